@@ -11,7 +11,7 @@ from pathlib import Path
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
-from epbuild.cache.location import cache_directory, toolchain_directory
+from epbuild.cache.location import cache_directory
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.commands.events import ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
@@ -28,7 +28,7 @@ from epbuild.recipe.address import PackageAddress, is_immutable, parse_address
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.recipe.requirement import plain_name
-from epbuild.toolchain.environment import prepare, ready
+from epbuild.toolchain.environment import toolchains_here
 from epbuild.toolchain.lock_changes import LockChange, changes
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import render, salvage
@@ -216,14 +216,14 @@ class _Maker:
         """What the environment of an interpreter holds here, and what was found elsewhere, which cannot be looked at from here."""
         kept = before.platforms if before.requires == asked(toolchain) else {}
         platforms = {platform: found for platform, found in kept.items() if found.is_installed}
-        home = toolchain_directory()
-        if self.here is None or not ready(toolchain, self.recipe.directory, home):
+        toolchains = toolchains_here()
+        if self.here is None or not toolchains.ready(toolchain, self.recipe.directory):
             message = f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter is not here"
             self.progress.report(Warned(Problem("EPB304", message, toolchain.where, "Run `epbuild lock` where it is, too.")))
             platforms.pop(str(self.here), None)
             return platforms
         self.progress.report(ToolchainStarted(toolchain.name, "looking at its environment"))
-        environment = prepare(toolchain, self.recipe.directory, home, entries_in(self.recipe, toolchain))
+        environment = toolchains.prepare(toolchain, self.recipe.directory, entries_in(self.recipe, toolchain))
         return {**platforms, self.here: found_installed(environment)}
 
     # -- Models --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.location import cache_directory, toolchain_directory
+from epbuild.cache.location import cache_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import hold_lock
@@ -31,7 +31,6 @@ from epbuild.survey.orphans import Outputs
 from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot import variables_of
 from epbuild.survey.status import Survey, Surveyor
-from epbuild.toolchain.environment import prepare, ready
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,11 @@ def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
     planned = plan_again(request, variables, wanted=wanted)
     recipe, plan, scope = planned.recipe, planned.plan, planned.scope
     lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
-    cache, home = cache_directory(), toolchain_directory()
+    cache, toolchains = cache_directory(), request.toolchains
     environments = {
-        name: prepare(toolchain, recipe.directory, home, entries, lock.environments.get(name), packages)
+        name: toolchains.prepare(toolchain, recipe.directory, entries, lock.environments.get(name), packages)
         for name, (toolchain, entries, packages) in plan.toolchains().items()
-        if ready(toolchain, recipe.directory, home, lock.environments.get(name))
+        if toolchains.ready(toolchain, recipe.directory, lock.environments.get(name))
     }
     refused: list[Problem] = []
     with (

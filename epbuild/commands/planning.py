@@ -21,6 +21,7 @@ from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.remote.settings import Mode, RemoteSettings, remote_settings
+from epbuild.toolchain.environment import Toolchains, toolchains_here
 
 
 class FetchModels(Protocol):
@@ -68,6 +69,7 @@ class Request:
     """Whether outputs are part of it; else it is about results alone."""
     compiles: bool = True
     """Whether results that are missing may be made."""
+    toolchains: Toolchains = field(default_factory=toolchains_here)
 
     @property
     def is_whole(self) -> bool:

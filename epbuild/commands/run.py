@@ -12,7 +12,7 @@ from pathlib import Path
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
-from epbuild.cache.location import cache_directory, tag_cache, toolchain_directory
+from epbuild.cache.location import cache_directory, tag_cache
 from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
@@ -42,7 +42,7 @@ from epbuild.survey.snapshot import clock, own_files
 from epbuild.survey.snapshot_file import forget
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.survey.taking import Ended, Looked, Moment, take
-from epbuild.toolchain.environment import Environment, prepare, ready
+from epbuild.toolchain.environment import Environment
 
 _ONLINE = "Do it once without --offline."
 _SETTLED = frozenset({"built", "emitted", "restored", "current"})
@@ -265,18 +265,17 @@ def _is_offline(request: Request) -> bool:
 
 
 def _environments(request: Request, recipe: Recipe, plan: Plan, lock: HeldLock, progress: Progress) -> dict[str, Environment]:
-    home = toolchain_directory()
-    environments = {}
+    toolchains, environments = request.toolchains, {}
     for name, (toolchain, entries, packages) in plan.toolchains().items():
         begin = time.monotonic()
         locked = lock.environments.get(name)
-        there = ready(toolchain, recipe.directory, home, locked)
+        there = toolchains.ready(toolchain, recipe.directory, locked)
         if not there and _is_offline(request):
             raise ToolchainError(Problem("EPB525", f"the toolchain '{name}' is not here yet", toolchain.where, _ONLINE))
         if not there:
             tag_cache(cache_directory())
             progress.report(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
-        environment = prepare(toolchain, recipe.directory, home, entries, locked, packages)
+        environment = toolchains.prepare(toolchain, recipe.directory, entries, locked, packages)
         if not there:
             progress.report(ToolchainReady(name, environment.onnxruntime, time.monotonic() - begin))
         environments[name] = environment

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from epbuild.cache.location import toolchain_directory
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
@@ -17,6 +18,7 @@ from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import Requirement
 from epbuild.toolchain.fingerprint import Fingerprint, look, of_package, watched
 from epbuild.toolchain.packages import FileState, is_touched, state_of
+from epbuild.toolchain.process import RunWorker, supervise
 from epbuild.toolchain.provision import Requirements, environment_folder, installed_file, provision, provisioned, read_installed
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Environment:
     """The Python packages whose bytes the fingerprint is of: ONNX Runtime's, those of the EPs, and those of custom operators."""
     states: Mapping[str, FileState | None] = field(default_factory=dict)
     """What the file system had of each file and folder that the fingerprint came from."""
+    run_worker: RunWorker = supervise
 
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
         """What the environment is to a compile with these EPs, and these packages of custom operators, as a key holds it."""
@@ -87,47 +90,59 @@ class Environment:
         )
 
 
-def ready(toolchain: ToolchainSpec, base: Path, home: Path, locked: LockedEnvironment | None = None) -> bool:
-    """Whether the environment is there, so that `prepare` has nothing to make."""
-    if toolchain.interpreter is not None:
-        return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - which is false, too, where nobody may look
-    return provisioned(environment_folder(_requirements(toolchain, locked), home)) is not None
+@dataclass(frozen=True)
+class Toolchains:
+    """The environments of toolchains: those that are made below `home`, and those of interpreters that recipes name."""
+
+    home: Path
+
+    def ready(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> bool:
+        """Whether the environment is there, so that `prepare` has nothing to make."""
+        if toolchain.interpreter is not None:
+            return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - which is false, too, where nobody may look
+        return provisioned(environment_folder(_requirements(toolchain, locked), self.home)) is not None
+
+    def prepare(
+        self,
+        toolchain: ToolchainSpec,
+        base: Path,
+        entries: Sequence[EpEntry],
+        locked: LockedEnvironment | None = None,
+        packages: Mapping[str, Position] = MappingProxyType({}),
+    ) -> Environment:
+        """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
+
+        One that is made holds exactly what is `locked` (None: what the installer chooses for the toolchain's packages). `entries` are the
+        EPs that it is used for, `packages` the modules of custom operators and where each is asked for. Raises ToolchainError, also when
+        one of them is not in it, or when an existing environment does not hold what the recipe requires.
+        """
+        if toolchain.interpreter is not None:
+            interpreter = _existing(toolchain, base)
+            try:
+                interpreter.stat()
+            except OSError as error:
+                why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be looked at ({error.strerror})"
+                message = f"toolchain '{toolchain.name}' names an interpreter that {why}: {toolchain.interpreter}"
+                raise ToolchainError(
+                    Problem("EPB304", message, toolchain.where, "Give the path of a python executable.")
+                ) from error
+            memory = self.home / "interpreters" / f"{digest_of(os.fsencode(interpreter))[:20]}.json"
+        else:
+            requirements = _requirements(toolchain, locked)
+            interpreter = provision(requirements, self.home, name=toolchain.name, where=toolchain.where)
+            memory = environment_folder(requirements, self.home) / "fingerprint.json"
+        modules = frozenset({*_modules(entries), *packages})
+        seen = look(interpreter, modules, memory, toolchain.where)
+        taken = seen.fingerprint
+        wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries), *_without(toolchain, taken, packages)]
+        if wrong:
+            raise ToolchainError(*wrong)
+        return Environment(toolchain.name, interpreter, taken, memory, modules, seen.states)
 
 
-def prepare(
-    toolchain: ToolchainSpec,
-    base: Path,
-    home: Path,
-    entries: Sequence[EpEntry],
-    locked: LockedEnvironment | None = None,
-    packages: Mapping[str, Position] = MappingProxyType({}),
-) -> Environment:
-    """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
-
-    One that is made holds exactly what is `locked` (None: what the installer chooses for the toolchain's packages). `entries` are the
-    EPs that it is used for, `packages` the modules of custom operators and where each is asked for. Raises ToolchainError, also when one
-    of them is not in it, or when an existing environment does not hold what the recipe requires.
-    """
-    if toolchain.interpreter is not None:
-        interpreter = _existing(toolchain, base)
-        try:
-            interpreter.stat()
-        except OSError as error:
-            why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be looked at ({error.strerror})"
-            message = f"toolchain '{toolchain.name}' names an interpreter that {why}: {toolchain.interpreter}"
-            raise ToolchainError(Problem("EPB304", message, toolchain.where, "Give the path of a python executable.")) from error
-        memory = home / "interpreters" / f"{digest_of(os.fsencode(interpreter))[:20]}.json"
-    else:
-        requirements = _requirements(toolchain, locked)
-        interpreter = provision(requirements, home, name=toolchain.name, where=toolchain.where)
-        memory = environment_folder(requirements, home) / "fingerprint.json"
-    modules = frozenset({*_modules(entries), *packages})
-    seen = look(interpreter, modules, memory, toolchain.where)
-    taken = seen.fingerprint
-    wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries), *_without(toolchain, taken, packages)]
-    if wrong:
-        raise ToolchainError(*wrong)
-    return Environment(toolchain.name, interpreter, taken, memory, modules, seen.states)
+def toolchains_here() -> Toolchains:
+    """Those of this user. Raises StoreError as `toolchain_directory` does."""
+    return Toolchains(toolchain_directory())
 
 
 def _modules(entries: Iterable[EpEntry]) -> set[str]:

@@ -17,7 +17,7 @@ from epbuild.core.safepath import real_path
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.log_lines import readable, tells_progress
-from epbuild.toolchain.process import Ending, WorkerListener, supervise
+from epbuild.toolchain.process import Ending, WorkerListener
 from epbuild.toolchain.reports import BadReport
 
 REQUEST = "request.json"
@@ -93,7 +93,7 @@ class Execution:
         Raises EnvironmentFailure where it cannot be started, BuildError where it reports what no worker does, and Cancelled.
         """
         with process_failures(worker.title, step, self.shown_log):
-            ending = supervise(
+            ending = self.environment.run_worker(
                 [str(self.environment.interpreter), "-I", str(worker.script), REQUEST],
                 self.staging,
                 self.log,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 from epbuild.core.atomic import WINDOWS
 from epbuild.toolchain.reports import read_report
@@ -71,6 +71,22 @@ class WorkerListener:
     def worth(self, line: str) -> Worth:
         """What becomes of a line."""
         return "shown"
+
+
+class RunWorker(Protocol):
+    """Runs a worker until it ends, as `supervise` does."""
+
+    def __call__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        log: Path,
+        *,
+        listener: WorkerListener,
+        timeout: float | None,
+        environment: Mapping[str, str],
+        cancelled: threading.Event,
+    ) -> Ending: ...
 
 
 def supervise(

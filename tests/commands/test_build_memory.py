@@ -17,7 +17,6 @@ from epbuild.commands.run import run
 from epbuild.engine.capacity import estimated_memory
 from epbuild.engine.events import EventList, StepFinished
 from epbuild.survey.orphans import lease_name
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 PATIENCE = 5
@@ -27,12 +26,12 @@ PATIENCE = 5
 class Together:
     """Stands before a workshop's worker and tells whether two workers ever ran at once."""
 
-    def __init__(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch, patience: float) -> None:
+    def __init__(self, workshop: Workshop, patience: float) -> None:
         self.seen = False
         self._barrier = threading.Barrier(2)
         self._patience = patience
         self._worker = workshop.worker
-        monkeypatch.setattr(execution, "supervise", self._supervise)
+        workshop.run_worker = self._supervise
 
     def _supervise(self, *arguments: Any, **options: Any) -> Ending:
         try:
@@ -86,20 +85,20 @@ def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(
             assert measured.seconds < 1
 
 
-def test_session_groups_run_at_once_where_there_is_memory_for_both(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = Together(workshop, monkeypatch, PATIENCE)
+def test_session_groups_run_at_once_where_there_is_memory_for_both(workshop: Workshop) -> None:
+    together = Together(workshop, PATIENCE)
     build(workshop, 3 * estimated_memory(10_000))
     assert together.seen
 
 
-def test_session_groups_take_turns_where_there_is_not(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = Together(workshop, monkeypatch, 0.3)
+def test_session_groups_take_turns_where_there_is_not(workshop: Workshop) -> None:
+    together = Together(workshop, 0.3)
     build(workshop, estimated_memory(10_000))
     assert not together.seen
 
 
-def test_what_an_earlier_build_measured_counts_more_than_the_size(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    Together(workshop, monkeypatch, 0.3)
+def test_what_an_earlier_build_measured_counts_more_than_the_size(workshop: Workshop) -> None:
+    Together(workshop, 0.3)
     build(workshop, 1)
     with Workspace.open(workshop.folder / ".epbuild") as workspace:
         for group in (SHARE, CLASSIFIER):
@@ -107,13 +106,13 @@ def test_what_an_earlier_build_measured_counts_more_than_the_size(workshop: Work
             assert measured is not None
             assert measured.peak_rss_bytes == 7_000_000
     workshop.packages["onnxruntime"] = "1.32.0"
-    together = Together(workshop, monkeypatch, PATIENCE)
+    together = Together(workshop, PATIENCE)
     build(workshop, 15_000_000)
     assert together.seen
 
 
-def test_what_the_recipe_says_counts_most(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_recipe_says_counts_most(workshop: Workshop) -> None:
     workshop.write_recipe(("    share_weights: true\n", "    share_weights: true\n    memory: 8 GB\n"))
-    together = Together(workshop, monkeypatch, 0.3)
+    together = Together(workshop, 0.3)
     build(workshop, 8_000_000_000)
     assert not together.seen

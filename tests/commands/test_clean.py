@@ -18,7 +18,6 @@ from epbuild.core.errors import PlanError, StoreError
 from epbuild.publish import removal
 from epbuild.publish.removal import Cleaned
 from epbuild.survey.snapshot_file import place_of
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 GONE = dict.fromkeys(STEPS, "restorable") | {EMIT_DECODER: "new", EMIT_CLASSIFIER: "new"}
@@ -220,7 +219,7 @@ def test_a_workspace_in_which_a_build_is_at_work_stays(built: Workshop, monkeypa
         refused.append(failure.value.problems[0].code)
         return built.worker(*arguments, **options)
 
-    monkeypatch.setattr(execution, "supervise", worker)
+    built.run_worker = worker
     assert built.build().exit_code == 0
     assert refused == ["EPB509"]
     check_idle(built.request.recipe)

@@ -13,7 +13,6 @@ from small_builds import CLASSIFIER, LET_THE_CPU, Workshop
 from epbuild.commands.events import ModelCovered
 from epbuild.commands.run import cover
 from epbuild.engine.events import EventList, RunFinished
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 
@@ -64,7 +63,7 @@ def test_a_model_that_fails_has_its_reason_and_so_has_the_one_that_shares_weight
         failed = {"event": "failed", "kind": "error", "type": "Fail", "message": "no such thing"}
         return Ending("exited", 1, ({"event": "member_started", "member": "prefill"}, failed), ())
 
-    monkeypatch.setattr(execution, "supervise", worker)
+    workshop.run_worker = worker
     prefill, decode, classifier = rows(workshop)
     assert (prefill.outcome, prefill.reason) == ("failed", "no such thing.")
     assert (decode.outcome, decode.reason) == ("failed", "it shares weights with 'prefill', which failed: no such thing.")

@@ -14,16 +14,14 @@ from small_builds import EMIT_DECODER, Workshop, source_model
 
 import epbuild.fetch.models
 import epbuild.toolchain.platforms
-from epbuild.commands import plan as planning
-from epbuild.commands import run as session
 from epbuild.commands.lock_fit import catalog_facts
 from epbuild.commands.locked import lock_path
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import Request
 from epbuild.commands.run import run
 from epbuild.core.errors import EpbuildError, PlanError, Problem, ToolchainError
 from epbuild.engine.events import EventList, NoProgress, Warned
 from epbuild.recipe.load import load
+from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import render
@@ -47,8 +45,6 @@ class LockedWorkshop(Workshop):
         self.fetcher = self.network = FakeFetcher(folder.parent, {"fetched.onnx": CONTENT})
         self.made_with: list[LockedEnvironment | None] = []
         monkeypatch.setattr(epbuild.toolchain.platforms, "platform_here", lambda: HERE)
-        for module in (planning, session):
-            monkeypatch.setattr(module, "prepare", self._remember)
         self.write_recipe(REMOTE)
         recipe = load(folder / "epbuild.yaml")
         self.fitting = Lock(
@@ -81,11 +77,9 @@ class LockedWorkshop(Workshop):
     def keys(self, *, locked: bool) -> dict[str, str | None]:
         return {status.step.id: status.key for status in survey(replace(self.request, locked=locked)).steps()}
 
-    def _remember(
-        self, toolchain: Any, base: Path, home: Path, entries: Any, locked: LockedEnvironment | None, packages: Any
-    ) -> Environment:
+    def prepare(self, toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Environment:
         self.made_with.append(locked)
-        return self._prepare(toolchain)
+        return super().prepare(toolchain, locked)
 
 
 @pytest.fixture
@@ -381,7 +375,7 @@ def test_an_environment_that_somebody_else_made_is_held_to_its_versions(workshop
 
 
 def test_part_of_a_recipe_is_held_to_the_lock_as_well(workshop: LockedWorkshop) -> None:
-    request = Request(workshop.request.recipe, (EMIT_DECODER,), jobs=1, locked=True)
+    request = replace(workshop.request, selection=(EMIT_DECODER,), locked=True)
     assert run(request, NoProgress(), fetcher=workshop.fetcher) == 0
     workshop.write_lock(replace(workshop.fitting, recipe="large"))
     with pytest.raises(PlanError, match="EPB243"):

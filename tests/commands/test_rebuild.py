@@ -20,7 +20,6 @@ from epbuild.commands.rebuild import kept_place, verdict_on
 from epbuild.commands.run import run
 from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
 from epbuild.engine.events import EventList, RunFinished, StepFailed
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 Change = Callable[[Path], None]
@@ -33,12 +32,12 @@ STAMP, LATER = "2026-11-22 00:11:01 UTC", "2026-11-22 00:12:05 UTC"
 class Fickle:
     """Stands before a workshop's worker: `again` is done to what is made the second time, by the group's first member."""
 
-    def __init__(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, workshop: Workshop) -> None:
         self.workshop = workshop
         self.first: dict[str, Change] = {}
         self.again: dict[str, Change] = {}
         self.seen: list[str] = []
-        monkeypatch.setattr(execution, "supervise", self._supervise)
+        workshop.run_worker = self._supervise
 
     def compare(self, *selection: str, **more: Any) -> RunFinished:
         """Build, make everything again and compare; the events are in `workshop.events`."""
@@ -72,7 +71,7 @@ class Fickle:
 
 @pytest.fixture
 def fickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fickle:
-    return Fickle(Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch), monkeypatch)
+    return Fickle(Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch))
 
 
 def appends(name: str, content: bytes) -> Change:

@@ -14,7 +14,6 @@ import pytest
 from small_builds import QNN, Workshop
 
 from epbuild.compile.executor import ALLOCATION
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 OPENVINO = "OpenVINOExecutionProvider"
@@ -23,12 +22,12 @@ OPENVINO = "OpenVINOExecutionProvider"
 class Heard:
     """Stands before a workshop's worker and remembers what each session group's worker was given, by its first member."""
 
-    def __init__(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, workshop: Workshop) -> None:
         self.requests: dict[str, dict[str, Any]] = {}
         self.environments: dict[str, Mapping[str, str]] = {}
         self.files: dict[str, dict[str, bytes]] = {}
         self._worker = workshop.worker
-        monkeypatch.setattr(execution, "supervise", self._supervise)
+        workshop.run_worker = self._supervise
 
     def _supervise(self, command: Any, folder: Path, log: Path, *, environment: Mapping[str, str], **options: Any) -> Ending:
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
@@ -47,8 +46,8 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 @pytest.fixture
-def heard(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Heard:
-    return Heard(workshop, monkeypatch)
+def heard(workshop: Workshop) -> Heard:
+    return Heard(workshop)
 
 
 PLAIN = "  plain: {toolchain: qnn, ep: QNNExecutionProvider}\n"

@@ -28,7 +28,6 @@ from epbuild.commands.rebuild import kept_place
 from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, NoProgress, StepFailed, StepFinished
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 PREPARED = """\
@@ -500,7 +499,6 @@ def test_after_any_edits_a_build_leaves_what_a_build_from_nothing_leaves(
         @rule()
         def build(self) -> None:
             monkeypatch.setenv("EPBUILD_CACHE_DIR", str(self.workshop.cache))
-            monkeypatch.setattr(execution, "supervise", self.workshop.worker)
             self.workshop.build_all()
             assert self.workshop.build_all() == ([], [])
             self.count += 1
@@ -513,6 +511,5 @@ def test_after_any_edits_a_build_leaves_what_a_build_from_nothing_leaves(
             assert self.workshop.contents() == fresh.contents()
             assert self.workshop.contents("classifier") == fresh.contents("classifier")
             monkeypatch.setenv("EPBUILD_CACHE_DIR", str(self.workshop.cache))
-            monkeypatch.setattr(execution, "supervise", self.workshop.worker)
 
     run_state_machine_as_test(Edits, settings=settings(max_examples=200 if exhaustive else 3, stateful_step_count=8))

@@ -16,7 +16,6 @@ from small_builds import EMIT_DECODER, SHARE, Workshop
 from epbuild.engine.events import StepFinished
 from epbuild.onnxfile.headers import read_header
 from epbuild.plan.outputs import MANIFEST
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 ON = ("share_weights: true", "share_weights: true\n    share_initializers: true")
@@ -49,14 +48,14 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return made
 
 
-def watch(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, look: Callable[[dict[str, Any], Path], None]) -> None:
+def watch(workshop: Workshop, look: Callable[[dict[str, Any], Path], None]) -> None:
     """Let `look` see each request and its staging directory before the worker does."""
 
     def supervise(command: Any, folder: Path, log: Path, **options: Any) -> Ending:
         look(json.loads((folder / "request.json").read_text(encoding="utf-8")), folder)
         return workshop.worker(command, folder, log, **options)
 
-    monkeypatch.setattr(execution, "supervise", supervise)
+    workshop.run_worker = supervise
 
 
 def note(workshop: Workshop) -> str:
@@ -83,7 +82,7 @@ def test_the_ep_reads_models_that_have_every_weight_in_one_file_beside_them(
             seen[member["name"]] = [data[place.offset :][: place.length] for place in places if place is not None]
             assert (source.parent / WEIGHTS).stat().st_size == 3 * SIZE
 
-    watch(workshop, monkeypatch, look)
+    watch(workshop, look)
     assert workshop.build().exit_code == 0
     assert seen == {
         name: [
@@ -165,7 +164,7 @@ def test_a_threshold_above_all_weights_leaves_models_as_they_are_and_needs_no_fi
         (ON[0], ON[1].replace("true\n    share_initializers: true", "true\n    share_initializers: {threshold: 9999}"))
     )
     files: set[str] = set()
-    watch(workshop, monkeypatch, lambda _, folder: files.update(path.name for path in (folder / "in").rglob("*.*")))
+    watch(workshop, lambda _, folder: files.update(path.name for path in (folder / "in").rglob("*.*")))
     assert workshop.build(EMIT_DECODER).exit_code == 0
     assert files == {"prefill.onnx", "decode.onnx"}
     assert note(workshop) == "2 models, weights shared in ONNX: 0 bytes instead of 0"

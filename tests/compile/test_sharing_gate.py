@@ -11,7 +11,6 @@ import pytest
 from small_builds import COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
 
 from epbuild.engine.events import StepFailed, StepFinished, StepOutput, StepStarted
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending, WorkerListener
 
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
@@ -37,14 +36,14 @@ def gated(workshop: Workshop) -> Workshop:
     return workshop
 
 
-def meddle_with(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, meddle: Meddle) -> None:
+def meddle_with(workshop: Workshop, meddle: Meddle) -> None:
     """Let `meddle` see each request and its staging directory before the worker does, and end the worker if it wants to."""
 
     def supervise(command: Any, folder: Path, log: Path, **options: Any) -> Ending:
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         return meddle(request, folder) or workshop.worker(command, folder, log, **options)
 
-    monkeypatch.setattr(execution, "supervise", supervise)
+    workshop.run_worker = supervise
 
 
 def told(workshop: Workshop) -> StepFinished:
@@ -66,7 +65,7 @@ def test_each_member_is_compiled_alone_once_and_the_result_is_as_without_the_gat
 ) -> None:
     workshop.write_recipe(gate(0.3))
     requests: list[dict[str, Any]] = []
-    meddle_with(workshop, monkeypatch, lambda request, folder: requests.append(request))
+    meddle_with(workshop, lambda request, folder: requests.append(request))
     assert workshop.build().exit_code == 0
     assert workshop.compiled == ["prefill+decode", "prefill", "decode", "classifier"]
     shared, *alone, _ = requests
@@ -105,7 +104,7 @@ def test_measuring_is_told_as_progress_of_the_share_step_with_what_the_ep_says_o
         listener.logged("working hard")
         return workshop.worker(command, folder, log)
 
-    monkeypatch.setattr(execution, "supervise", supervise)
+    workshop.run_worker = supervise
     workshop.write_recipe(gate(0.3))
     workshop.build()
     said = [event.text for event in workshop.events if isinstance(event, StepOutput) and event.step == SHARE]
@@ -191,10 +190,10 @@ def test_a_member_that_cannot_be_compiled_alone_fails_the_share_step_and_costs_n
         failed = {"event": "failed", "kind": "error", "type": "Fail", "message": "no room"}
         return Ending("exited", 1, (started, failed), ())
 
-    with monkeypatch.context() as patch:
-        meddle_with(workshop, patch, refuse)
-        workshop.write_recipe(gate(0.3))
-        assert workshop.build("emit:decoder/*").exit_code == 1
+    meddle_with(workshop, refuse)
+    workshop.write_recipe(gate(0.3))
+    assert workshop.build("emit:decoder/*").exit_code == 1
+    workshop.run_worker = workshop.worker
     [failed] = [event for event in workshop.events if isinstance(event, StepFailed)]
     [problem] = failed.problems
     assert (failed.step, problem.code) == (SHARE, "EPB401")
@@ -213,7 +212,7 @@ def test_an_ep_that_reports_success_and_writes_nothing_has_measured_nothing(
     def write_nothing(request: dict[str, Any], folder: Path) -> Ending | None:
         return None if request["share_weights"] else Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
 
-    meddle_with(workshop, monkeypatch, write_nothing)
+    meddle_with(workshop, write_nothing)
     workshop.write_recipe(gate(0.3))
     assert workshop.build("emit:decoder/*").exit_code == 1
     assert workshop.failures == ["EPB601"]
@@ -225,11 +224,11 @@ def test_a_model_that_changes_while_it_is_measured_is_not_measured(workshop: Wor
             (workshop.folder / "decode.onnx").unlink()
             (workshop.folder / "decode.onnx").write_bytes(source_model(7.0))
 
-    with monkeypatch.context() as patch:
-        meddle_with(workshop, patch, change)
-        workshop.write_recipe(gate(0.3))
-        assert workshop.build("emit:decoder/*").exit_code == 1
-        assert workshop.failures == ["EPB415"]
+    meddle_with(workshop, change)
+    workshop.write_recipe(gate(0.3))
+    assert workshop.build("emit:decoder/*").exit_code == 1
+    assert workshop.failures == ["EPB415"]
+    workshop.run_worker = workshop.worker
     (workshop.folder / "decode.onnx").write_bytes(source_model(1.0))
     assert workshop.build("emit:decoder/*").exit_code == 0
     assert workshop.compiled == ["prefill", "decode"]

@@ -18,7 +18,6 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.commands.run import run
 from epbuild.core.digest import Blob
 from epbuild.engine.events import NoProgress
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows lets few users make links")
@@ -50,7 +49,7 @@ class Overlap:
             self.let_go.wait(self.held)
             return take(store, path)
 
-        monkeypatch.setattr(execution, "supervise", self._supervise)
+        workshop.run_worker = self._supervise
         monkeypatch.setattr(BlobStore, "take", held_up)
 
     def workers(self, count: int, patience: float = PATIENCE) -> bool:
@@ -142,7 +141,7 @@ def test_artifacts_are_stored_however_the_ep_laid_them_out(
         path.unlink()
     workshop.lose_blobs()
 
-    and_then(workshop, monkeypatch, lambda out: rearrange(out, out / "classifier_ctx_qnn.bin"))
+    and_then(workshop, lambda out: rearrange(out, out / "classifier_ctx_qnn.bin"))
     assert workshop.build("*classifier*").exit_code == 0
     assert workshop.compiled == ["classifier"]
     assert artifacts(workshop) == expected
@@ -163,7 +162,7 @@ def test_a_file_that_two_artifacts_name_is_there_for_both(workshop: Workshop, mo
             tensor.external_data.add(key="location", value=name)
         (out / "classifier_ctx.onnx").write_bytes(model.SerializeToString())
 
-    and_then(workshop, monkeypatch, refer)
+    and_then(workshop, refer)
     assert workshop.build("*classifier*").exit_code == 0
     assert [artifacts(workshop)[name] for name in names] == [bytes(4)] * 2
 
@@ -178,12 +177,12 @@ def test_a_file_that_an_ep_keeps_elsewhere_and_links_to_stays_there(
         (out / "classifier_ctx.onnx").rename(kept)
         (out / "classifier_ctx.onnx").symlink_to(kept)
 
-    and_then(workshop, monkeypatch, link)
+    and_then(workshop, link)
     assert workshop.build("*classifier*").exit_code == 0
     assert kept.read_bytes() in [blob.read_bytes() for blob in workshop.blobs()]
 
 
-def and_then(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]) -> None:
+def and_then(workshop: Workshop, change: Callable[[Path], None]) -> None:
     """Let `change` have the folder of what the worker made, after it."""
 
     def supervise(command: object, folder: Path, log: Path, **options: object) -> Ending:
@@ -191,7 +190,7 @@ def and_then(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, change: Callab
         change(folder / "out")
         return ending
 
-    monkeypatch.setattr(execution, "supervise", supervise)
+    workshop.run_worker = supervise
 
 
 def artifacts(workshop: Workshop) -> Mapping[str, bytes]:

@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +28,7 @@ from small_builds import Workshop, context_model
 
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.numbers import METRICS
-from epbuild.commands import run as session
 from epbuild.commands.plan import survey
-from epbuild.compile import action as compiling
 from epbuild.compile import executor
 from epbuild.core.schemas import schema
 from epbuild.publish.registry.client import Pushed
@@ -37,7 +36,6 @@ from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.process import Ending
-from epbuild.verify.live import worker as trial_worker
 
 pytestmark = pytest.mark.slow
 
@@ -449,10 +447,8 @@ class Checkout(Workshop):
         for path in folder.iterdir():
             path.unlink()
         self.write_files(FILES)
-        monkeypatch.setattr(trial_worker, "supervise", self.runner)
-        # The EPs are faked, so that this machine can compile for all of them.
-        monkeypatch.setattr(session, "obstacles", lambda groups, platform: [])
-        monkeypatch.setattr(compiling, "obstacle", lambda target, platform: None)
+        # The EPs are faked, so that this machine can compile for all of them: the catalog knows nothing of it.
+        monkeypatch.setattr(sys, "platform", "any")
         monkeypatch.setattr(
             "epbuild.publish.registry.client.push",
             lambda image, reference, *rest, **options: Pushed(reference, image.digest, 1, 0, 0),
@@ -485,15 +481,15 @@ class Checkout(Workshop):
         log.write_text("prepared\n", encoding="utf-8")
         return Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
 
-    def _prepare(self, toolchain: ToolchainSpec, *arguments: object) -> Environment:
+    def prepare(self, toolchain: ToolchainSpec, locked: object) -> Environment:
         packages = dict(package.split("==") for package in toolchain.packages)
         version = toolchain.python or "3.11"
         prints = Fingerprint(f"cpython-{version}", "linux-x86_64", {"onnxruntime": "1.31.1", **packages}, {}, "a CPU")
-        return Environment(toolchain.name, Path(os.devnull), prints, self.folder / "fingerprint.json")
+        memory = self.folder / "fingerprint.json"
+        return Environment(toolchain.name, Path(os.devnull), prints, memory, run_worker=self.run_worker)
 
-    def runner(self, command: object, folder: Path, log: Path, listener: object, **options: Any) -> Ending:
+    def runner(self, request: Document, log: Path) -> Ending:
         """An EP that gives what it is given, less a thousandth; the CPU EP, all of it."""
-        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         reports = []
         for loaded in request["models"]:
             for number, inputs in enumerate(loaded["inputs"]):
@@ -506,6 +502,8 @@ class Checkout(Workshop):
     def worker(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
         """An EP that writes down all that it is asked for, and all that it can read."""
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        if "models" in request:
+            return self.runner(request, log)
         if "members" not in request:
             return self.prepared(request, folder, log, options["environment"])
         for item in (*request["here"]["eps"], *request["here"]["custom_ops"]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import DeviceChoice
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
+from epbuild.toolchain.process import Ending, supervise
 from epbuild.verify.live.worker import Session
 
 QNN = "QNNExecutionProvider"
@@ -22,8 +24,8 @@ _FAKE = Path(__file__).with_name("fake_sessions.py")
 _WORKER = Path(epbuild.__file__).parent / "compile" / "worker" / "load.py"
 
 
-def fake_worker(folder: Path) -> Path:
-    """A script in a folder that is the worker, with the fake in place of onnxruntime."""
+def fake_worker(folder: Path) -> None:
+    """Write `worker.py` into a folder: the worker, with the fake in place of onnxruntime."""
     specification = importlib.util.spec_from_file_location("fake_sessions", _FAKE)
     assert specification is not None
     assert specification.loader is not None
@@ -37,7 +39,6 @@ def fake_worker(folder: Path) -> Path:
         runpy.run_path({str(_WORKER)!r}, run_name="__main__")
     """
     script.write_text(textwrap.dedent(code), encoding="utf-8")
-    return script
 
 
 def planned(**changes: Any) -> PlannedEp:
@@ -48,8 +49,17 @@ def planned(**changes: Any) -> PlannedEp:
     return replace(ep, **changes)
 
 
-def session(*eps: PlannedEp, timeout: float | None = 60) -> Session:
-    """A session in this very Python."""
+def environment(script: Path) -> Environment:
+    """This very Python, which runs a script in place of the worker."""
+
+    def run_worker(command: Sequence[str], folder: Path, log: Path, **options: Any) -> Ending:
+        return supervise([command[0], "-I", str(script), command[-1]], folder, log, **options)
+
     packages = {"onnxruntime": "1.99.0"}
-    environment = Environment("qnn", Path(sys.executable), Fingerprint("", "", packages, {}, ""), Path("none"))
-    return Session(environment, eps or (planned(),), timeout=timeout)
+    prints = Fingerprint("cpython-3.11", "linux-x86_64", packages, {}, "")
+    return Environment("qnn", Path(sys.executable), prints, Path("none"), run_worker=run_worker)
+
+
+def session(folder: Path, *eps: PlannedEp, timeout: float | None = 60) -> Session:
+    """A session whose worker is the one that `fake_worker` wrote into a folder."""
+    return Session(environment(folder / "worker.py"), eps or (planned(),), timeout=timeout)

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ from onnx import TensorProto, helper
 from epbuild.cache.memory import Configuration, Memory, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.catalog.catalog import entry
-from epbuild.commands import plan as planning
-from epbuild.commands import run as session
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import RemoteChoice, Request
 from epbuild.commands.remote import ModelFetcher
@@ -35,9 +33,9 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, ModelSpec, ToolchainSpec
 from epbuild.survey.status import Survey
-from epbuild.toolchain import execution
-from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
+from epbuild.toolchain.lock_facts import LockedEnvironment
 from epbuild.toolchain.process import Ending
 
 QNN = "QNNExecutionProvider"
@@ -132,6 +130,29 @@ def context_model(contexts: Mapping[str, str | bytes], takes: str = "x", gives: 
     return helper.make_model(helper.make_graph(nodes, "graph", values[takes], values[gives]))
 
 
+class DescribedToolchains(Toolchains):
+    """Toolchains that hold the packages of a workshop, whose worker is that of their environments."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        super().__init__(workshop.cache / "toolchains")
+        object.__setattr__(self, "_workshop", workshop)
+
+    _workshop: Workshop
+
+    def ready(self, *asked: object, **more: object) -> bool:
+        return self._workshop.toolchain_is_there
+
+    def prepare(
+        self,
+        toolchain: ToolchainSpec,
+        base: Path,
+        entries: object,
+        locked: LockedEnvironment | None = None,
+        packages: object = (),
+    ) -> Environment:
+        return self._workshop.prepare(toolchain, locked)
+
+
 class Workshop:
     """A checkout with the recipe and its models, and a cache that several checkouts may share."""
 
@@ -148,10 +169,8 @@ class Workshop:
         for number, name in enumerate(("prefill", "decode", "classifier")):
             (folder / f"{name}.onnx").write_bytes(source_model(float(number)))
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(cache))
-        for module in (planning, session):
-            monkeypatch.setattr(module, "ready", lambda *arguments: self.toolchain_is_there)
-            monkeypatch.setattr(module, "prepare", self._prepare)
-        monkeypatch.setattr(execution, "supervise", self.worker)
+        self.run_worker: Callable[..., Ending] = self.worker
+        """What its environments run workers with."""
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:
         text = RECIPE
@@ -162,7 +181,7 @@ class Workshop:
 
     @property
     def request(self) -> Request:
-        return Request(self.folder / "epbuild.yaml", jobs=1, remote=self.remote)
+        return Request(self.folder / "epbuild.yaml", jobs=1, remote=self.remote, toolchains=DescribedToolchains(self))
 
     def survey(self) -> Survey:
         return survey(self.request)
@@ -224,9 +243,10 @@ class Workshop:
                 shutil.copyfile(path, folder / path.name)
         return other
 
-    def _prepare(self, toolchain: ToolchainSpec, *arguments: object) -> Environment:
+    def prepare(self, toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Environment:
         prints = Fingerprint("cpython-3.11", "linux-x86_64", self.packages, {"onnxruntime_qnn/libQnnHtp.so": "ab" * 32}, "a CPU")
-        return Environment(toolchain.name, Path(sys.executable), prints, self.folder / "fingerprint.json")
+        memory = self.folder / "fingerprint.json"
+        return Environment(toolchain.name, Path(sys.executable), prints, memory, run_worker=self.run_worker)
 
     def worker(self, command: object, folder: Path, log: Path, **options: object) -> Ending:
         """What stands in for a worker's process."""

@@ -12,7 +12,6 @@ from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Works
 
 from epbuild.commands.run import run
 from epbuild.engine.events import RunFinished, StepFailed, StepFinished, Warned
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 ALLOWED = ("    models: [classifier]\n", "    models: [classifier]\n    allow_failure: true\n")
@@ -31,12 +30,12 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 class Broken:
     """An EP that cannot compile one of the models, as long as it is `broken`."""
 
-    def __init__(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch, model: str, status: int = 1) -> None:
+    def __init__(self, workshop: Workshop, model: str, status: int = 1) -> None:
         self.broken = True
         self.tried = 0
         self._worker, self._model, self._status = workshop.worker, model, status
         self._how: Any = "exited"
-        monkeypatch.setattr(execution, "supervise", self._supervise)
+        workshop.run_worker = self._supervise
 
     def ends(self, how: str, status: int) -> None:
         self._how, self._status = how, status
@@ -53,8 +52,8 @@ class Broken:
 
 
 @pytest.fixture
-def broken(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Broken:
-    return Broken(workshop, monkeypatch, "classifier")
+def broken(workshop: Workshop) -> Broken:
+    return Broken(workshop, "classifier")
 
 
 def outcomes(workshop: Workshop) -> dict[str, str]:
@@ -95,8 +94,8 @@ def test_without_leave_a_failure_ends_the_build_as_ever(workshop: Workshop, brok
     assert not failed(workshop).allowed
 
 
-def test_a_group_for_each_model_builds_those_that_can_be(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    Broken(workshop, monkeypatch, "prefill")
+def test_a_group_for_each_model_builds_those_that_can_be(workshop: Workshop) -> None:
+    Broken(workshop, "prefill")
     workshop.write_recipe(EACH)
     assert workshop.build().exit_code == 0
     assert failed(workshop).step == "compile:decoder-prefill/npu/prefill"

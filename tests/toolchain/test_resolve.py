@@ -18,7 +18,7 @@ from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.schemas import schema
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain import resolve as module
-from epbuild.toolchain.environment import Environment, prepare
+from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.lock_facts import LockedEnvironment, Package
 from epbuild.toolchain.platforms import PLATFORMS, platform_here, platform_name
@@ -343,10 +343,10 @@ def test_a_python_that_has_to_be_looked_for_is_found_or_told_missing(tmp_path: P
 def test_an_environment_is_made_of_what_was_locked_though_there_is_something_newer(wheels: Path, tmp_path: Path) -> None:
     wanted = toolchain("tiny-ep")
     locked = really_resolved(wanted, tiny_base="1.0")
-    made = prepare(wanted, tmp_path, tmp_path / "home", [], locked)
+    made = Toolchains(tmp_path / "home").prepare(wanted, tmp_path, [], locked)
     assert made.fingerprint.distributions == {"tiny-ep": "1.0", "tiny-base": "1.0"}
     assert deviations(made, str(platform_here()), locked) == []
-    free = prepare(wanted, tmp_path, tmp_path / "home", [])
+    free = Toolchains(tmp_path / "home").prepare(wanted, tmp_path, [])
     assert free.fingerprint.distributions["tiny-base"] == "1.1"
     assert free.interpreter != made.interpreter
 

@@ -14,9 +14,9 @@ from small_environments import install, make_environment, site_of, write_wheel
 from epbuild.catalog.catalog import entry
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.recipe.model import ToolchainSpec
-from epbuild.toolchain import environment as module
-from epbuild.toolchain.environment import Environment, prepare, ready
+from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
+from epbuild.toolchain.provision import Requirements, environment_folder
 
 WHERE = Position("epbuild.yaml", 4, 3)
 QNN = entry("QNNExecutionProvider")
@@ -29,7 +29,7 @@ def existing(interpreter: Path | str, *packages: str) -> ToolchainSpec:
 
 def refusals(toolchain: ToolchainSpec, base: Path, *eps: str) -> tuple[Problem, ...]:
     with pytest.raises(ToolchainError) as caught:
-        prepare(toolchain, base, base / "home", [entry(ep) for ep in eps])
+        Toolchains(base / "home").prepare(toolchain, base, [entry(ep) for ep in eps])
     return caught.value.problems
 
 
@@ -38,7 +38,7 @@ def test_an_environment_that_someone_else_made_is_used_as_it_is(tmp_path: Path) 
     install(python, "onnxruntime", "1.31.1", {"onnxruntime/capi/libonnxruntime.so.1": b"ORT"})
     install(python, "onnxruntime-qnn", "2.7.0", {"onnxruntime_qnn/libep.so": b"EP"})
     before = sorted((tmp_path / "theirs").rglob("*"))
-    environment = prepare(existing(python), tmp_path, tmp_path / "home", [QNN])
+    environment = Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [QNN])
     assert environment.interpreter == python
     assert environment.onnxruntime == "1.31.1"
     assert set(environment.fingerprint.libraries) == {"onnxruntime/capi/libonnxruntime.so.1", "onnxruntime_qnn/libep.so"}
@@ -49,9 +49,9 @@ def test_an_interpreter_is_found_relative_to_the_recipe(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime-openvino", "1.24.1", {"onnxruntime/__init__.py": b""})
     relative = existing(python.relative_to(tmp_path).as_posix())
-    assert ready(relative, tmp_path, tmp_path / "home")
-    assert not ready(relative, tmp_path / "theirs", tmp_path / "home")
-    assert prepare(relative, tmp_path, tmp_path / "home", [OPENVINO]).onnxruntime == "1.24.1"
+    assert Toolchains(tmp_path / "home").ready(relative, tmp_path)
+    assert not Toolchains(tmp_path / "home").ready(relative, tmp_path / "theirs")
+    assert Toolchains(tmp_path / "home").prepare(relative, tmp_path, [OPENVINO]).onnxruntime == "1.24.1"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="environments are laid out otherwise on Windows")
@@ -66,14 +66,14 @@ def test_two_recipes_that_call_their_interpreters_alike_have_each_its_own(
     for name in ("one", "two"):
         folder = tmp_path / name / ("env/bin" if path == "python" else "")
         monkeypatch.chdir(folder)
-        environment = prepare(existing(path), Path(), tmp_path / "home", [OPENVINO])
+        environment = Toolchains(tmp_path / "home").prepare(existing(path), Path(), [OPENVINO])
         assert environment.fingerprint.libraries == {"onnxruntime/libort.so": hashlib.sha256(name.encode()).hexdigest()}
         assert environment.interpreter == folder / path
 
 
 @pytest.mark.parametrize("path", ["nosuch/bin/python", "~nosuchuser123/bin/python"])
 def test_an_interpreter_that_does_not_exist_is_told_at_its_toolchain(tmp_path: Path, path: str) -> None:
-    assert not ready(existing(path), tmp_path, tmp_path / "home")
+    assert not Toolchains(tmp_path / "home").ready(existing(path), tmp_path)
     (problem,) = refusals(existing(path), tmp_path)
     assert (problem.code, problem.where) == ("EPB304", WHERE)
     assert problem.message == f"toolchain 'npu' names an interpreter that does not exist: {path}"
@@ -84,7 +84,7 @@ def test_an_interpreter_that_nobody_may_look_at_is_told_at_its_toolchain(tmp_pat
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "stat", refuse)  # as for a folder of another user, which root may always look into
-    assert not ready(existing("their/python"), tmp_path, tmp_path / "home")
+    assert not Toolchains(tmp_path / "home").ready(existing("their/python"), tmp_path)
     monkeypatch.setattr(Path, "stat", refuse)
     (problem,) = refusals(existing("their/python"), tmp_path)
     assert (problem.code, problem.where) == ("EPB304", WHERE)
@@ -106,13 +106,12 @@ def test_every_ep_package_that_is_missing_is_told_with_what_to_add(tmp_path: Pat
     assert found[0].message == "toolchain 'npu' has no package onnxruntime-qnn, which QNNExecutionProvider comes in"
 
 
-def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = make_environment(tmp_path / "made")
-    install(python, "numpy", "2.0", {})
-    monkeypatch.setattr(module, "provision", lambda requirements, home, name, where: python)
-    (problem,) = refusals(
-        ToolchainSpec("npu", WHERE, packages=("numpy", "onnxruntime-qnn; sys_platform == 'nowhere'")), tmp_path, QNN.ep
-    )
+def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: Path) -> None:
+    packages = ("numpy", "onnxruntime-qnn; sys_platform == 'nowhere'")
+    made = environment_folder(Requirements(packages), tmp_path / "home")
+    install(make_environment(made / "env"), "numpy", "2.0", {})
+    (made / "complete").write_text("[]", encoding="utf-8")
+    (problem,) = refusals(ToolchainSpec("npu", WHERE, packages=packages), tmp_path, QNN.ep)
     assert (problem.code, problem.hint) == ("EPB305", "Add onnxruntime-qnn to its packages.")
 
 
@@ -122,7 +121,7 @@ def test_an_existing_environment_that_holds_what_the_recipe_says_is_used(tmp_pat
     install(python, "OnnxRuntime_EP_OpenVINO", "1.8.1", {"onnxruntime_ep_openvino/libep.so": b"EP"})
     toolchain = existing(python, "onnxruntime==1.31", "onnxruntime.ep.openvino", "onnxruntime-ep-openvino==1.8.1")
     plugin = entry("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"])
-    assert prepare(toolchain, tmp_path, tmp_path / "home", [plugin]).onnxruntime == "1.31.0+cu12"
+    assert Toolchains(tmp_path / "home").prepare(toolchain, tmp_path, [plugin]).onnxruntime == "1.31.0+cu12"
 
 
 def test_all_that_an_existing_environment_lacks_is_told_once_and_nothing_is_installed(tmp_path: Path) -> None:
@@ -147,9 +146,9 @@ def test_all_that_an_existing_environment_lacks_is_told_once_and_nothing_is_inst
 def test_an_existing_environment_is_held_against_the_recipe_though_it_was_seen_before(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.31.1", {})
-    prepare(existing(python, "onnxruntime==1.31.1"), tmp_path, tmp_path / "home", [])
+    Toolchains(tmp_path / "home").prepare(existing(python, "onnxruntime==1.31.1"), tmp_path, [])
     with pytest.raises(ToolchainError, match=r"holds onnxruntime 1\.31\.1") as caught:
-        prepare(existing(python, "onnxruntime==1.32.0"), tmp_path, tmp_path / "home", [])
+        Toolchains(tmp_path / "home").prepare(existing(python, "onnxruntime==1.32.0"), tmp_path, [])
     assert caught.value.exit_code == 3
 
 
@@ -157,22 +156,24 @@ def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp
     python = make_environment(tmp_path / "theirs")
     install(python, "contoso-ep-cuda13", "3.1", {"contoso_ep/libep.so": b"EP"})
     contoso = dataclasses.replace(QNN, distributions=("contoso-ep", "contoso-ep-cuda13"))
-    environment = prepare(existing(python), tmp_path, tmp_path / "home", [contoso])
+    environment = Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [contoso])
     assert environment.fingerprint.distributions["contoso-ep-cuda13"] == "3.1"
     with pytest.raises(ToolchainError, match="has no package contoso-ep,"):
-        prepare(existing(python), tmp_path, tmp_path / "home", [dataclasses.replace(contoso, distributions=("contoso-ep",))])
+        Toolchains(tmp_path / "home").prepare(
+            existing(python), tmp_path, [dataclasses.replace(contoso, distributions=("contoso-ep",))]
+        )
 
 
 def test_an_ep_whose_catalog_file_names_no_package_is_looked_for_by_the_runtime_alone(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "contoso-onnxruntime", "1.31.1", {"onnxruntime/capi/libort.so": b"ORT"})
     built_in = dataclasses.replace(OPENVINO, distributions=())
-    assert prepare(existing(python), tmp_path, tmp_path / "home", [built_in]).interpreter == python
+    assert Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [built_in]).interpreter == python
 
 
 def test_a_toolchain_that_is_wrong_makes_the_program_end_as_for_a_broken_environment(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError) as caught:
-        prepare(existing("nosuch"), tmp_path, tmp_path / "home", [])
+        Toolchains(tmp_path / "home").prepare(existing("nosuch"), tmp_path, [])
     assert caught.value.exit_code == 3
 
 
@@ -195,13 +196,13 @@ def test_a_toolchain_is_provisioned_by_uv_used_and_found_again(tmp_path: Path, m
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     wheel = write_wheel(tmp_path, "onnxruntime-openvino", "1.24.1", {"onnxruntime/capi/libep.so": b"EP"})
     toolchain = ToolchainSpec("npu", WHERE, packages=(str(wheel),))
-    assert not ready(toolchain, tmp_path, tmp_path / "home")
-    environment = prepare(toolchain, tmp_path, tmp_path / "home", [OPENVINO])
+    assert not Toolchains(tmp_path / "home").ready(toolchain, tmp_path)
+    environment = Toolchains(tmp_path / "home").prepare(toolchain, tmp_path, [OPENVINO])
     assert environment.fingerprint.distributions == {"onnxruntime-openvino": "1.24.1"}
     assert environment.fingerprint.libraries == {"onnxruntime/capi/libep.so": hashlib.sha256(b"EP").hexdigest()}
-    assert ready(toolchain, tmp_path, tmp_path / "home")
+    assert Toolchains(tmp_path / "home").ready(toolchain, tmp_path)
     monkeypatch.setenv("PATH", os.devnull)
-    assert prepare(toolchain, tmp_path, tmp_path / "home", [OPENVINO]) == environment
+    assert Toolchains(tmp_path / "home").prepare(toolchain, tmp_path, [OPENVINO]) == environment
 
 
 @pytest.mark.slow
@@ -220,7 +221,7 @@ def test_a_package_of_custom_operators_is_part_of_what_an_environment_is_where_i
     install(python, "onnxruntime-qnn", "2.7.0", {"onnxruntime_qnn/libep.so": b"EP"})
     install(python, "acme", "1.0", {"acme/__init__.py": b"", "acme/npu_ops/__init__.py": b"", "acme/npu_ops/_ops.so": b"one"})
     asked = {"acme.npu_ops": Position("epbuild.yaml", 5, 20)}
-    environment = prepare(existing(python), tmp_path, tmp_path / "home", [QNN], packages=asked)
+    environment = Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [QNN], packages=asked)
     without = environment.identity([QNN])
     before = environment.identity([QNN], asked)
     assert before["libraries"].keys() - without["libraries"].keys() == {"npu_ops/_ops.so"}
@@ -236,7 +237,7 @@ def test_a_package_of_custom_operators_that_is_not_there_is_told_where_it_was_na
     install(python, "onnxruntime-qnn", "2.7.0", {"onnxruntime_qnn/libep.so": b"EP"})
     asked = {name: Position("epbuild.yaml", 5, column) for column, name in enumerate(("acme_ops", "no.such"), 20)}
     with pytest.raises(ToolchainError) as caught:
-        prepare(existing(python), tmp_path, tmp_path / "home", [QNN], packages=asked)
+        Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [QNN], packages=asked)
     for problem, (package, where) in zip(caught.value.problems, asked.items(), strict=True):
         assert (problem.code, problem.where) == ("EPB254", where)
         assert f"'npu' has no Python package '{package}'" in problem.message

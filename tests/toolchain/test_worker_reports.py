@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_builds import Workshop
 
-from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending, WorkerListener, supervise
 from epbuild.toolchain.reports import BadReport, read_report
 
@@ -107,7 +106,7 @@ def test_a_build_tells_of_it_in_a_sentence(tmp_path: Path, monkeypatch: pytest.M
         listener.reported({"event": "member_started", "member": wrong})
         raise AssertionError("it is refused")
 
-    monkeypatch.setattr(execution, "supervise", worker)
+    workshop.run_worker = worker
     assert workshop.build().exit_code == 1
     assert workshop.failures
     assert set(workshop.failures) == {"EPB311"}

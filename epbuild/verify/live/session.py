@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from epbuild.cache.location import toolchain_directory
 from epbuild.catalog.catalog import BUILT_IN, entries_for, find_session_key, known_eps
 from epbuild.core.errors import Position
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.model import DeviceChoice
+from epbuild.toolchain.environment import Toolchains, toolchains_here
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.live.eps import planned_ep, real_device, with_files
 from epbuild.verify.live.source import Sources
@@ -39,6 +39,7 @@ class LoadOptions:
     """Seconds that one process may take; None: no limit."""
     custom_ops: tuple[str, ...] = ()
     """Paths of libraries and names of packages with custom operators, as a recipe has them; none: those of the manifest."""
+    toolchains: Toolchains = field(default_factory=toolchains_here)
 
 
 def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, report: Callable[[str], None]) -> Session:
@@ -52,19 +53,19 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
         raise CannotLoad(f"the catalog does not know {unknown[0]}; name the recipe whose catalog file does, with --recipe")
     custom_ops = _custom_ops_for(artifact, given, sources)
     packages = [ops.name for ops in custom_ops if ops.library is None]
-    home = toolchain_directory()
     if given.interpreter is not None:
         packagings = [[planned[ep].entry] if ep in planned else entries_for(ep) for ep in asked]
         own = [ep for ep in asked if ep in planned and planned[ep].library is not None]
         needed = [packaging for ep, packaging in zip(asked, packagings, strict=True) if ep not in own]
-        environment, found = toolchain_at(given.interpreter, needed, packages, home)
+        environment, found = toolchain_at(given.interpreter, needed, packages, given.toolchains)
         by_name = {entry.ep: entry for entry in found} | {ep: planned[ep].entry for ep in own}
         entries = tuple(by_name[ep] for ep in asked)
     elif document is not None:
         toolchain = document["toolchain"]
         entries = tuple(planned[ep].entry if ep in planned else BUILT_IN.entry(ep, toolchain["distributions"]) for ep in asked)
         needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
-        environment = toolchain_of(toolchain, Wanted(needed_entries, packages), artifact.folder / "manifest.json", home, report)
+        where = artifact.folder / "manifest.json"
+        environment = toolchain_of(toolchain, Wanted(needed_entries, packages), where, given.toolchains, report)
     else:
         raise CannotLoad("it is unknown which toolchain it was compiled with; name one that can load it with --interpreter")
     target: Mapping[str, Any] = document["target"] if document is not None else {}

@@ -15,7 +15,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import read_requirement
-from epbuild.toolchain.environment import Environment, prepare, ready
+from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.provision import LOCKED, Requirements, provisioned
 
 _NAME = "verify"
@@ -29,11 +29,11 @@ class Wanted:
     entries: Sequence[EpEntry]
     packages: Sequence[str] = ()
 
-    def prepared(self, toolchain: ToolchainSpec, base: Path, home: Path) -> Environment:
+    def prepared(self, toolchain: ToolchainSpec, base: Path, toolchains: Toolchains) -> Environment:
         """The environment of a toolchain that stands in no recipe: what is wrong with it has a place, and no line there."""
         where = toolchain.where
         try:
-            return prepare(toolchain, base, home, self.entries, packages=dict.fromkeys(self.packages, where))
+            return toolchains.prepare(toolchain, base, self.entries, packages=dict.fromkeys(self.packages, where))
         except ToolchainError as error:
             # There is no recipe to add a package to.
             hints = {"EPB254": "Name an environment that has it: --interpreter."}
@@ -52,7 +52,7 @@ class Wanted:
 
 
 def toolchain_of(
-    document: Mapping[str, Any], wanted: Wanted, where: Path, home: Path, report: Callable[[str], None]
+    document: Mapping[str, Any], wanted: Wanted, where: Path, toolchains: Toolchains, report: Callable[[str], None]
 ) -> Environment:
     """An environment like the toolchain of a manifest.
 
@@ -60,9 +60,9 @@ def toolchain_of(
     the same releases of ONNX Runtime and of the EPs' packages, which `report` gets, as that takes a while. Raises ToolchainError.
     """
     position = Position(str(where), 1, 1)
-    for toolchain in _there(document, position, home):
+    for toolchain in _there(document, position, toolchains.home):
         try:
-            environment = wanted.prepared(toolchain, where.parent, home)
+            environment = wanted.prepared(toolchain, where.parent, toolchains)
         except ToolchainError:  # one that lacks an EP's package, as another recipe's may, or whose interpreter has gone
             continue
         taken = environment.fingerprint
@@ -73,13 +73,13 @@ def toolchain_of(
         message = "the manifest names no release of ONNX Runtime to load the models with"
         raise ToolchainError(Problem("EPB305", message, where, "Name an environment that has one: --interpreter."))
     toolchain = _made_of(packages, _version(document), position)
-    if not ready(toolchain, where.parent, home):
+    if not toolchains.ready(toolchain, where.parent):
         report(f"making an environment with {', '.join(packages)}")
-    return wanted.prepared(toolchain, where.parent, home)
+    return wanted.prepared(toolchain, where.parent, toolchains)
 
 
 def toolchain_at(
-    interpreter: Path, packagings: Iterable[Sequence[EpEntry]], packages: Sequence[str], home: Path
+    interpreter: Path, packagings: Iterable[Sequence[EpEntry]], packages: Sequence[str], toolchains: Toolchains
 ) -> tuple[Environment, tuple[EpEntry, ...]]:
     """The environment of an interpreter, and the entry of each EP that it holds; `packagings` are the possible ones of each EP.
 
@@ -89,11 +89,11 @@ def toolchain_at(
     toolchain = ToolchainSpec(_NAME, Position(str(interpreter), 1, 1), interpreter=str(place))
     first, *others = itertools.product(*packagings)
     try:
-        return Wanted(first, packages).prepared(toolchain, place.parent, home), first
+        return Wanted(first, packages).prepared(toolchain, place.parent, toolchains), first
     except ToolchainError:
         for entries in others:
             with contextlib.suppress(ToolchainError):
-                return Wanted(entries, packages).prepared(toolchain, place.parent, home), entries
+                return Wanted(entries, packages).prepared(toolchain, place.parent, toolchains), entries
         raise
 
 

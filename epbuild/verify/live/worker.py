@@ -17,7 +17,7 @@ from epbuild.toolchain.diagnosis import diagnose
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import REQUEST, process_failures
 from epbuild.toolchain.log_lines import told_once
-from epbuild.toolchain.process import Ending, WorkerListener, supervise
+from epbuild.toolchain.process import Ending, WorkerListener
 
 _SHARE = "ep.share_ep_contexts"
 _WORKER = Path(__file__).parents[2] / "compile" / "worker" / "load.py"
@@ -130,11 +130,11 @@ def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: thre
     }
     with process_failures("process that loads the models"):
         (scratch / REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        return supervise(
+        return session.environment.run_worker(
             [str(session.environment.interpreter), "-I", str(_WORKER), REQUEST],
             scratch,
             scratch / "worker.log",
-            WorkerListener(),
+            listener=WorkerListener(),
             timeout=session.timeout,
             environment=session.variables,
             cancelled=cancelled,

@@ -25,7 +25,6 @@ from epbuild.plan.verification import CheckedMember, Verification, verification_
 from epbuild.recipe.model import VerifyChoice
 from epbuild.survey.verifications import Verifications
 from epbuild.toolchain.process import Ending
-from epbuild.verify.live import worker as live_worker
 
 VERIFY = "verify:classifier/plain"
 EMIT = "emit:classifier/plain/directory"
@@ -39,7 +38,6 @@ class Bench(Workshop):
 
     def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, cache, monkeypatch)
-        monkeypatch.setattr(live_worker, "supervise", self.runner)
         self.factor = 1.001
         self.runs: list[str] = []
         self.cannot_share = False
@@ -48,8 +46,11 @@ class Bench(Workshop):
     def asks(self, verify: str, after: str = MODELS) -> None:
         self.write_recipe((after, f"{after}    verify: {verify}\n"))
 
-    def runner(self, command: object, folder: Path, log: Path, listener: object, **options: Any) -> Ending:
+    def worker(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        return self.runner(request, log) if "models" in request else super().worker(command, folder, log, **options)
+
+    def runner(self, request: Mapping[str, Any], log: Path) -> Ending:
         on = "EP" if request["eps"] else "CPU"
         names = [model["name"] for model in request["models"]]
         self.runs.append(f"{on}: {'+'.join(names)}")
@@ -217,17 +218,17 @@ def test_one_model_of_a_group_can_be_left_out_and_a_models_own_inputs_are_those_
     assert len(figures["prefill"]["figures"]) == 1
 
 
-def test_a_build_that_is_stopped_stops_the_check(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_is_stopped_stops_the_check(bench: Bench) -> None:
     seen: list[threading.Event] = []
 
-    def stopped(command: object, folder: Path, log: Path, listener: object, **options: Any) -> Ending:
+    def stopped(command: object, folder: Path, log: Path, **options: Any) -> Ending:
         seen.append(options["cancelled"])
         options["cancelled"].set()
         return Ending("cancelled", -9, (), ())
 
     bench.asks("true")
     bench.build("compile:classifier*")
-    monkeypatch.setattr(live_worker, "supervise", stopped)
+    bench.run_worker = stopped
     with pytest.raises(Cancelled):
         bench.build("*classifier*")
     assert len(seen) == 1

@@ -5,30 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from fake_trials import QNN, fake_worker, planned, session
+from fake_trials import QNN, environment, fake_worker, planned
 from onnx import TensorProto, helper
 
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation
 from epbuild.catalog.numbers import Thresholds
 from epbuild.compile.action import measure_alone
+from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import MadeInputs
+from epbuild.toolchain.environment import Environment, Toolchains
+from epbuild.toolchain.process import Ending
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding
-from epbuild.verify.live import check as live
-from epbuild.verify.live import worker as live_worker
 from epbuild.verify.live.check import LiveCheck, check_live
 from epbuild.verify.live.comparison import OutputComparison
-from epbuild.verify.live.session import CannotLoad
+from epbuild.verify.live.session import LoadOptions
 from epbuild.verify.live.source import Sources
 from epbuild.verify.manifest import ListedModel, Manifest
 
@@ -37,11 +38,46 @@ pytestmark = pytest.mark.slow  # every test starts processes
 NAMES = ("prefill", "decode")
 
 
+@dataclass(frozen=True)
+class OneToolchain(Toolchains):
+    """A toolchain that is there, whatever is asked for, and the requests that its workers got."""
+
+    requests: list[dict[str, Any]] = field(default_factory=list)
+
+    def ready(self, *asked: object, **more: object) -> bool:
+        return True
+
+    def prepare(self, *asked: object, **more: object) -> Environment:
+        found = environment(self.home / "worker.py")
+
+        def run_worker(command: Sequence[str], folder: Path, log: Path, **options: Any) -> Ending:
+            self.requests.append(json.loads((folder / "request.json").read_text(encoding="utf-8")))
+            return found.run_worker(command, folder, log, **options)
+
+        return replace(found, run_worker=run_worker)
+
+
+@dataclass(frozen=True)
+class PlannedSources(Sources):
+    """Those of a recipe that has QNN as it is `planned`."""
+
+    planned: PlannedEp = field(default_factory=planned)
+
+    def eps(self, document: Any) -> dict[str, PlannedEp]:
+        return {QNN: self.planned}
+
+
+class Unasked(Sources):
+    """Sources that nobody may ask what to load a model with."""
+
+    def eps(self, document: Any) -> dict[str, PlannedEp]:
+        return pytest.fail("asked for a session")
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A folder of two compiled models and their sources; the worker meets an onnxruntime whose models do as they are told."""
-    monkeypatch.setattr(live_worker, "_WORKER", fake_worker(tmp_path))
-    monkeypatch.setattr(live, "session_for", lambda *asked: session())
+    fake_worker(tmp_path)
     for name in NAMES:
         node = helper.make_node("EPContext", ["x"], ["file"], domain="com.microsoft", source=QNN, embed_mode=0, main_context=1)
         write(tmp_path / f"{name}_ctx.onnx", node)
@@ -72,6 +108,7 @@ def artifact(folder: Path, *, share: bool = False) -> ArtifactFolder:
     document = {
         "group": "decoder",
         "target": {"name": "npu", "eps": [{"ep": QNN, "provider_options": {}}], "session_options": {}, "environment": {}},
+        "toolchain": {"python": "cpython-3.11", "platform": "linux-x86_64", "distributions": {"onnxruntime": "1.99.0"}},
         "models": [{"name": name, "file": f"{name}_ctx.onnx", "source": source[name]} for name in NAMES],
     }
     listed = tuple(ListedModel(name, f"{name}_ctx.onnx", frozenset(), None) for name in NAMES)
@@ -79,16 +116,23 @@ def artifact(folder: Path, *, share: bool = False) -> ArtifactFolder:
     return ArtifactFolder(folder, tuple(Model(folder, f"{name}_ctx.onnx") for name in NAMES), "npu/", manifest)
 
 
-def sources(folder: Path) -> Sources:
-    return Sources({name: folder / f"{name}.onnx" for name in NAMES})
+def sources(folder: Path) -> PlannedSources:
+    return PlannedSources({name: folder / f"{name}.onnx" for name in NAMES})
 
 
 def tried(folder: Path, check: LiveCheck | None = None, *, share: bool = False) -> dict[tuple[str, str], Finding]:
-    found = list(check_live(artifact(folder, share=share), check or LiveCheck(), lambda text: None))
+    check = check or LiveCheck(sources=PlannedSources({}))
+    found = list(check_live(artifact(folder, share=share), here(folder, check), lambda text: None))
     assert all(finding.message.endswith(".") for finding in found)
     by_place = {(finding.check, finding.subject.removeprefix("npu/").removesuffix("_ctx.onnx")): finding for finding in found}
     assert len(by_place) == len(found)
     return by_place
+
+
+def here(folder: Path, check: LiveCheck) -> LiveCheck:
+    """A check with the toolchain of a folder, unless it has another."""
+    known = isinstance(check.options.toolchains, OneToolchain)
+    return check if known else replace(check, options=LoadOptions(timeout=60, toolchains=OneToolchain(folder)))
 
 
 def compared(folder: Path, **comparison: Any) -> Finding:
@@ -110,7 +154,8 @@ def test_every_model_that_loads_is_told_with_where_and_with_what(folder: Path) -
 def test_a_model_with_a_fault_is_given_to_no_ep_and_no_other_of_its_group_if_it_shares(folder: Path) -> None:
     faulty = {"prefill_ctx.onnx": "its bytes are not in order"}
     for share, outcome in ((False, "passed"), (True, "skipped")):
-        found = list(check_live(artifact(folder, share=share), LiveCheck(), lambda text: None, faulty))
+        check = here(folder, LiveCheck(sources=PlannedSources({})))
+        found = list(check_live(artifact(folder, share=share), check, lambda text: None, faulty))
         outcomes = {finding.subject: (finding.outcome, finding.message) for finding in found}
         assert outcomes["npu/prefill_ctx.onnx"] == ("skipped", "It was not loaded, as its bytes are not in order.")
         assert outcomes["npu/decode_ctx.onnx"][0] == outcome
@@ -119,10 +164,10 @@ def test_a_model_with_a_fault_is_given_to_no_ep_and_no_other_of_its_group_if_it_
             assert outcomes["npu/decode_ctx.onnx"][1] == words
 
 
-def test_no_toolchain_is_sought_where_no_model_may_be_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "session_for", lambda *asked: pytest.fail("asked for a session"))
+def test_no_toolchain_is_sought_where_no_model_may_be_loaded(folder: Path) -> None:
     faulty = {f"{name}_ctx.onnx": "its bytes are not in order" for name in NAMES}
-    assert {finding.outcome for finding in check_live(artifact(folder), LiveCheck(), lambda text: None, faulty)} == {"skipped"}
+    check = LiveCheck(sources=Unasked({}))
+    assert {finding.outcome for finding in check_live(artifact(folder), check, lambda text: None, faulty)} == {"skipped"}
 
 
 def test_a_model_that_does_not_load_is_told_and_the_others_are_tried_all_the_same(folder: Path) -> None:
@@ -144,31 +189,27 @@ def test_a_crash_in_a_sharing_group_is_told_of_the_model_at_fault_and_the_ones_a
     assert found["load", "decode"].outcome == "skipped"
 
 
-def test_sharing_models_are_open_at_the_same_time_with_the_option_that_lets_them_share(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
+def test_sharing_models_are_open_at_the_same_time_with_the_option_that_lets_them_share(folder: Path) -> None:
+    toolchain = OneToolchain(folder)
+    check = LiveCheck(sources=PlannedSources({}), options=LoadOptions(timeout=60, toolchains=toolchain))
 
-    def seen(loads: Any, options: Any, scratch: Path) -> Any:
-        asked.append(([load.name for load in loads], options.options))
-        return live_worker.run_models(loads, options, scratch)
+    def opened() -> list[Any]:
+        found = [([model["name"] for model in request["models"]], request["session_options"]) for request in toolchain.requests]
+        toolchain.requests.clear()
+        return found
 
-    monkeypatch.setattr(live, "run_models", seen)
-    assert {finding.outcome for finding in tried(folder, share=True).values()} == {"passed"}
-    assert asked == [(["prefill", "decode"], {"ep.share_ep_contexts": "1"})]
-    asked.clear()
-    tried(folder)
-    assert asked == [(["prefill"], {}), (["decode"], {})]
+    assert {finding.outcome for finding in tried(folder, check, share=True).values()} == {"passed"}
+    assert opened() == [(["prefill", "decode"], {"ep.share_ep_contexts": "1"})]
+    tried(folder, check)
+    assert opened() == [(["prefill"], {}), (["decode"], {})]
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
-) -> None:
+def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(folder: Path, strict: bool) -> None:
     known = replace(entry(QNN), cannot=(Limitation("load models that share", "it crashes", "measured", symptom="its reason"),))
-    monkeypatch.setattr(live, "session_for", lambda *asked: session(planned(entry=known)))
     behave(folder, "prefill_ctx", open="crash")
-    found = tried(folder, LiveCheck(numbers=True, strict=strict, sources=sources(folder)), share=True)
+    limited = replace(sources(folder), planned=planned(entry=known))
+    found = tried(folder, LiveCheck(numbers=True, strict=strict, sources=limited), share=True)
     assert set(found) == {(check, name) for check in ("load", "numbers") for name in NAMES}
     assert {finding.outcome for finding in found.values()} == {"failed" if strict else "skipped"}
     assert {finding.code for finding in found.values()} == {"EPB640" if strict else None}
@@ -176,14 +217,13 @@ def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(
     assert "it crashes; with --recipe, the same model is compiled un-shared" in found["numbers", "decode"].message
 
 
-def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def impossible(*asked: Any) -> Any:
-        raise CannotLoad("the catalog does not know AcmeExecutionProvider")
-
-    monkeypatch.setattr(live, "session_for", impossible)
-    found = tried(folder)
-    assert {finding.outcome for finding in found.values()} == {"skipped"}
-    assert found["load", "prefill"].message == "The catalog does not know AcmeExecutionProvider."
+def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path) -> None:
+    found = artifact(folder)
+    assert found.manifest is not None
+    strange = replace(found, manifest=replace(found.manifest, eps={"AcmeExecutionProvider": {}}))
+    findings = list(check_live(strange, LiveCheck(), lambda text: None))
+    assert {finding.outcome for finding in findings} == {"skipped"}
+    assert findings[0].message.startswith("The catalog does not know AcmeExecutionProvider; ")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +242,7 @@ def test_the_eps_own_judgement_of_a_model_and_a_device_is_told(
 ) -> None:
     node = helper.make_node("EPContext", ["x"], ["file"], domain="com.microsoft", source=QNN, embed_mode=0, main_context=1)
     write(folder / "decode_ctx.onnx", node, **{QNN: written})
-    found = tried(folder, LiveCheck(strict=True))
+    found = tried(folder, LiveCheck(strict=True, sources=PlannedSources({})))
     assert ("compatibility", "prefill") not in found
     assert (found["compatibility", "decode"].outcome, found["compatibility", "decode"].code) == (outcome, code)
     assert words in found["compatibility", "decode"].message
@@ -323,7 +363,7 @@ def test_a_comparison_that_does_not_come_about_is_told_as_what_it_is(
 
 
 def test_another_source_than_the_manifest_names_is_refused_and_none_is_missed(folder: Path) -> None:
-    wrong = LiveCheck(numbers=True, sources=Sources({"decode": folder / "decode_ctx.onnx"}))
+    wrong = LiveCheck(numbers=True, sources=PlannedSources({"decode": folder / "decode_ctx.onnx"}))
     found = tried(folder, wrong)
     assert (found["numbers", "decode"].outcome, found["numbers", "decode"].code) == ("failed", "EPB647")
     assert "is not the one that it was compiled from: its SHA-256 is " in found["numbers", "decode"].message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,15 @@ from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import OptionFile, PlannedEp
 from epbuild.recipe.model import DeviceChoice
-from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.provision import Requirements
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
-from epbuild.verify.live import session as live_session
-from epbuild.verify.live import toolchain as live_toolchain
 from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.toolchain import Wanted, toolchain_at, toolchain_of
+from epbuild.verify.live.worker import Session
 from epbuild.verify.manifest import Manifest
 
 QNN = "QNNExecutionProvider"
@@ -39,25 +38,27 @@ DOCUMENT: Mapping[str, Any] = {"python": HERE, "platform": "linux-x86_64", "dist
 PINS = ("onnxruntime-qnn==2.7.0", "onnxruntime==1.31.1")
 
 
-class Home:
+@dataclass(frozen=True)
+class Home(Toolchains):
     """A folder of toolchains, of which each holds what `holds` says by its requirements; it remembers those that were asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.holds: dict[tuple[str, ...], Mapping[str, str]] = {}
-        self.asked: list[tuple[tuple[str, ...], str | None]] = []
-        self.said: list[str] = []
-        self.packages: Mapping[str, Any] = {}
+    holds: dict[tuple[str, ...], Mapping[str, str]] = field(default_factory=dict)
+    asked: list[tuple[tuple[str, ...], str | None]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    packages: dict[str, Any] = field(default_factory=dict)
+
+    def ready(self, *asked: object, **more: object) -> bool:
+        return False
 
     def add(self, *packages: str, python: str | None = None, holds: Mapping[str, str]) -> None:
-        place = self.folder / Requirements(packages, python).digest()
+        place = self.home / Requirements(packages, python).digest()
         place.mkdir()
         (place / "complete").write_text(json.dumps(sorted(packages)), encoding="utf-8")
         self.holds[tuple(sorted(packages))] = holds
 
-    def prepare(self, toolchain: Any, base: Path, home: Path, entries: Any, packages: Any) -> Environment:
-        assert home == self.folder
-        self.packages = dict(packages)
+    def prepare(self, toolchain: Any, base: Path, entries: Any, locked: object = None, packages: Any = ()) -> Environment:
+        self.packages.clear()
+        self.packages.update(packages)
         if toolchain.interpreter is not None:
             distributions: Mapping[str, str] = json.loads(Path(toolchain.interpreter).read_text(encoding="utf-8"))
             if not all(set(item.distributions) & set(distributions) for item in entries):
@@ -74,16 +75,12 @@ class Home:
         return Environment("verify", Path("python"), Fingerprint(HERE, "linux-x86_64", distributions, {}, ""), Path("none"))
 
     def find(self, document: Mapping[str, Any] = DOCUMENT) -> Environment:
-        return toolchain_of(document, Wanted([entry(QNN)]), self.folder / "manifest.json", self.folder, self.said.append)
+        return toolchain_of(document, Wanted([entry(QNN)]), self.home / "manifest.json", self, self.said.append)
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    found = Home(tmp_path)
-    monkeypatch.setattr(live_toolchain, "prepare", found.prepare)
-    monkeypatch.setattr(live_toolchain, "ready", lambda *asked: False)
-    monkeypatch.setattr(live_session, "toolchain_directory", lambda: tmp_path)
-    return found
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
 
 
 def test_a_toolchain_that_holds_the_same_distributions_is_used_however_it_was_asked_for(home: Home) -> None:
@@ -111,7 +108,7 @@ def test_one_that_holds_others_is_not_and_one_with_the_same_releases_is_made_and
 
 
 def test_a_toolchain_that_a_lock_made_is_used_as_it_is(home: Home) -> None:
-    place = home.folder / "locked-0123456789abcdef0123"
+    place = home.home / "locked-0123456789abcdef0123"
     python = place / ("env/Scripts/python.exe" if sys.platform == "win32" else "env/bin/python")
     python.parent.mkdir(parents=True)
     python.write_text(json.dumps(PACKAGES), encoding="utf-8")
@@ -132,8 +129,8 @@ def test_toolchains_of_other_eps_and_broken_ones_are_passed_over(home: Home) -> 
 
 
 def test_a_damaged_marker_of_a_toolchain_is_passed_over(home: Home) -> None:
-    (home.folder / "broken").mkdir()
-    (home.folder / "broken/complete").write_text("[", encoding="utf-8")
+    (home.home / "broken").mkdir()
+    (home.home / "broken/complete").write_text("[", encoding="utf-8")
     home.find()
     assert len(home.asked) == 1
 
@@ -149,14 +146,14 @@ def test_a_manifest_without_a_runtime_asks_for_an_interpreter(home: Home) -> Non
 
 
 def test_an_interpreter_decides_which_packaging_of_an_ep_is_meant(home: Home) -> None:
-    interpreter = home.folder / "python"
+    interpreter = home.home / "python"
     for distribution, kind in (("onnxruntime-openvino", "provider"), ("onnxruntime-ep-openvino", "plugin")):
         interpreter.write_text(json.dumps({"onnxruntime": "1", distribution: "1"}), encoding="utf-8")
-        _, (found,) = toolchain_at(interpreter, [entries_for(OPENVINO)], [], home.folder)
+        _, (found,) = toolchain_at(interpreter, [entries_for(OPENVINO)], [], home)
         assert found.kind == kind
     interpreter.write_text(json.dumps({"onnxruntime": "1"}), encoding="utf-8")
     with pytest.raises(ToolchainError, match="no package") as raised:
-        toolchain_at(interpreter, [entries_for(OPENVINO)], [], home.folder)
+        toolchain_at(interpreter, [entries_for(OPENVINO)], [], home)
     assert raised.value.problems[0].where == interpreter  # a place, and no line of a program
 
 
@@ -182,61 +179,61 @@ class Recipe(Sources):
         return {ep.entry.ep: ep for ep in self.planned}  # type: ignore[attr-defined]
 
 
-def opened(found: ArtifactFolder, wanted: LoadOptions = LoadOptions(), sources: Sources = Sources({})) -> Any:  # noqa: B008 - frozen
-    return session_for(found, wanted, sources, lambda text: None)
+def opened(home: Home, found: ArtifactFolder, sources: Sources = Sources({}), **wanted: Any) -> Session:  # noqa: B008 - frozen
+    return session_for(found, LoadOptions(toolchains=home, **wanted), sources, lambda text: None)
 
 
 def test_the_manifests_options_and_variables_are_those_of_the_session(home: Home) -> None:
-    session = opened(artifact(home.folder, backend_type="htp", soc_model="SM8750"))
+    session = opened(home, artifact(home.home, backend_type="htp", soc_model="SM8750"))
     (ep,) = session.eps
     assert ep.provider_options == {"backend_type": "htp", "soc_model": "SM8750"}
     assert (session.options, session.variables, session.lacking) == ({"session.x": "1"}, {"A": "b"}, ())
 
 
 def test_a_users_options_and_device_are_over_the_manifests(home: Home) -> None:
-    wanted = LoadOptions(device="gpu", options={"soc_model": "SM8650", "vtcm_mb": "8"})
-    (ep,) = opened(artifact(home.folder, device={"type": "npu", "vendor": "Q"}, soc_model="SM8750"), wanted).eps
+    wanted: Any = {"device": "gpu", "options": {"soc_model": "SM8650", "vtcm_mb": "8"}}
+    (ep,) = opened(home, artifact(home.home, device={"type": "npu", "vendor": "Q"}, soc_model="SM8750"), **wanted).eps
     assert ep.provider_options == {"soc_model": "SM8650", "vtcm_mb": "8"}
     assert ep.device == DeviceChoice(type="gpu")
 
 
 def test_the_manifests_device_is_the_one_that_is_asked_for_and_a_virtual_one_stands_for_the_real_one(home: Home) -> None:
-    (ep,) = opened(artifact(home.folder, device={"type": "npu", "vendor": "Q", "metadata": {"soc": "60"}})).eps
+    (ep,) = opened(home, artifact(home.home, device={"type": "npu", "vendor": "Q", "metadata": {"soc": "60"}})).eps
     assert ep.device == DeviceChoice("npu", "Q", {"soc": "60"})
-    (ep,) = opened(artifact(home.folder, device={"type": "npu", "metadata": {"soc": "60"}, "virtual": True})).eps
+    (ep,) = opened(home, artifact(home.home, device={"type": "npu", "metadata": {"soc": "60"}, "virtual": True})).eps
     assert ep.device == DeviceChoice("npu")
 
 
 def test_a_file_that_an_option_names_is_the_recipes_own_and_without_it_the_option_is_left_out_and_told(home: Home) -> None:
     staged = "options/qnn/backend_path/0/libMine.so"
-    found = artifact(home.folder, backend_path=staged, soc_model="SM8750")
-    session = opened(found)
+    found = artifact(home.home, backend_path=staged, soc_model="SM8750")
+    session = opened(home, found)
     assert session.eps[0].provider_options == {"soc_model": "SM8750"}
     assert session.lacking == ("backend_path",)
-    mine = home.folder / "libMine.so"
+    mine = home.home / "libMine.so"
     files = {"backend_path": OptionFile(mine, staged)}
-    planned = PlannedEp(entry(QNN), DeviceChoice("npu"), {}, files, home.folder / "ep.so", frozenset())
-    session = opened(found, sources=Recipe(planned))
+    planned = PlannedEp(entry(QNN), DeviceChoice("npu"), {}, files, home.home / "ep.so", frozenset())
+    session = opened(home, found, sources=Recipe(planned))
     (ep,) = session.eps
     assert (ep.provider_options["backend_path"], session.lacking) == (str(mine.resolve()), ())
-    assert (ep.device.type, ep.library) == ("npu", home.folder / "ep.so")
+    assert (ep.device.type, ep.library) == ("npu", home.home / "ep.so")
 
 
 def test_an_ep_that_nobody_knows_is_told_with_what_would_help(home: Home) -> None:
     with pytest.raises(CannotLoad, match=r"the catalog does not know AcmeExecutionProvider; .* --recipe"):
-        opened(artifact(home.folder, "AcmeExecutionProvider"))
+        opened(home, artifact(home.home, "AcmeExecutionProvider"))
 
 
 def test_a_model_without_a_manifest_needs_an_interpreter_and_its_nodes_say_which_ep(home: Home) -> None:
     node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", source="QNN")
     graph = helper.make_graph([node], "g", [], [])
-    (home.folder / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
-    found = ArtifactFolder(home.folder, (Model(home.folder, "m.onnx"),), whole=False)
+    (home.home / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    found = ArtifactFolder(home.home, (Model(home.home, "m.onnx"),), whole=False)
     with pytest.raises(CannotLoad, match="--interpreter"):
-        opened(found)
-    interpreter = home.folder / "python"
+        opened(home, found)
+    interpreter = home.home / "python"
     interpreter.write_text(json.dumps(PACKAGES), encoding="utf-8")
-    session = opened(found, LoadOptions(interpreter=interpreter, options={"backend_type": "htp"}))
+    session = opened(home, found, interpreter=interpreter, options={"backend_type": "htp"})
     assert [(ep.entry.ep, ep.provider_options) for ep in session.eps] == [(QNN, {"backend_type": "htp"})]
 
 
@@ -252,7 +249,7 @@ LIBRARY_OPS = {"library": "libmine.so", "sha256": "ab" * 32}
 
 
 def test_a_package_of_custom_operators_is_asked_of_the_toolchain_and_made_part_of_one_that_is_made(home: Home) -> None:
-    session = opened(with_ops(home.folder, PACKAGE_OPS))
+    session = opened(home, with_ops(home.home, PACKAGE_OPS))
     assert [(ops.name, ops.library) for ops in session.custom_ops] == [("acme_ops", None)]
     assert list(home.packages) == ["acme_ops"]
     assert set(Wanted([entry(QNN)], ["acme_ops"]).pins({**PACKAGES, "acme-ops": "1.0"})) == {"acme-ops==1.0", *PINS}
@@ -263,13 +260,13 @@ def test_a_library_of_custom_operators_is_where_the_user_says(home: Home) -> Non
     with pytest.raises(
         CannotLoad, match=r"needs the custom operators of libmine\.so, which is not in the artifact; .*--custom-ops"
     ):
-        opened(with_ops(home.folder, LIBRARY_OPS))
-    session = opened(with_ops(home.folder, LIBRARY_OPS), LoadOptions(custom_ops=("/lib/theirs.so", "acme_ops")))
+        opened(home, with_ops(home.home, LIBRARY_OPS))
+    session = opened(home, with_ops(home.home, LIBRARY_OPS), custom_ops=("/lib/theirs.so", "acme_ops"))
     assert [(ops.name, ops.library) for ops in session.custom_ops] == [("theirs.so", Path("/lib/theirs.so")), ("acme_ops", None)]
 
 
 def test_a_library_of_custom_operators_is_the_recipes_own(home: Home) -> None:
-    mine = CustomOpLibraries("libmine.so", Position("epbuild.yaml", 1, 1), home.folder / "libmine.so")
+    mine = CustomOpLibraries("libmine.so", Position("epbuild.yaml", 1, 1), home.home / "libmine.so")
     group = replace(sharing_group("prefill"), custom_ops=(mine,))
 
     class Planned(Sources):
@@ -279,4 +276,4 @@ def test_a_library_of_custom_operators_is_the_recipes_own(home: Home) -> None:
         def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
             return {}
 
-    assert opened(with_ops(home.folder, LIBRARY_OPS), sources=Planned({})).custom_ops == (mine,)
+    assert opened(home, with_ops(home.home, LIBRARY_OPS), sources=Planned({})).custom_ops == (mine,)

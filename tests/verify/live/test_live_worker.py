@@ -16,7 +16,6 @@ from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import EnvironmentFailure
 from epbuild.recipe.model import DeviceChoice
-from epbuild.verify.live import worker as live_worker
 from epbuild.verify.live.worker import Attempt, Feed, Load, run_models
 
 pytestmark = pytest.mark.slow  # every test starts a process
@@ -25,10 +24,10 @@ LIMITATION = Limitation("load models that share weights", "it crashes", "measure
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scratch(tmp_path: Path) -> Path:
     """A scratch directory; the worker meets an onnxruntime whose models say how they misbehave."""
-    monkeypatch.setattr(live_worker, "_WORKER", fake_worker(tmp_path))
     (tmp_path / "scratch").mkdir()
+    fake_worker(tmp_path / "scratch")
     return tmp_path / "scratch"
 
 
@@ -43,7 +42,7 @@ def words(tried: Attempt) -> str:
 
 
 def test_models_that_load_are_told_with_their_device(scratch: Path) -> None:
-    tried = run_models([model(scratch, "prefill"), model(scratch, "decode")], session(), scratch)
+    tried = run_models([model(scratch, "prefill"), model(scratch, "decode")], session(scratch), scratch)
     assert tried.failure is None
     assert list(tried.seconds) == ["prefill", "decode"]
     assert tried.devices == "cpu from Acme"
@@ -59,7 +58,9 @@ def test_a_crash_is_told_as_a_crash_with_its_moment_and_what_the_ep_says_when_it
 ) -> None:
     np.savez(scratch / "in.npz", np.zeros(1))
     feed = Feed(scratch / "in.npz", ("x",), scratch / "out.npz")
-    tried = run_models([model(scratch, "prefill"), model(scratch, "decode", (feed,), **{moment: "crash"})], session(), scratch)
+    tried = run_models(
+        [model(scratch, "prefill"), model(scratch, "decode", (feed,), **{moment: "crash"})], session(scratch), scratch
+    )
     assert tried.failure is not None
     assert (tried.failure.model, tried.failure.code, tried.failure.cannot_load) == ("decode", "EPB642", False)
     assert words(tried).startswith(f"the process crashed (SIGABRT) {when}. The EP logged: ")
@@ -68,7 +69,7 @@ def test_a_crash_is_told_as_a_crash_with_its_moment_and_what_the_ep_says_when_it
 
 def test_a_crash_that_the_catalog_knows_is_told_as_what_the_ep_cannot_do(scratch: Path) -> None:
     ep = planned(entry=replace(entry(QNN), cannot=(LIMITATION,)))
-    tried = run_models([model(scratch, "prefill", open="crash"), model(scratch, "decode")], session(ep), scratch)
+    tried = run_models([model(scratch, "prefill", open="crash"), model(scratch, "decode")], session(scratch, ep), scratch)
     assert tried.failure is not None
     assert (tried.failure.model, tried.failure.cannot_load) == ("prefill", True)
     assert words(tried) == f"{QNN} cannot load models that share weights here: it crashes."
@@ -76,13 +77,13 @@ def test_a_crash_that_the_catalog_knows_is_told_as_what_the_ep_cannot_do(scratch
 
 def test_the_same_crash_without_that_reason_is_a_failure(scratch: Path) -> None:
     ep = planned(entry=replace(entry(QNN), cannot=(replace(LIMITATION, symptom="Shared weights buffer"),)))
-    tried = run_models([model(scratch, "prefill", open="crash")], session(ep), scratch)
+    tried = run_models([model(scratch, "prefill", open="crash")], session(scratch, ep), scratch)
     assert tried.failure is not None
     assert (tried.failure.code, tried.failure.cannot_load) == ("EPB642", False)
 
 
 def test_what_onnxruntime_refuses_is_told_in_its_words(scratch: Path) -> None:
-    tried = run_models([model(scratch, "prefill", open="fail")], session(), scratch)
+    tried = run_models([model(scratch, "prefill", open="fail")], session(scratch), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB641"
     assert words(tried).startswith("opening it failed: Failed to get context binary info.")
@@ -90,14 +91,14 @@ def test_what_onnxruntime_refuses_is_told_in_its_words(scratch: Path) -> None:
 
 
 def test_a_load_that_hangs_is_stopped_and_told_as_that(scratch: Path) -> None:
-    tried = run_models([model(scratch, "prefill", open="hang")], session(timeout=2), scratch)
+    tried = run_models([model(scratch, "prefill", open="hang")], session(scratch, timeout=2), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB643"
     assert words(tried).startswith("opening it did not end within 2 s and was stopped.")
 
 
 def test_a_load_that_is_killed_from_outside_is_not_taken_for_a_crash_and_not_tried_again(scratch: Path) -> None:
-    tried = run_models([model(scratch, "prefill", open="killed")], session(), scratch)
+    tried = run_models([model(scratch, "prefill", open="killed")], session(scratch), scratch)
     assert tried.failure is not None
     if sys.platform != "win32":
         assert tried.failure.code == "EPB644"
@@ -106,21 +107,21 @@ def test_a_load_that_is_killed_from_outside_is_not_taken_for_a_crash_and_not_tri
 
 
 def test_lack_of_memory_is_told_as_that(scratch: Path) -> None:
-    tried = run_models([model(scratch, "prefill", open="out of memory")], session(), scratch)
+    tried = run_models([model(scratch, "prefill", open="out of memory")], session(scratch), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB644"
     assert words(tried).startswith("the process ran out of memory while it was opened: bad_alloc.")
 
 
 def test_a_machine_without_the_device_cannot_load_and_that_is_no_fault_of_the_model(scratch: Path) -> None:
-    tried = run_models([model(scratch, "prefill")], session(planned(device=DeviceChoice(type="npu"))), scratch)
+    tried = run_models([model(scratch, "prefill")], session(scratch, planned(device=DeviceChoice(type="npu"))), scratch)
     assert tried.failure is not None
     assert (tried.failure.model, tried.failure.cannot_load) == (None, True)
     assert words(tried).startswith(f"{QNN} offers no device that fits; it offers: cpu from Acme.")
 
 
 def test_a_crash_before_any_model_blames_none(scratch: Path) -> None:
-    tried = run_models([model(scratch, "prefill")], session(planned(library=Path("crash.so"))), scratch)
+    tried = run_models([model(scratch, "prefill")], session(scratch, planned(library=Path("crash.so"))), scratch)
     assert tried.failure is not None
     assert tried.failure.model is None
     if sys.platform == "linux":
@@ -128,7 +129,7 @@ def test_a_crash_before_any_model_blames_none(scratch: Path) -> None:
 
 
 def test_an_interpreter_that_cannot_be_started_is_told(scratch: Path) -> None:
-    environment = replace(session().environment, interpreter=scratch / "python")
+    environment = replace(session(scratch).environment, interpreter=scratch / "python")
     with pytest.raises(EnvironmentFailure) as raised:
-        run_models([model(scratch, "prefill")], replace(session(), environment=environment), scratch)
+        run_models([model(scratch, "prefill")], replace(session(scratch), environment=environment), scratch)
     assert raised.value.problems[0].code == "EPB413"
