@@ -130,15 +130,12 @@ class Case(Project):
     def moved(self, folder: Path) -> Case:
         return Case(folder, self.cache, self.environment, self.fast)
 
-    def ask(self, *commands: tuple[str, ...]) -> list[tuple[int, str]]:
-        """The exit code and the output of commands that only look; at once, since none of them may disturb another."""
-        running = []
-        for arguments in commands:
-            command, environment = self.command(*arguments)
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-            running.append(subprocess.Popen(command, cwd=self.folder, env=environment, **pipes))  # type: ignore[call-overload]
-        outputs = [process.communicate(timeout=120)[0].decode("utf-8") for process in running]
-        return [(process.returncode, output) for process, output in zip(running, outputs, strict=True)]
+    def ask(self, *command: str) -> dict[str, Any]:
+        """The document that a command gives which only looks."""
+        done = self.epbuild(*command, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
 
 
 @dataclass
@@ -185,15 +182,12 @@ def case(request: pytest.FixtureRequest, built: Case) -> Case:
 
 def look(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     """The steps of `plan` and of `explain` by id, which must agree with each other and with `run --check`."""
-    (planned, plan), (explained, explanation), (checked, said) = case.ask(
-        ("plan", "--json"), ("explain", "*", "--json"), ("run", "--check")
-    )
-    assert (planned, explained) == (0, 0), plan + explanation
-    steps = {step["id"]: step for step in json.loads(plan)["steps"]}
-    reasons = {step["id"]: step for step in json.loads(explanation)["steps"]}
+    steps = {step["id"]: step for step in case.ask("plan")["steps"]}
+    reasons = {step["id"]: step for step in case.ask("explain", "*")["steps"]}
     for name in ("state", "reasons", "key"):
         assert {ident: step[name] for ident, step in steps.items()} == {ident: step[name] for ident, step in reasons.items()}
-    assert checked == int({step["state"] for step in steps.values()} != {"current"}), said
+    checked = case.epbuild("run", "--check")
+    assert checked.returncode == int({step["state"] for step in steps.values()} != {"current"}), checked.stdout + checked.stderr
     return steps, reasons
 
 
@@ -210,7 +204,7 @@ def digest(path: Path) -> str:
 
 def check_outputs(case: Case, users: Set[str] = frozenset()) -> None:
     """All is current, every emitted file is what its manifest says, and that is of these sources and of the actions that the plan names."""
-    steps = json.loads(case.epbuild("plan", "--json").stdout)["steps"]
+    steps = case.ask("plan")["steps"]
     assert {step["state"] for step in steps} == {"current"}
     keys = {step["key"] for step in steps if step["kind"] != "emit"}
     manifests = list(case.folder.glob("dist/**/manifest.json"))
@@ -589,14 +583,14 @@ def test_a_file_of_the_users_that_is_in_the_way_is_kept_and_told(built: Case) ->
 def test_an_output_that_the_recipe_no_longer_asks_for_is_removed(case: Case) -> None:
     case.edit("dist/${group}", "dist/${recipe.name}/${group}")
     first = case.files("dist/pair")
-    planned = json.loads(case.epbuild("plan", "--json").stdout)
+    planned = case.ask("plan")
     assert [Path(orphan["directory"]) for orphan in planned["orphans"]] == [case.folder / "dist/pair"]
     done = case.epbuild("run")
     assert done.returncode == 0, done.stderr
     assert case.files("dist/changes/pair") == first
     assert not (case.folder / "dist/pair").exists()
     assert "dist/pair  4 files that the recipe no longer asks for" in done.stdout
-    assert json.loads(case.epbuild("plan", "--json").stdout)["orphans"] == []
+    assert case.ask("plan")["orphans"] == []
     check_outputs(case)
 
 
