@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from epbuild.cli import arguments, remote_options
+from epbuild.cli import arguments, job_options, remote_options
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import Request
-from epbuild.report.documents import plan_document, print_json
+from epbuild.report.documents import plan_document, print_json, print_matrix
 from epbuild.report.problems import print_problems
 from epbuild.report.text import print_plan
 
@@ -21,6 +21,8 @@ def plan(
     remote_cache: remote_options.RemoteCacheReading = "read",
     offline: remote_options.Offline = False,
     insecure: remote_options.Insecure = False,
+    matrix: job_options.Matrix = None,
+    runners: job_options.RunnerLabels,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -30,7 +32,15 @@ def plan(
     """
     file, steps, places = arguments.named(names, recipe)
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    found = survey(Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places))
+    request = Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places)
+    if matrix is not None:
+        from epbuild.commands.jobs import matrix_of  # only CI asks for it
+
+        made = matrix_of(request, matrix, job_options.labels_of(runners))
+        print_problems(made.warnings, "warning")
+        print_matrix(made.jobs)
+        return 0
+    found = survey(request)
     if json:
         print_json(plan_document(str(file), found))
     else:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from epbuild.cache.logs import action_name, log_file
+from epbuild.cache.logs import log_file
 from epbuild.cache.workspace import Measurement
 from epbuild.commands.coverage import covered_models
 from epbuild.commands.execution import KeyedAction, WatchedExecution, last_written
@@ -33,12 +33,11 @@ from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import verification_id
 from epbuild.publish.events import SharingSaved
 from epbuild.publish.sizes import savings
+from epbuild.survey.costs import expected_cost, subject_of
 from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import Survey, Surveyor, read_result
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
-
-_BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
 
 
 @dataclass(frozen=True)
@@ -127,28 +126,18 @@ class Actions:
         return self._ledger.expect({action: self.cost(action) for action in self._found.todo}, jobs)
 
     def cost(self, ident: str) -> Cost:
-        """How long an action will take: as long as last time, else by the bytes that it works on; publishing comes cheap."""
-        action = self._plan.actions[ident]
-        if isinstance(action, Emission):
-            return Cost(0.0, measured=True)
+        """How long an action will take; what is only fetched comes cheap."""
         if self._found.actions[ident].remote:
             return Cost(0.0, measured=True)
-        measured = self._workspace.measurement(self._subject(ident))
-        if measured is not None:
-            return Cost(measured.seconds, measured=True)
-        return Cost(1.0 + kind_of(action).size(action) / _BYTES_PER_SECOND, measured=False)
+        return expected_cost(self._plan.actions[ident], self._workspace, self._memory)
 
     def memory(self, ident: str) -> int:
         """How many bytes an action will take: as the recipe has it, else as last time, else by the bytes that it works on."""
         action = self._plan.actions[ident]
         if isinstance(action, Emission):
             return 0
-        measured = self._workspace.measurement(self._subject(ident))
+        measured = self._workspace.measurement(subject_of(ident, self._memory))
         return kind_of(action).memory(action, measured.peak_rss_bytes if measured is not None else None)
-
-    def _subject(self, action: str) -> str:
-        """What the cost of an action is remembered under: that of another recipe's action of the same id is another."""
-        return action_name(action, self._memory.configuration.recipe)
 
     def execute(self, action: str) -> None:
         """Do one action. Raises EpbuildError when it fails, Cancelled when the build is being stopped."""
@@ -260,7 +249,7 @@ class Actions:
             if self._shared is not None:
                 self._shared.add(key, _record(document, result))
             measured = Measurement(seconds, result.measured.peak_memory)
-            self._workspace.record_measurement(self._subject(action.id), measured)
+            self._workspace.record_measurement(subject_of(action.id, self._memory), measured)
         self._made[action.id] = Made(action, key, document, result, needed)
         for end in kind.ends(action, result):
             took = end.seconds if outcome == "built" else None if end.step == action.id else 0.0

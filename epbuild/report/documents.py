@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from epbuild.report.listener import Listener
 
 if TYPE_CHECKING:
     from epbuild.engine.events import Event
+    from epbuild.survey.jobs import RunnerJob
     from epbuild.survey.status import Survey
 
 FORMAT = 1
@@ -45,6 +47,12 @@ def plan_document(recipe: str, found: Survey) -> dict[str, Any]:
         "orphans": [{"step": orphan.step, "directory": orphan.directory.as_posix()} for orphan in found.orphans],
         "warnings": [problem_document(problem) for problem in found.plan.warnings],
     }
+
+
+def print_matrix(jobs: Iterable[RunnerJob]) -> None:
+    """`plan --matrix`: jobs as a matrix of GitHub Actions, in one line; the steps of each are lines of one text."""
+    included = [{"runner": job.runner, "steps": "\n".join(job.steps), "seconds": round(job.seconds, 1)} for job in jobs]
+    sys.stdout.write(json.dumps({"include": included}) + "\n")
 
 
 def problem_document(problem: Problem) -> dict[str, Any]:

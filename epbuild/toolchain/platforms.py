@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform as machine
 import sysconfig
+from collections.abc import Mapping
 
 PLATFORMS = {
     # The newest C library that uv has a name for: a platform that is too old for what was chosen is refused when it is installed, and the
@@ -17,7 +18,7 @@ PLATFORMS = {
 }
 """What `uv --python-platform` takes, by the name that a recipe has for it."""
 
-_MACHINE_MARKERS = {
+_MACHINE_MARKERS: Mapping[str, tuple[str, ...]] = {
     "linux": ("linux", "x86_64", "aarch64"),
     "windows": ("win32", "AMD64", "ARM64"),
     "macos": ("darwin", "x86_64", "arm64"),
@@ -34,6 +35,11 @@ MACOS_VERSION = "26.0"
 
 _SYSTEMS = {"linux": "linux", "win": "windows", "macosx": "macos"}
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+def system_of(platform: str) -> str:
+    """The `sys.platform` of a platform by epbuild's name."""
+    return _MACHINE_MARKERS.get(platform.partition("-")[0], (platform,))[0]
 
 
 def platform_name(tag: str) -> str | None:

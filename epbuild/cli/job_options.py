@@ -1,0 +1,84 @@
+"""Options for jobs of a CI system: a matrix of them, their runners, and shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+from epbuild.cli import arguments
+from epbuild.cli.usage import UsageError
+
+if TYPE_CHECKING:  # only CI asks for jobs
+    from epbuild.plan.shards import Shard
+    from epbuild.survey.jobs import Label
+
+_EQUAL_JOBS = {
+    "CI_NODE_INDEX": ("CI_NODE_TOTAL", 1),  # GitLab
+    "BUILDKITE_PARALLEL_JOB": ("BUILDKITE_PARALLEL_JOB_COUNT", 0),
+    "CIRCLE_NODE_INDEX": ("CIRCLE_NODE_TOTAL", 0),
+    "SEMAPHORE_JOB_INDEX": ("SEMAPHORE_JOB_COUNT", 1),
+    "BITBUCKET_PARALLEL_STEP": ("BITBUCKET_PARALLEL_STEP_COUNT", 0),
+    "SYSTEM_JOBPOSITIONINPHASE": ("SYSTEM_TOTALJOBSINPHASE", 1),  # Azure Pipelines
+}
+"""The variables of CI systems that start equal jobs: which one a job is, how many there are, and what the first one's number is."""
+
+Matrix = Annotated[
+    int | None,
+    arguments.option(
+        "--matrix",
+        min=1,
+        metavar="N",
+        help="Print at most N jobs for each kind of runner that make what is missing, as the matrix of a workflow (JSON).",
+    ),
+]
+RunnerLabels = Annotated[
+    list[str],
+    arguments.options(
+        "--runner",
+        metavar="PLATFORM=LABEL",
+        help="With --matrix: the label of the runners for a platform, or several with commas between; default: those of GitHub.",
+    ),
+]
+ShardText = Annotated[
+    str | None,
+    arguments.option(
+        "--shard",
+        metavar="I/N",
+        help="Make results of part I of N, the same parts in each of N jobs, and no output; auto: which one the CI system has.",
+    ),
+]
+
+
+def labels_of(texts: Iterable[str]) -> dict[str, Label]:
+    """The labels of runners by platform, of `--runner`. Raises UsageError."""
+    from epbuild.toolchain.platforms import PLATFORMS
+
+    found: dict[str, Label] = {}
+    for text in texts:
+        platform, _, label = text.partition("=")
+        labels = tuple(label.split(","))
+        if platform not in PLATFORMS or not all(labels):
+            raise UsageError(f"invalid runner: {text}. Write PLATFORM=LABEL; a platform is one of {', '.join(PLATFORMS)}")
+        found[platform] = labels if len(labels) > 1 else label
+    return found
+
+
+def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
+    """The shard of `--shard i/n`, or of `auto` by the variables of a CI system. Raises UsageError."""
+    from epbuild.plan.shards import Shard
+
+    if text == "auto":
+        text = _equal_job(environment)
+    try:
+        return Shard.parse(text)
+    except ValueError as error:
+        raise UsageError(f"invalid shard: {text}. {error}") from None
+
+
+def _equal_job(environment: Mapping[str, str]) -> str:
+    for name, (total, first) in _EQUAL_JOBS.items():
+        number = environment.get(name, "")
+        if number and environment.get(total):
+            return f"{int(number) - first + 1 if number.isdecimal() else number}/{environment[total]}"
+    hint = f"One of {', '.join(_EQUAL_JOBS)} has to be set; elsewhere, write which one it is, such as 2/5"
+    raise UsageError(f"--shard auto finds no variables of a CI system that starts equal jobs. {hint}")

@@ -1,0 +1,87 @@
+"""Costs of actions: as last measured, else by the like of them and by size."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+from epbuild.cache.logs import action_name
+from epbuild.cache.memory import Memory, StepRecord
+from epbuild.cache.workspace import Workspace
+from epbuild.engine.action import Cost
+from epbuild.plan.steps import Action, Emission, SessionGroup
+from epbuild.plan.verification import Verification
+from epbuild.survey.kinds import kind_of
+from epbuild.survey.status import Survey
+
+_BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
+
+
+def subject_of(action: str, memory: Memory) -> str:
+    """What the cost of an action is remembered under: that of another recipe's action of the same id is another."""
+    return action_name(action, memory.configuration.recipe)
+
+
+def expected_cost(action: Action, workspace: Workspace, memory: Memory) -> Cost:
+    """How long an action will take: as long as the last time, here or wherever that was, else by the bytes that it works on."""
+    if isinstance(action, Emission):
+        return Cost(0.0, measured=True)  # publishing comes cheap
+    measured = workspace.measurement(subject_of(action.id, memory))
+    if measured is not None:
+        return Cost(measured.seconds, measured=True)
+    seconds = _recorded(memory.previous(action.id))
+    return Cost(seconds, measured=True) if seconds is not None else Cost(_guess(action), measured=False)
+
+
+def likely_seconds(found: Survey, workspace: Workspace, memory: Memory) -> dict[str, float]:
+    """The seconds that each stored action of a survey takes when it is made.
+
+    Those whose results are known, wherever they were made, show how far off a guess is for the like of them: the same models for another
+    target, then other models by the same EPs, then the same kind of action.
+    """
+    stored = {ident: action for ident, action in found.plan.actions.items() if not isinstance(action, Emission)}
+    costs = {ident: expected_cost(action, workspace, memory) for ident, action in stored.items()}
+    for ident, status in found.actions.items():
+        if ident in costs and not costs[ident].measured and status.made is not None:
+            costs[ident] = Cost(status.made.result.measured.seconds, measured=True)
+    measured = [(stored[ident], cost.seconds) for ident, cost in costs.items() if cost.measured]
+    ratios = _ratios(measured)
+    return {
+        ident: cost.seconds
+        if cost.measured
+        else cost.seconds * next((ratios[like] for like in _likeness(stored[ident]) if like in ratios), 1.0)
+        for ident, cost in costs.items()
+    }
+
+
+def _guess(action: Action) -> float:
+    return 1.0 + kind_of(action).size(action) / _BYTES_PER_SECOND
+
+
+def _recorded(record: StepRecord | None) -> float | None:
+    """The seconds that the last result of an action took where it was made."""
+    measured = record.result.get("measured") if record is not None else None
+    seconds = measured.get("seconds") if isinstance(measured, Mapping) else None
+    return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def _ratios(measured: Iterable[tuple[Action, float]]) -> dict[Hashable, float]:
+    """How much longer actions took than their guesses, by what they have in common."""
+    found: dict[Hashable, list[float]] = {}
+    for action, seconds in measured:
+        for like in _likeness(action):
+            found.setdefault(like, []).append(seconds / _guess(action))
+    return {like: _median(values) for like, values in found.items()}
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _likeness(action: Action) -> Iterator[Hashable]:
+    """What an action has in common with others, the nearest first."""
+    kind = type(action)
+    if isinstance(action, SessionGroup | Verification):
+        eps = tuple(ep.entry.ep for ep in action.target.eps)
+        yield kind, eps, action.group, tuple(member.name for member in action.members)
+        yield kind, eps
+    yield (kind,)

@@ -1,0 +1,105 @@
+"""Work split over machines that do not speak with each other: all of it is done, once, and evenly."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.plan.packing import bundles, names, pack
+from epbuild.plan.selection import select_steps
+from epbuild.plan.shards import Shard, steps_of
+from epbuild.plan.steps import Plan, Step
+
+
+@dataclass(frozen=True)
+class Work:
+    """An action that only has an id, and needs others."""
+
+    id: str
+    needs: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    takes: tuple[()] = ()
+    runs_in: None = None
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return (f"{self.id}/first", self.id)
+
+
+@st.composite
+def works(draw: st.DrawFn) -> dict[str, Work]:
+    """Actions, each of which needs some of those before it."""
+    found: dict[str, Work] = {}
+    for number in range(draw(st.integers(0, 12))):
+        needs = draw(st.sets(st.sampled_from(sorted(found)), max_size=2)) if found else set()
+        found[f"a{number}"] = Work(f"a{number}", tuple(sorted(needs)))
+    return found
+
+
+def plan_of(actions: Mapping[str, Work]) -> Plan:
+    steps = []
+    for action in actions.values():
+        first = Step(action.steps[0], "compile", action.needs, action.id)
+        steps += [first, Step(action.id, "share", (first.id,), action.id)]
+    return Plan(tuple(steps), actions)
+
+
+@given(actions=works(), total=st.integers(1, 9), seed=st.randoms(use_true_random=False))
+def test_every_step_is_made_in_exactly_one_shard_and_each_finds_its_own_alone(
+    actions: dict[str, Work], total: int, seed: random.Random
+) -> None:
+    plan = plan_of(actions)
+    seen: list[str] = []
+    for number in range(1, total + 1):
+        own = steps_of(plan, Shard(number, total))
+        shuffled = list(actions.values())
+        seed.shuffle(shuffled)
+        assert set(own) == set(steps_of(plan_of({work.id: work for work in shuffled}), Shard(number, total)))
+        if own:
+            selected, unmatched = select_steps(plan.steps, own)
+            assert not unmatched
+            seen += [step.id for step in selected]
+    assert sorted(seen) == sorted(step.id for step in plan.steps)
+
+
+@given(actions=works(), most=st.integers(1, 9), costs=st.lists(st.floats(0, 1000), min_size=12, max_size=12))
+def test_jobs_are_as_even_as_longest_first_makes_them(actions: dict[str, Work], most: int, costs: list[float]) -> None:
+    cost = dict(zip(actions, costs, strict=False))
+    found = bundles(actions, cost)
+    assert [bundle.cost for bundle in found] == sorted((bundle.cost for bundle in found), reverse=True)
+    assert sorted(ident for bundle in found for ident in bundle.actions) == sorted(actions)
+    jobs = pack(found, most)
+    assert len(jobs) == min(most, len(found))
+    if not jobs:
+        return
+    loads = [sum(bundle.cost for bundle in job) for job in jobs]
+    longest = found[0].cost  # Graham's bound: the job that ends last had the least to do when it got what it ends with
+    assert max(loads) <= (sum(loads) - longest) / most + longest + 1e-6
+
+
+@pytest.mark.parametrize("change", ["order", "shared result"])
+def test_what_shares_a_result_stays_together_and_is_named_by_what_needs_it(change: str) -> None:
+    actions = {work.id: work for work in [Work("prepare"), Work("x", ("prepare",)), Work("y", ("prepare",)), Work("z")]}
+    if change == "order":
+        actions = dict(sorted(actions.items()))
+    [together, alone] = pack(bundles(actions, dict.fromkeys(actions, 1.0)), 5)
+    assert set(names(actions, together)) == {"x", "y"}
+    assert names(actions, alone) == ("z",)
+    del actions["prepare"]  # it is in the cache: then nothing ties them
+    assert len(pack(bundles(actions, dict.fromkeys(actions, 1.0)), 5)) == 3
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "-1/2", "a/b", "1/2/3", "²/3", " 1/2"])
+def test_a_shard_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"i/n|at least"):
+        Shard.parse(text)
+
+
+def test_a_shard_is_read_as_it_is_written() -> None:
+    assert str(Shard.parse("2/5")) == "2/5"
