@@ -78,6 +78,8 @@ def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
 def _equal_job(environment: Mapping[str, str]) -> str:
     for name, (total, first) in _EQUAL_JOBS.items():
         number = environment.get(name, "")
+        if environment.get(total) == "1":  # GitLab sets no more for a job that is alone
+            return "1/1"
         if number and environment.get(total):
             return f"{int(number) - first + 1 if number.isdecimal() else number}/{environment[total]}"
     hint = f"One of {', '.join(_EQUAL_JOBS)} has to be set; elsewhere, write which one it is, such as 2/5"

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import Annotated
 
-from epbuild.cli import arguments, remote_options
+from epbuild.cli import arguments, job_options, remote_options
 from epbuild.cli.usage import UsageError
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import Request
@@ -59,6 +59,7 @@ def run(
     no_compile: Annotated[
         bool, arguments.option("--no-compile", help="Make no result: publish those that are there, and name those that are not.")
     ] = False,
+    shard: job_options.ShardText = None,
     retry: arguments.Retry = False,
     locked: arguments.Locked = False,
     remote_cache: remote_options.RemoteCacheMode = "read",
@@ -81,6 +82,8 @@ def run(
     )
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
     request = replace(request, remote=remote, places=places, emits=not no_emit, compiles=not no_compile)
+    if shard is not None:
+        request = replace(request, shard=job_options.shard_of(shard, os.environ), emits=False)
     if not dry_run and not check:
         with reporter(json=json) as progress:
             return build(request, progress)

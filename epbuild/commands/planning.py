@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
@@ -22,6 +22,9 @@ from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.remote.settings import Mode, RemoteSettings, remote_settings
 from epbuild.toolchain.environment import Toolchains, toolchains_here
+
+if TYPE_CHECKING:
+    from epbuild.plan.shards import Shard
 
 
 class FetchModels(Protocol):
@@ -70,6 +73,8 @@ class Request:
     compiles: bool = True
     """Whether results that are missing may be made."""
     toolchains: Toolchains = field(default_factory=toolchains_here)
+    shard: Shard | None = None
+    """The part of what is asked for that it is about; None: all."""
 
     @property
     def is_whole(self) -> bool:
@@ -125,7 +130,14 @@ def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, work
     if fetching is not None:
         remote = replace(remote, wheels=locked_wheels(recipe))
     locate = remote.known if fetching is None else lambda model: fetching.fetch(remote, model)
-    plan = make_plan(recipe, request.selection, locate, request.places)
+    selection = request.selection
+    if request.shard is not None:
+        from epbuild.plan.shards import steps_of  # only CI asks for one
+
+        selection = steps_of(make_plan(recipe, selection, places=request.places), request.shard)
+        if not selection:
+            return Plan((), {})
+    plan = make_plan(recipe, selection, locate, request.places)
     if not request.emits:
         plan = plan.without_emissions()
     if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):

@@ -1,0 +1,122 @@
+"""Jobs for runners: what is missing and no more, where it can be made, by what it took before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_builds import CLASSIFIER, SHARE, Workshop
+
+from epbuild.cache.workspace import Measurement, Workspace
+from epbuild.commands.jobs import matrix_of
+from epbuild.plan.steps import Action, SessionGroup
+from epbuild.survey.jobs import Runners, jobs_of, missing_actions
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+def steps(workshop: Workshop, most: int = 5) -> list[tuple[str, ...]]:
+    return [job.steps for job in matrix_of(workshop.request, most, {}).jobs]
+
+
+def test_a_job_has_what_is_missing_and_nothing_that_is_there(workshop: Workshop) -> None:
+    assert sorted(steps(workshop)) == [(CLASSIFIER,), (SHARE,)]
+    assert len(steps(workshop, 1)) == 1
+    workshop.build(SHARE)
+    assert steps(workshop) == [(CLASSIFIER,)]
+    workshop.build()
+    assert steps(workshop) == []
+
+
+def test_what_failed_is_missing_though_this_machine_would_not_try_it_again(workshop: Workshop) -> None:
+    workshop.write_recipe(("fallback_nodes: any", "fallback_nodes: 0"))
+    assert workshop.build().exit_code == 1
+    assert (CLASSIFIER,) in steps(workshop)
+
+
+def test_the_longest_comes_first_as_it_was_measured_here(workshop: Workshop) -> None:
+    workshop.build()
+    for slow, quick in ((SHARE, CLASSIFIER), (CLASSIFIER, SHARE)):
+        with Workspace.open(workshop.folder / ".epbuild") as workspace:
+            workspace.record_measurement(slow, Measurement(90.0, None))
+            workspace.record_measurement(quick, Measurement(30.0, None))
+        for record in (workshop.cache / "actions").rglob("*.json"):
+            record.unlink()
+        (workshop.folder / "prefill.onnx").write_bytes((workshop.folder / "decode.onnx").read_bytes())
+        (workshop.folder / "classifier.onnx").write_bytes((workshop.folder / "decode.onnx").read_bytes())
+        found = matrix_of(workshop.request, 5, {}).jobs
+        assert [(job.steps, job.seconds) for job in found] == [((slow,), 90.0), ((quick,), 30.0)]
+
+
+def test_a_cost_is_known_from_wherever_the_last_result_came(workshop: Workshop) -> None:
+    """A job that only restored results remembers what they took elsewhere."""
+    workshop.build()
+    with Workspace.open(workshop.folder / ".epbuild") as workspace:
+        memory = workshop.memory(workspace)
+        known = memory.step(CLASSIFIER)
+        assert known is not None
+        measured = {**known.result["measured"], "seconds": 44.0}
+        memory.record_steps([replace(known, result={**known.result, "measured": measured})])
+        workspace._database.write("DELETE FROM measurements", [()])
+    (workshop.folder / "classifier.onnx").write_bytes((workshop.folder / "decode.onnx").read_bytes())
+    [job] = matrix_of(workshop.request, 5, {}).jobs
+    assert (job.steps, job.seconds) == ((CLASSIFIER,), 44.0)
+
+
+def test_what_was_never_made_is_guessed_by_the_like_of_it(workshop: Workshop) -> None:
+    workshop.build(SHARE)
+    with Workspace.open(workshop.folder / ".epbuild") as workspace:
+        workspace.record_measurement(SHARE, Measurement(500.0, None))
+    [job] = matrix_of(workshop.request, 5, {}).jobs
+    assert job.seconds == pytest.approx(500.0, rel=0.01)  # the same EP, and as small a model
+
+
+@pytest.mark.parametrize(
+    ("named", "locked", "expected"),
+    [
+        ((), {}, "linux"),
+        (("windows-arm64",), {}, "arm"),
+        (("windows-arm64", "linux-x86_64"), {}, "linux"),
+        ((), {"qnn": ("windows-arm64",)}, "arm"),
+        (("linux-x86_64",), {"qnn": ("windows-arm64",)}, "linux"),
+    ],
+)
+def test_a_job_runs_where_its_toolchain_does_and_here_if_it_can(
+    workshop: Workshop, named: Sequence[str], locked: dict[str, Sequence[str]], expected: str
+) -> None:
+    if named:
+        workshop.write_recipe(("[onnxruntime-qnn==2.7.0]", f"[onnxruntime-qnn==2.7.0], platforms: [{', '.join(named)}]"))
+    missing = missing_actions(workshop.survey())
+    runners = Runners({"linux-x86_64": "linux", "windows-arm64": "arm"}, locked, here="linux-x86_64")
+    jobs, warnings = jobs_of(missing, dict.fromkeys(missing, 1.0), runners, 1)
+    assert [job.runner for job in jobs] == [expected]
+    assert warnings == ()
+
+
+class Elsewhere(Runners):
+    """Runners of which each can do one thing only."""
+
+    def platforms(self, action: Action) -> Sequence[str]:
+        return ["linux-x86_64"] if action.id == SHARE else ["windows-arm64"]
+
+
+def test_each_class_of_runners_has_its_own_jobs(workshop: Workshop) -> None:
+    missing = missing_actions(workshop.survey())
+    jobs, _ = jobs_of(missing, {SHARE: 1.0, CLASSIFIER: 2.0}, Elsewhere({}, {}), 1)
+    assert [(job.runner, job.steps) for job in jobs] == [("windows-arm64", (CLASSIFIER,)), ("linux-x86_64", (SHARE,))]
+
+
+def test_what_needs_a_result_of_another_platform_waits_for_it(workshop: Workshop) -> None:
+    missing = dict(missing_actions(workshop.survey()))
+    group = missing[CLASSIFIER]
+    assert isinstance(group, SessionGroup)
+    missing[CLASSIFIER] = replace(group, members=tuple(replace(member, prepared=SHARE) for member in group.members))
+    jobs, [warning] = jobs_of(missing, dict.fromkeys(missing, 1.0), Elsewhere({}, {}), 1)
+    assert [job.steps for job in jobs] == [(SHARE,)]
+    assert warning.code == "EPB279"
+    assert CLASSIFIER in warning.message
