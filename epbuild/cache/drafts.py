@@ -55,16 +55,15 @@ class Drafts:
     @contextmanager
     def new(self) -> Iterator[Draft]:
         """Open a new, empty draft. Raises OSError."""
-        path, file = self._open()
-        with file:
+        path = self._name()
+        with _discarded(path):
+            file = self._open(path)
             try:
                 yield Draft(path, file)
             finally:
                 # Windows deletes no open file, and a disk that is full makes closing fail: neither may hide the cause.
                 with suppress(OSError):
                     file.close()
-                with suppress(OSError):
-                    discard(path)
 
     @contextmanager
     def moved(self, path: Path) -> Iterator[Draft | None]:
@@ -72,18 +71,16 @@ class Drafts:
 
         Why it cannot is not returned: copying it instead meets what is wrong with it.
         """
-        draft = self._pull(path)
-        if draft is None:
-            yield None
-            return
-        with draft.file:
-            try:
-                yield draft
-            finally:
-                with suppress(OSError):
-                    discard(draft.path)
+        here = self._name()
+        with _discarded(here):
+            file = self._pull(path, here)
+            if file is None:
+                yield None
+                return
+            with file:
+                yield Draft(here, file)
 
-    def _pull(self, path: Path) -> Draft | None:
+    def _pull(self, path: Path, here: Path) -> io.BufferedRandom | None:
         """Move a file of the same file system here, locked, unless another process uses it or can reach it by another name."""
         if os.name == "nt":  # which moves no open file
             return None
@@ -96,9 +93,8 @@ class Drafts:
             if alone and _lock(file, wait=False) is not False:
                 os.utime(file.fileno())
                 self._directory.mkdir(parents=True, exist_ok=True)
-                here = self._name()
                 path.rename(here)
-                return Draft(here, file)
+                return file
         except OSError:
             pass
         if file is not None:
@@ -108,14 +104,13 @@ class Drafts:
     def _name(self) -> Path:
         return self._directory / f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
 
-    def _open(self) -> tuple[Path, io.BufferedRandom]:
+    def _open(self, path: Path) -> io.BufferedRandom:
         self._directory.mkdir(parents=True, exist_ok=True)
         while True:
-            path = self._name()
             file = path.open("x+b")
             _lock(file)
             if path.exists():
-                return path, file
+                return file
             file.close()  # another process swept it away in the instant before it was locked
 
     def sweep(self) -> None:
@@ -151,6 +146,21 @@ class Drafts:
         else:
             rename(aside, place)
         return unused
+
+
+@contextmanager
+def _discarded(path: Path) -> Iterator[None]:
+    """Have a file gone after the block, where it is one and can be removed."""
+    try:
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                discard(path)
+    except KeyboardInterrupt:  # which comes once, and may have cut that short
+        with suppress(OSError):
+            discard(path)
+        raise
 
 
 def touch(place: Path) -> bool:

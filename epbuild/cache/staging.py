@@ -30,19 +30,23 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-_LONGEST_NAME:].lstrip(".-")
     directory = parent / f"{readable}-{os.getpid()}-{os.urandom(4).hex()}"
     lock = FileLock(_lock_path(directory))
-    # Locked before it exists: whatever `sweep` can see, it can find out whether a process uses it.
-    with explained(f"make {directory}", elsewhere=None):
-        parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-        while not _lock_path(directory).exists():  # swept away in the instant before it was locked
-            lock.release()
-            lock.acquire()
     try:
-        with explained(f"make {directory}", elsewhere=None):
-            directory.mkdir()
-        yield directory
-    finally:
-        _remove(directory, lock)
+        try:
+            # Locked before it exists: whatever `sweep` can see, it can find out whether a process uses it.
+            with explained(f"make {directory}", elsewhere=None):
+                parent.mkdir(parents=True, exist_ok=True)
+                lock.acquire()
+                while not _lock_path(directory).exists():  # swept away in the instant before it was locked
+                    lock.release()
+                    lock.acquire()
+                directory.mkdir()
+            yield directory
+        finally:
+            _remove(directory, lock)
+    except BaseException:  # Ctrl-C, which comes once, and may have cut that short
+        with suppress(OSError):  # of a lock that was just given up
+            _remove(directory, lock)
+        raise
 
 
 def sweep(parent: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from interrupts import interrupted
 
 from epbuild.cache.drafts import Draft, Drafts, discard
 
@@ -110,3 +111,23 @@ def test_a_file_that_may_not_be_removed_keeps_its_permissions(tmp_path: Path) ->
     finally:
         path.parent.chmod(0o755)
     assert path.stat().st_mode & 0o777 == 0o444
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "drafted",
+    [written, pytest.param(moved, marks=pytest.mark.skipif(sys.platform == "win32", reason="which moves no open file"))],
+)
+def test_an_interrupt_leaves_no_draft_whichever_moment_it_comes_at(
+    drafts: Drafts, tmp_path: Path, drafted: Callable[[Drafts, Path, bytes], AbstractContextManager[Draft]]
+) -> None:
+    def work() -> None:
+        with drafted(drafts, tmp_path, b"data") as draft:
+            draft.publish(tmp_path / "published")
+
+    (tmp_path / "tmp").mkdir()
+    moments = 0
+    for moment in interrupted(work):
+        assert list((tmp_path / "tmp").iterdir()) == [], f"interrupted at line {moment}"
+        moments += 1
+    assert moments > 20

@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+from interrupts import interrupted
+
 from epbuild.cache.staging import staged, sweep
 
 
@@ -40,3 +43,17 @@ def test_what_is_in_use_stays_while_others_sweep(tmp_path: Path) -> None:
         sweeper.join()
     sweep(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_leaves_nothing_whichever_moment_it_comes_at(tmp_path: Path) -> None:
+    def work() -> None:
+        with staged(tmp_path, "action") as directory:
+            (directory / "out").mkdir()
+            (directory / "out" / "half.bin").write_bytes(b"half")
+
+    moments = 0
+    for moment in interrupted(work):
+        assert list(tmp_path.iterdir()) == [], f"interrupted at line {moment}"
+        moments += 1
+    assert moments > 50

@@ -1,0 +1,45 @@
+"""Ctrl-C at every line of what is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+
+def interrupted(work: Callable[[], object]) -> Iterator[int]:
+    """Call `work` again and again: once in peace, then interrupted at its first line, wherever that is, at its second, and so on.
+
+    Yields the number of the line each time that it was interrupted, once.
+    """
+    work()  # imports, for one, come once
+    line = 0
+    while _is_interrupted(work, line):
+        yield line
+        line += 1
+
+
+def _is_interrupted(work: Callable[[], object], line: int) -> bool:
+    left = line
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except (KeyboardInterrupt, OSError) as error:
+        # The standard library closes some files twice where it is interrupted.
+        if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
+            return True
+        raise
+    finally:
+        sys.settrace(before)
+    return left < 0
