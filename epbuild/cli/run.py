@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 from epbuild.cli import arguments, job_options, remote_options
@@ -66,6 +67,14 @@ def run(
     offline: remote_options.Offline = False,
     insecure: remote_options.Insecure = False,
     settings: arguments.Settings,
+    summary: Annotated[
+        Path | None,
+        arguments.option(
+            "--summary",
+            metavar="FILE",
+            help="Append tables of the build to FILE, in Markdown; default: in GitHub Actions, the job's summary.",
+        ),
+    ] = None,
     json: arguments.Json = False,
 ) -> int:
     """Build what is out of date in RECIPE: provision toolchains, compile, verify, publish the artifacts.
@@ -85,7 +94,7 @@ def run(
     if shard is not None:
         request = replace(request, shard=job_options.shard_of(shard, os.environ), emits=False)
     if not dry_run and not check:
-        with reporter(json=json) as progress:
+        with reporter(json=json, summary=summary) as progress:
             return build(request, progress)
     found = survey(request)
     if json:

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from epbuild.report.coverage import CoverageList
 
 
-def reporter(*, json: bool) -> Listener:
+def reporter(*, json: bool, summary: Path | None = None) -> Listener:
     """Who listens to a build: JSON lines when asked for, live rows on a terminal, plain lines elsewhere.
 
-    In a workflow of GitHub Actions, the summary of its step gets tables as well.
+    The file `summary` gets tables as well; without one, in a workflow of GitHub Actions, the summary of its step.
     """
     from epbuild.report.documents import JsonLines
     from epbuild.report.progress import LiveRows, PlainLines
 
-    return _with_summary(JsonLines() if json else LiveRows() if is_screen(sys.stdout) else PlainLines())
+    return _with_summary(JsonLines() if json else LiveRows() if is_screen(sys.stdout) else PlainLines(), summary)
 
 
 def coverage_reporter(found: CoverageList) -> Listener:
@@ -32,10 +32,10 @@ def coverage_reporter(found: CoverageList) -> Listener:
     return _with_summary(CoverageProgress(found))
 
 
-def _with_summary(listener: Listener) -> Listener:
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not summary:
+def _with_summary(listener: Listener, file: Path | None = None) -> Listener:
+    named = os.environ.get("GITHUB_STEP_SUMMARY")
+    if file is None and not named:
         return listener
     from epbuild.report.summary import WithStepSummary
 
-    return WithStepSummary(listener, Path(summary))
+    return WithStepSummary(listener, file or Path(str(named)))

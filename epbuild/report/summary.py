@@ -1,4 +1,4 @@
-"""The summary of a build as Markdown, for a step of GitHub Actions.
+"""The summary of a build as Markdown, for a step of GitHub Actions or a file.
 
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions, "Adding a job summary": the file that the variable
 GITHUB_STEP_SUMMARY names is appended to, and takes 1 MiB for each step of a job.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from epbuild.commands.events import OutputRemoved, StepCompared
+from epbuild.commands.events import OutputRemoved, RemoteCacheUsed, StepCompared
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.events import OutputCompared
@@ -20,7 +20,7 @@ from epbuild.report.coverage import CoverageList, coverage_table
 from epbuild.report.failures import FailureList
 from epbuild.report.listener import Listener
 from epbuild.report.problems import print_problems
-from epbuild.report.progress import FROM_REMOTE, summary
+from epbuild.report.progress import FROM_REMOTE, remote_line, summary
 from epbuild.report.table import Table, code, written
 
 _MOST_BYTES = 1 << 20
@@ -31,12 +31,13 @@ _MOST_STEPS = 20
 
 
 class WithStepSummary(Listener):
-    """A listener that passes every event on, and in the end appends sentences and tables to the summary of the workflow's step."""
+    """A listener that passes every event on, and in the end appends sentences and tables to the summary in a file."""
 
     def __init__(self, listener: Listener, path: Path) -> None:
         self._listener = listener
         self._path = path
         self._recipe = ""
+        self._remote: list[str] = []
         self._steps: list[tuple[str, ...]] = []
         self._outputs: dict[str, Sizes] = {}
         self._warnings: list[Problem] = []
@@ -72,8 +73,10 @@ class WithStepSummary(Listener):
                 self._outputs[directory] = Sizes(directory, size, None)
             case Warned(problem):
                 self._warnings.append(problem)
+            case RemoteCacheUsed():
+                self._remote.append(f"R{remote_line(event)[1:]}.")
             case RunFinished():
-                self._append(f"### epbuild run: {code(self._recipe)}", f"{summary(event)}.", *self._tables())
+                self._append(f"### epbuild run: {code(self._recipe)}", f"{summary(event)}.", *self._remote, *self._tables())
 
     def _append(self, *parts: str | Table) -> None:
         try:
@@ -82,7 +85,7 @@ class WithStepSummary(Listener):
             with self._path.open("a", encoding="utf-8", newline="\n") as file:
                 file.write(text)
         except OSError as error:
-            message = f"the summary of this step could not be written to {self._path}: {error.strerror or error}"
+            message = f"the summary could not be written to {self._path}: {error.strerror or error}"
             print_problems([Problem("EPB442", message, None, "The build is not concerned.")], "warning")
 
     def _tables(self) -> Iterator[Table]:

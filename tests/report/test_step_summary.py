@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from heard import COMPILE, EVENTS, SHARE
 
+from epbuild.commands.events import RemoteCacheUsed
 from epbuild.core.errors import BuildError, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.events import OutputCompared
@@ -59,6 +60,15 @@ def test_a_build_appends_tables_of_its_failures_sizes_and_steps(summary: Path, j
     assert reason.partition("bold")[0] in text, "markup in what an EP said is shown, not obeyed"
 
 
+def test_a_file_that_is_named_gets_the_tables_instead(summary: Path, tmp_path: Path) -> None:
+    with reporter(json=False, summary=tmp_path / "own.md") as listener:
+        for event in (RemoteCacheUsed("s3://x", 5, 4, 0, 1_900_000, 0, 0, 0.5), ENDED):
+            listener.report(event)
+    text = (tmp_path / "own.md").read_text(encoding="utf-8")
+    assert "Remote cache: 4 of 5 found, 1.9 MB in 0.5 s." in text.splitlines()
+    assert summary.read_text(encoding="utf-8") == "# Of an earlier command\n"
+
+
 def test_a_build_that_cannot_begin_leaves_its_errors(summary: Path) -> None:
     error = RecipeError(Problem("EPB101", "there is no key 'modles'", Position("epbuild.yaml", 3, 1), "Did you mean 'models'?"))
     with pytest.raises(RecipeError), reporter(json=False):
@@ -72,7 +82,7 @@ def test_a_summary_that_cannot_be_written_costs_a_warning(
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary / "below a file"))
     build(RunStarted("r", 1, 1), ENDED)
-    assert capsys.readouterr().err.startswith("::warning::the summary of this step could not be written to ")
+    assert capsys.readouterr().err.startswith("::warning::the summary could not be written to ")
 
 
 @pytest.mark.slow
