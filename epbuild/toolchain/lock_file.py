@@ -1,60 +1,57 @@
-"""The lock as text: a sorted line for each fact, so that git merges it.
+"""The lock as TOML: a sorted line for each fact, so that git merges it.
 
-A comment and a line with the format come first. A change that lies beside another one is a conflict for git; the Python in its
-parentheses comes first on a platform, and seldom changes, so that a new toolchain does not lie beside the first package of the
-next.
+A comment and the format come first. A line has its whole key, so that it means the same wherever a merge leaves it, and each key is there
+once: two versions of a package exclude each other. A change that lies beside another one is a conflict for git; the Python comes first on
+a platform, and seldom changes, so that a new toolchain does not lie beside the first package of the next. (No package has a capital.)
 
-    recipe NAME
-    catalog SUBJECT REVISION [sha256:HEX]
-    model NAME sha256:HEX [LOCATION]
-    toolchain NAME requires REQUIREMENT
-    toolchain NAME PLATFORM (PYTHON)
-    toolchain NAME PLATFORM PACKAGE==VERSION sha256:HEX
-    toolchain NAME PLATFORM PACKAGE==VERSION installed
-    wheel PACKAGE==VERSION sha256:HEX
+    epbuild-lock = 2
+    recipe = "NAME"
+    catalog.SUBJECT = "REVISION [sha256:HEX]"
+    model.NAME.graph = "sha256:HEX"
+    model.NAME.data.LOCATION = "sha256:HEX"
+    toolchain.NAME.requires.REQUIREMENT = true
+    toolchain.NAME.PLATFORM.Python = "IMPLEMENTATION-VERSION"
+    toolchain.NAME.PLATFORM.PACKAGE = ["VERSION", "sha256:HEX", ...]
+    toolchain.NAME.PLATFORM.PACKAGE = ["VERSION", "installed"]
+    wheel.PACKAGE.VERSION = ["sha256:HEX", ...]
 
-A package, and a release that models are taken from, has a line for each file that it may be installed from. A merge may leave the lines in
-another order; nothing else is forgiven.
+Of a package, and of a release that models are taken from, it has each file that it may be installed from. A merge may leave the lines in
+another order; nothing else is forgiven, also not another spelling over several lines.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator
+import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
-from urllib.parse import unquote
 
 from epbuild.core.errors import PlanError, Position, Problem
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
+from epbuild.toolchain.lock_format_1 import renewed
+from epbuild.toolchain.toml import toml_line
 
-FORMAT = 1
+FORMAT = 2
 _COMMENT = (
     "# What this recipe's toolchains and remote models are, exactly. Written by `epbuild lock`; keep it in version control."
 )
-_HEAD = "epbuild-lock"
+_HEAD = ("epbuild-lock",)
 _AGAIN = "Write it anew with `epbuild lock`."
+_NO_FACT = "this line is no fact of a lock"
 _CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
 
-_DIGEST = r"sha256:(?P<digest>[0-9a-f]{64})"
-_NAME = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)"
-_TOOLCHAIN = rf"toolchain {_NAME}"
-_RELEASE = r"(?P<package>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[A-Za-z0-9.!+_-]+)"
-_ON = rf"{_TOOLCHAIN} (?P<platform>[a-z0-9]+-[a-z0-9_]+)"
-_FACTS = {
-    kind: re.compile(pattern)
-    for kind, pattern in {
-        "recipe": rf"recipe {_NAME}",
-        "catalog": r"catalog (?P<subject>\S+) (?P<revision>[0-9]+(?: sha256:[0-9a-f]{64})?)",
-        "model": rf"model {_NAME} {_DIGEST}(?: (?P<location>.+))?",
-        "requires": rf"{_TOOLCHAIN} requires (?P<requirement>\S+(?: \S+)*)",
-        "python": rf"{_ON} \((?P<python>[a-z]+-[0-9]+\.[0-9]+)\)",
-        "package": rf"{_ON} {_RELEASE} (?:{_DIGEST}|(?P<installed>installed))",
-        "wheel": rf"wheel {_RELEASE} {_DIGEST}",
-    }.items()
-}
+_PREFIX = "sha256:"
+_FILE = re.compile(rf"{_PREFIX}[0-9a-f]{{64}}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SUBJECT = re.compile(r"\S+")
+_REVISION = re.compile(rf"[0-9]+(?: {_FILE.pattern})?")
+_REQUIREMENT = re.compile(r"\S+(?: \S+)*")
+_PLATFORM = re.compile(r"[a-z0-9]+-[a-z0-9_]+")
+_PYTHON = re.compile(r"[a-z]+-[0-9]+\.[0-9]+")
+_PACKAGE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_VERSION = re.compile(r"[A-Za-z0-9.!+_-]+")
 
-_Key = TypeVar("_Key", bound=Hashable)
+_Key = tuple[str, ...]
 
 
 def decoded(content: bytes) -> str:
@@ -64,7 +61,7 @@ def decoded(content: bytes) -> str:
 
 def render(lock: Lock) -> str:
     """The text of a lock: the same for equal locks."""
-    return "\n".join([_COMMENT, f"{_HEAD} {FORMAT}", *sorted(_lines(lock))]) + "\n"
+    return "\n".join([_COMMENT, toml_line(_HEAD, FORMAT), *sorted(toml_line(*fact) for fact in _facts(lock))]) + "\n"
 
 
 def read_lock(text: str, file: str) -> Lock:
@@ -81,39 +78,33 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
     Raises PlanError (EPB242) for a lock of another format, as there is something in it that this epbuild cannot know, and for what is
     no lock: another program's file may have the same name.
     """
-    reading, seen = _LockReading(), dict[str, int]()
+    reading, seen = _LockReading(), dict[_Key, tuple[int, object]]()
     problems: list[Problem] = []
 
     def wrong(number: int, message: str, hint: str = _AGAIN) -> None:
         problems.append(Problem("EPB242", message, Position(file, number, 1), hint))
 
-    head = number = 0
+    number = 0
     # Not by `splitlines`, which knows more ends of lines than git does.
-    for number, line in enumerate((line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")), start=1):
-        if line.startswith("#") or not line:
-            continue
+    for number, line in enumerate(renewed(text).removesuffix("\n").split("\n"), start=1):
         if line.startswith(_CONFLICT):
             hint = "Run `epbuild lock`: it settles it, and keeps the versions that it can."
             wrong(number, "the lock has a merge conflict", hint)
             continue
-        if not head:
-            head = number
-            if line == f"{_HEAD} {FORMAT}":
-                continue
-            if re.fullmatch(rf"{_HEAD} [0-9]+", line):
-                message = "the lock is of a format that this epbuild does not know"
-                hint = "Take the epbuild that wrote it, or a newer one."
-                raise PlanError(Problem("EPB242", message, Position(file, number, 1), hint))
-            message = f"this is no lock of epbuild: its first line is not '{_HEAD} {FORMAT}'"
-            raise PlanError(Problem("EPB242", message, Position(file, number, 1), "If nothing needs it, remove it."))
-        if line in seen:
-            wrong(number, f"the lock repeats line {seen[line]}")
+        key, value = _fact(line)
+        if not key and value == {}:  # empty, or a comment
             continue
-        seen[line] = number
-        fault = reading.take(line)
-        if fault:
-            wrong(number, fault)
-    if not head:
+        if not seen:
+            _check_head(key, value, Position(file, number, 1))
+        elif key in seen:
+            before, other = seen[key]
+            wrong(number, f"the lock {'repeats' if value == other else 'contradicts'} line {before}")
+            continue
+        elif not reading.take(key, value):
+            wrong(number, _NO_FACT)
+            continue
+        seen[key] = number, value
+    if not seen:
         wrong(1, "the lock is empty")
     elif not reading.recipe:
         wrong(number, "the lock does not name its recipe")
@@ -122,26 +113,46 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
     return reading.lock(), problems[0] if problems else None
 
 
-def _lines(lock: Lock) -> Iterator[str]:
-    yield f"recipe {lock.recipe}"
+def _fact(line: str) -> tuple[_Key, object]:
+    """The whole key of a line, and its value; none of both for an empty line, and no value for what is not TOML."""
+    key: _Key = ()
+    try:
+        value: object = tomllib.loads(line.removesuffix("\r"))
+    except (ValueError, RecursionError):
+        return key, None
+    while isinstance(value, dict) and len(value) == 1:
+        [(part, value)] = value.items()
+        key = (*key, part)
+    return key, value
+
+
+def _check_head(key: _Key, value: object, where: Position) -> None:
+    if key != _HEAD:
+        message = f"this is no lock of epbuild: its first line is not '{toml_line(_HEAD, FORMAT)}'"
+        raise PlanError(Problem("EPB242", message, where, "If nothing needs it, remove it."))
+    if value != FORMAT:
+        message = "the lock is of a format that this epbuild does not know"
+        raise PlanError(Problem("EPB242", message, where, "Take the epbuild that wrote it, or a newer one."))
+
+
+def _facts(lock: Lock) -> Iterator[tuple[_Key, object]]:
+    yield ("recipe",), lock.recipe
     for subject, revision in lock.catalog.items():
-        yield f"catalog {subject} {revision}"
+        yield ("catalog", subject), revision
     for name, model in lock.models.items():
-        yield f"model {name} sha256:{model.graph}"
+        yield ("model", name, "graph"), f"{_PREFIX}{model.graph}"
         for location, digest in model.data.items():
-            yield f"model {name} sha256:{digest} {_escaped(location)}"
+            yield ("model", name, "data", location), f"{_PREFIX}{digest}"
     for name, toolchain in lock.toolchains.items():
         for requirement in toolchain.requires:
-            yield f"toolchain {name} requires {requirement}"
+            yield ("toolchain", name, "requires", requirement), True
         for platform, environment in toolchain.platforms.items():
-            place = f"toolchain {name} {platform}"
-            yield f"{place} ({environment.python})"
+            yield ("toolchain", name, platform, "Python"), environment.python
             for package in environment.packages:
-                for origin in [f"sha256:{digest}" for digest in package.files] or ["installed"]:
-                    yield f"{place} {package.requirement} {origin}"
+                files = [f"{_PREFIX}{digest}" for digest in package.files] or ["installed"]
+                yield ("toolchain", name, platform, package.name), [package.version, *files]
     for release in lock.wheels:
-        for digest in release.files:
-            yield f"wheel {release.requirement} sha256:{digest}"
+        yield ("wheel", release.name, release.version), [f"{_PREFIX}{digest}" for digest in release.files]
 
 
 @dataclass
@@ -154,46 +165,37 @@ class _LockReading:
     data: dict[str, dict[str, str]] = field(default_factory=dict)
     requires: dict[str, list[str]] = field(default_factory=dict)
     pythons: dict[tuple[str, str], str] = field(default_factory=dict)
-    packages: dict[tuple[str, str], dict[str, tuple[str, list[str]]]] = field(default_factory=dict)
-    wheels: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    packages: dict[tuple[str, str], list[Package]] = field(default_factory=dict)
+    wheels: list[Package] = field(default_factory=list)
 
-    def take(self, line: str) -> str | None:
-        """Note what a line holds; what comes back is what is wrong with it."""
-        for kind, pattern in _FACTS.items():
-            found = pattern.fullmatch(line)
-            if found:
-                return self._note(kind, found)
-        return "this line is no fact of a lock"
-
-    def _note(self, kind: str, found: re.Match[str]) -> str | None:
-        match kind:
-            case "recipe" if self.recipe:
-                return f"the lock names two recipes, '{self.recipe}' and '{found['name']}'"
-            case "recipe":
-                self.recipe = found["name"]
-            case "catalog":
-                return _put(self.catalog, found["subject"], found["revision"], f"the catalog's {found['subject']}")
-            case "model" if found["location"] is None:
-                return _put(self.graphs, found["name"], found["digest"], f"the model '{found['name']}'")
-            case "model":
-                data, what = self.data.setdefault(found["name"], {}), f"{found['location']} of the model '{found['name']}'"
-                return _put(data, unquote(found["location"]), found["digest"], what)
-            case "requires":
-                self.requires.setdefault(found["name"], []).append(found["requirement"])
-            case "python":
-                name, platform = found["name"], found["platform"]
-                what = f"the Python of the toolchain '{name}' on {platform}"
-                return _put(self.pythons, (name, platform), found["python"], what)
-            case "package":
-                packages = self.packages.setdefault((found["name"], found["platform"]), {})
-                version, files = packages.setdefault(found["package"], (found["version"], []))
-                if version != found["version"]:
-                    both = f"{found['package']} {version} and {found['version']}"
-                    return f"the lock has {both} for the toolchain '{found['name']}'"
-                files += [found["digest"]] if found["digest"] else []
-            case "wheel":
-                self.wheels.setdefault((found["package"], found["version"]), []).append(found["digest"])
-        return None
+    def take(self, key: _Key, value: object) -> bool:
+        """Note a fact; False for what is none."""
+        match key, value:
+            case ("recipe",), str(name) if _NAME.fullmatch(name):
+                self.recipe = name
+            case ("catalog", subject), str(revision) if _SUBJECT.fullmatch(subject) and _REVISION.fullmatch(revision):
+                self.catalog[subject] = revision
+            case ("model" | "toolchain", name, *_), _ if not _NAME.fullmatch(name):
+                return False
+            case ("model", name, "graph"), str(file) if _FILE.fullmatch(file):
+                self.graphs[name] = file.removeprefix(_PREFIX)
+            case ("model", name, "data", location), str(file) if _FILE.fullmatch(file):
+                self.data.setdefault(name, {})[location] = file.removeprefix(_PREFIX)
+            case ("toolchain", name, "requires", text), True if _REQUIREMENT.fullmatch(text):
+                self.requires.setdefault(name, []).append(text)
+            case ("toolchain", _, platform, _), _ if not _PLATFORM.fullmatch(platform):
+                return False
+            case ("toolchain", name, platform, "Python"), str(python) if _PYTHON.fullmatch(python):
+                self.pythons[name, platform] = python
+            case ("toolchain", name, platform, package), [version, "installed"] if _is_release(package, version):
+                self.packages.setdefault((name, platform), []).append(Package(package, str(version)))
+            case ("toolchain", name, platform, package), [version, *files] if _is_release(package, version) and _are_files(files):
+                self.packages.setdefault((name, platform), []).append(_package(package, version, files))
+            case ("wheel", package, version), [*files] if _is_release(package, version) and _are_files(files):
+                self.wheels.append(_package(package, version, files))
+            case _:
+                return False
+        return True
 
     def gaps(self) -> Iterator[str]:
         """What is missing beside the facts that are there."""
@@ -204,17 +206,14 @@ class _LockReading:
         for name, platform in sorted(self.pythons.keys() - self.packages.keys()):
             yield f"the lock has no packages of the toolchain '{name}' on {platform}"
         for (name, platform), packages in sorted(self.packages.items()):
-            if len({not files for _, files in packages.values()}) > 1:
+            if len({package.is_installed for package in packages}) > 1:
                 yield f"the lock has the files of only some packages of the toolchain '{name}' on {platform}"
 
     def lock(self) -> Lock:
         """The facts as a value; a platform with a gap is left out."""
         platforms: dict[str, dict[str, LockedEnvironment]] = {name: {} for name in self.requires}
         for (name, platform), python in sorted(self.pythons.items()):
-            packages = [
-                Package(package, version, tuple(sorted(files)))
-                for package, (version, files) in self.packages.get((name, platform), {}).items()
-            ]
+            packages = self.packages.get((name, platform))
             if packages:
                 platforms.setdefault(name, {})[platform] = LockedEnvironment(python, tuple(sorted(packages)))
         return Lock(
@@ -225,15 +224,17 @@ class _LockReading:
             },
             models={name: LockedModel(graph, self.data.get(name, {})) for name, graph in sorted(self.graphs.items())},
             catalog=self.catalog,
-            wheels=tuple(Package(*release, tuple(sorted(files))) for release, files in sorted(self.wheels.items())),
+            wheels=tuple(sorted(self.wheels)),
         )
 
 
-def _put(known: dict[_Key, str], key: _Key, value: str, what: str) -> str | None:
-    if known.setdefault(key, value) != value:
-        return f"the lock contradicts itself about {what}"
-    return None
+def _is_release(package: str, version: object) -> bool:
+    return bool(_PACKAGE.fullmatch(package) and isinstance(version, str) and _VERSION.fullmatch(version))
 
 
-def _escaped(location: str) -> str:
-    return re.sub(r"[%\x00-\x1f\x7f]", lambda found: f"%{ord(found[0]):02X}", location)
+def _are_files(files: list[object]) -> bool:
+    return bool(files) and all(isinstance(file, str) and _FILE.fullmatch(file) for file in files)
+
+
+def _package(name: str, version: object, files: list[object]) -> Package:
+    return Package(name, str(version), tuple(sorted({str(file).removeprefix(_PREFIX) for file in files})))

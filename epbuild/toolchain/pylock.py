@@ -5,7 +5,6 @@ Such a file names the address of each file, which epbuild's own lock does not: i
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import defaultdict
@@ -15,6 +14,7 @@ from typing import Any
 
 from epbuild.toolchain.lock_facts import FileOrigin, LockedToolchain, Package
 from epbuild.toolchain.platforms import MARKERS
+from epbuild.toolchain.toml import toml_value
 
 
 def pylock_name(toolchain: str) -> str:
@@ -36,15 +36,15 @@ def pylock_text(toolchain: LockedToolchain) -> str | None:
         origins |= environment.origins
         for package in environment.packages:
             releases[package.name, package.version][platform] = package
-    lines = ['lock-version = "1.0"', f"environments = {_toml([MARKERS[platform] for platform in platforms])}"]
+    lines = ['lock-version = "1.0"', f"environments = {toml_value([MARKERS[platform] for platform in platforms])}"]
     pythons = {environment.python.rpartition("-")[2] for environment in platforms.values()}
     if len(pythons) == 1:
-        lines.append(f"requires-python = {_toml(f'=={pythons.pop()}.*')}")
+        lines.append(f"requires-python = {toml_value(f'=={pythons.pop()}.*')}")
     lines.append('created-by = "epbuild"')
     for (name, version), found in sorted(releases.items()):
-        lines += ["", "[[packages]]", f"name = {_toml(name)}", f"version = {_toml(version)}"]
+        lines += ["", "[[packages]]", f"name = {toml_value(name)}", f"version = {toml_value(version)}"]
         if len(found) < len(platforms):
-            lines.append(f"marker = {_toml(' or '.join(f'({MARKERS[platform]})' for platform in found))}")
+            lines.append(f"marker = {toml_value(' or '.join(f'({MARKERS[platform]})' for platform in found))}")
         lines += _files({digest: origins[digest] for package in found.values() for digest in package.files})
     return "\n".join([*lines, ""])
 
@@ -64,7 +64,7 @@ def origins_of(document: Mapping[str, Any], folder: Path) -> dict[str, FileOrigi
 
 def _files(origins: Mapping[str, FileOrigin]) -> Iterator[str]:
     entries = {
-        digest: f"{{ {origin.place[0]} = {_toml(origin.place[1])}, hashes = {{ sha256 = {_toml(digest)} }} }}"
+        digest: f"{{ {origin.place[0]} = {toml_value(origin.place[1])}, hashes = {{ sha256 = {toml_value(digest)} }} }}"
         for digest, origin in sorted(origins.items(), key=lambda item: item[1].place)
     }
     sources = [entry for digest, entry in entries.items() if not origins[digest].is_wheel]
@@ -75,8 +75,3 @@ def _files(origins: Mapping[str, FileOrigin]) -> Iterator[str]:
         yield "wheels = ["
         yield from (f"    {entry}," for entry in wheels)
         yield "]"
-
-
-def _toml(value: str | list[str]) -> str:
-    """A text, or a list of them, in TOML, which has JSON's escapes."""
-    return json.dumps(value, ensure_ascii=True)

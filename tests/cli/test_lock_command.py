@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -84,9 +85,9 @@ def test_a_first_lock_is_told_and_has_every_package_with_its_digest(checkout: Ch
     for distribution, version in (("onnxruntime", "1.31.1"), ("onnxruntime-qnn", "2.7.0"), ("numpy", "2.4.6")):
         wheel = checkout.wheels / f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        assert f"toolchain qnn {HERE} {distribution}=={version} sha256:{digest}" in checkout.text.splitlines()
-    assert f"toolchain qnn {HERE} ({PYTHON})" in checkout.text.splitlines()
-    assert "recipe tiny" in checkout.text.splitlines()
+        assert f'toolchain.qnn.{HERE}.{distribution} = ["{version}", "sha256:{digest}"]' in checkout.text.splitlines()
+    assert f'toolchain.qnn.{HERE}.Python = "{PYTHON}"' in checkout.text.splitlines()
+    assert 'recipe = "tiny"' in checkout.text.splitlines()
 
 
 def test_a_lock_says_nothing_of_where_packages_come_from_or_of_this_machine(checkout: Checkout) -> None:
@@ -148,7 +149,8 @@ def test_a_file_that_an_index_gets_later_is_no_reason_to_change_a_lock(checkout:
     assert checkout.text == before
     checkout.place.unlink()
     checkout.lock()
-    assert (before.count(" numpy=="), checkout.text.count(" numpy==")) == (1, 2)
+    [one], [two] = (re.findall(r"\.numpy = .*", text) for text in (before, checkout.text))
+    assert (one.count("sha256:"), two.count("sha256:")) == (1, 2)
 
 
 def test_a_package_that_nobody_has_cannot_be_upgraded(checkout: Checkout) -> None:
@@ -175,14 +177,14 @@ def test_what_was_locked_on_another_platform_stays_when_it_is_locked_here(checko
     checkout.write_recipe()
     write_wheel(checkout.wheels, "numpy", "2.5.5")
     assert f"added    toolchain qnn  numpy 2.4.6  ({HERE})" in checkout.lock(), "another version than on the other platform"
-    assert f"toolchain qnn {other} ({PYTHON})" in checkout.text
+    assert f'toolchain.qnn.{other}.Python = "{PYTHON}"' in checkout.text
 
 
 def test_a_lock_with_a_merge_conflict_is_settled_with_the_versions_that_it_has(checkout: Checkout) -> None:
     checkout.lock()
     good = checkout.text
     write_wheel(checkout.wheels, "numpy", "2.5.5")
-    line = next(line for line in good.splitlines() if " numpy==" in line)
+    line = next(line for line in good.splitlines() if ".numpy = " in line)
     checkout.place.write_text(
         good.replace(line, f"<<<<<<< ours\n{line}\n=======\n{line.replace('2.4.6', '2.5.5')}\n>>>>>>> theirs"), encoding="utf-8"
     )
@@ -196,7 +198,7 @@ def test_a_lock_with_a_merge_conflict_is_settled_with_the_versions_that_it_has(c
 
 
 def test_a_lock_of_a_newer_epbuild_is_not_replaced(checkout: Checkout) -> None:
-    checkout.place.write_text("epbuild-lock 99\n", encoding="utf-8")
+    checkout.place.write_text("epbuild-lock = 99\n", encoding="utf-8")
     assert "the lock is of a format that this epbuild does not know" in checkout.refusal(2)
 
 
@@ -206,7 +208,7 @@ def test_another_recipe_in_the_same_folder_has_a_lock_of_its_own(checkout: Check
     (checkout.folder / "zoo.yaml").write_text(RECIPE.replace("name: tiny", "name: zoo"), encoding="utf-8")
     assert checkout.lock("zoo.yaml")[-1].startswith("Wrote zoo.lock: ")
     assert checkout.place.read_bytes() == before
-    assert "recipe zoo" in (checkout.folder / "zoo.lock").read_text(encoding="utf-8").splitlines()
+    assert 'recipe = "zoo"' in (checkout.folder / "zoo.lock").read_text(encoding="utf-8").splitlines()
 
 
 def test_the_lock_of_another_recipe_is_replaced_and_that_is_told(checkout: Checkout) -> None:
@@ -239,7 +241,9 @@ def test_a_model_that_the_recipe_pins_is_locked_without_being_fetched(checkout: 
     checkout.write_recipe(("relu: relu.onnx", f"relu: {{path: 'https://models.example/relu.onnx', {pins}}}"))
     told = checkout.lock()
     assert "added    model relu aaaaaaaaaaaa" in told
-    assert {f"model relu sha256:{'a' * 64}", f"model relu sha256:{'b' * 64} relu.bin"} <= set(checkout.text.splitlines())
+    assert {f'model.relu.graph = "sha256:{"a" * 64}"', f'model.relu.data."relu.bin" = "sha256:{"b" * 64}"'} <= set(
+        checkout.text.splitlines()
+    )
     assert "models.example" not in checkout.text
 
 
@@ -263,17 +267,18 @@ def test_an_environment_that_is_there_is_locked_as_it_is_found(checkout: Checkou
     checkout.write_recipe((f"packages: {PACKAGES}", f"interpreter: {python}"))
     checkout.lock()
     assert [line for line in checkout.text.splitlines() if line.startswith("toolchain")] == [
-        f"toolchain qnn {HERE} ({PYTHON})",
-        f"toolchain qnn {HERE} onnxruntime-qnn==2.7.0 installed",
-        f"toolchain qnn {HERE} onnxruntime==1.31.1 installed",
+        f'toolchain.qnn.{HERE}.Python = "{PYTHON}"',
+        f'toolchain.qnn.{HERE}.onnxruntime = ["1.31.1", "installed"]',
+        f'toolchain.qnn.{HERE}.onnxruntime-qnn = ["2.7.0", "installed"]',
     ]
 
 
 def test_an_environment_that_is_not_here_is_told_and_what_was_found_elsewhere_is_kept(checkout: Checkout) -> None:
     other = "windows-x86_64" if HERE != "windows-x86_64" else "linux-x86_64"
     checkout.write_recipe((f"packages: {PACKAGES}", "interpreter: C:/nowhere/python.exe"))
-    elsewhere = f"toolchain qnn {other} (cpython-3.10)\ntoolchain qnn {other} onnxruntime==1.22.0 installed\n"
-    checkout.place.write_text(f"epbuild-lock 1\nrecipe tiny\n{elsewhere}", encoding="utf-8")
+    environment = f"toolchain.qnn.{other}"
+    elsewhere = f'{environment}.Python = "cpython-3.10"\n{environment}.onnxruntime = ["1.22.0", "installed"]\n'
+    checkout.place.write_text(f'epbuild-lock = 2\nrecipe = "tiny"\n{elsewhere}', encoding="utf-8")
     done = checkout.epbuild("lock")
     assert done.returncode == 0
     assert "warning: toolchain 'qnn' is not locked for this platform: its interpreter is not here." in done.stderr
@@ -348,7 +353,7 @@ def test_a_model_of_a_wheel_is_locked_with_its_bytes_and_other_bytes_are_refused
     told = checkout.lock()
     digest = hashlib.sha256(model).hexdigest()
     assert "fetched           model relu" in told
-    assert f"model relu sha256:{digest}" in checkout.text.splitlines()
+    assert f'model.relu.graph = "sha256:{digest}"' in checkout.text.splitlines()
     checkout.place.write_text(checkout.text.replace(digest, "0" * 64), encoding="utf-8")
     assert "EPB247" in checkout.epbuild("plan").stderr
     refused = checkout.epbuild("plan", "--locked")
@@ -374,11 +379,11 @@ def test_the_wheel_of_a_model_is_locked_and_another_one_is_refused_with_and_with
     told = checkout.lock()
     assert "added    wheel my-models 1.0" in told
     assert told[-1].endswith(", 1 remote model, 1 wheel")
-    assert f"wheel my-models==1.0 sha256:{locked}" in checkout.text.splitlines()
+    assert f'wheel.my-models."1.0" = ["sha256:{locked}"]' in checkout.text.splitlines()
     assert checkout.epbuild("lock", "--check").returncode == 0
 
     older = checkout.text
-    checkout.place.write_text(older.replace(f"wheel my-models==1.0 sha256:{locked}\n", ""), encoding="utf-8")
+    checkout.place.write_text(older.replace(f'wheel.my-models."1.0" = ["sha256:{locked}"]\n', ""), encoding="utf-8")
     assert "does not have the wheel of my-models==1.0" in checkout.epbuild("plan").stderr
     assert checkout.epbuild("plan", "--locked").returncode == 2
     assert checkout.epbuild("lock", "--check").returncode == 1
@@ -396,9 +401,9 @@ def test_the_wheel_of_a_model_is_locked_and_another_one_is_refused_with_and_with
         assert f"is not one that the lock has, and was not unpacked: its sha256 is {other}." in done.stderr
         assert "[EPB321]" in done.stderr
     assert "EPB321" not in checkout.epbuild("lock", "-P", "my-models").stderr
-    assert f"wheel my-models==1.0 sha256:{other}" in checkout.text.splitlines()
+    assert f'wheel.my-models."1.0" = ["sha256:{other}"]' in checkout.text.splitlines()
     # What was fetched before is here still, and is not what is locked now.
-    assert f"model relu sha256:{hashlib.sha256(changed).hexdigest()}" in checkout.text.splitlines()
+    assert f'model.relu.graph = "sha256:{hashlib.sha256(changed).hexdigest()}"' in checkout.text.splitlines()
     assert "EPB247" not in checkout.epbuild("plan", "--locked").stderr
 
 
@@ -409,7 +414,8 @@ def test_a_toolchain_is_exported_for_other_installers(checkout: Checkout, tmp_pa
     assert told[-1] == f"Wrote {place.name}: toolchain qnn"
     read = Pylock.from_dict(tomllib.loads(place.read_text(encoding="utf-8")))
     assert {str(package.name) for package in read.packages} == {"numpy", "onnxruntime", "onnxruntime-qnn"}
-    locked = {line.rpartition(" sha256:")[2] for line in checkout.text.splitlines() if f" {HERE} " in line and " sha256:" in line}
+    toolchain = tomllib.loads(checkout.text)["toolchain"]["qnn"][HERE]
+    locked = {file.removeprefix("sha256:") for name in toolchain if name != "Python" for file in toolchain[name][1:]}
     assert {wheel.hashes["sha256"] for package in read.packages for wheel in package.wheels or ()} == locked
     (tmp_path / "target").mkdir()
     command = [

@@ -66,7 +66,9 @@ def test_a_lock_has_the_ep_for_each_platform_with_other_files_and_no_address(loc
     assert "://" not in text
     files = {
         platform: set(
-            re.findall(rf"^toolchain qnn {platform} onnxruntime-qnn==2\.7\.0 sha256:([0-9a-f]{{64}})$", text, re.MULTILINE)
+            re.findall(
+                rf'^toolchain\.qnn\.{platform}\.onnxruntime-qnn = \["2\.7\.0", "sha256:([0-9a-f]{{64}})"\]$', text, re.MULTILINE
+            )
         )
         for platform in (HERE, ELSEWHERE)
     }
@@ -104,17 +106,17 @@ def test_two_checkouts_with_one_lock_have_the_same_keys_and_files(project: Proje
 
 def test_an_older_version_that_is_locked_is_the_one_that_is_built_with(project: Project) -> None:
     """NumPy, which the recipe does not name: a build without the lock takes the newest."""
-    newest = re.search(rf"toolchain qnn {HERE} numpy==(\S+)", lock_of(project).read_text(encoding="utf-8"))
+    newest = re.search(rf'toolchain\.qnn\.{HERE}\.numpy = \["([^"]+)"', lock_of(project).read_text(encoding="utf-8"))
     assert newest is not None
     project.edit(PACKAGES, PACKAGES.replace("]", f", numpy<{newest[1]}]"))
     assert project.epbuild("lock").returncode == 0
-    older = re.search(rf"toolchain qnn {HERE} numpy==(\S+)", lock_of(project).read_text(encoding="utf-8"))
+    older = re.search(rf'toolchain\.qnn\.{HERE}\.numpy = \["([^"]+)"', lock_of(project).read_text(encoding="utf-8"))
     assert older is not None
     assert older[1] != newest[1]
     project.edit(f", numpy<{newest[1]}]", ", numpy]")
     done = project.epbuild("lock")
     assert "toolchain qnn  onnxruntime" not in done.stdout
-    assert f"numpy=={older[1]}" in lock_of(project).read_text(encoding="utf-8")
+    assert f'numpy = ["{older[1]}"' in lock_of(project).read_text(encoding="utf-8")
     project.build("--locked", "epbuild.yaml", CLASSIFIER)
     [manifest] = project.folder.glob("dist/**/manifest.json")
     assert f'"numpy": "{older[1]}"' in manifest.read_text(encoding="utf-8")
@@ -125,35 +127,49 @@ def test_an_older_version_that_is_locked_is_the_one_that_is_built_with(project: 
 ZERO = "0" * 64
 
 
+def other_recipe(text: str) -> str:
+    return text.replace('recipe = "quickstart"', 'recipe = "other"')
+
+
+def other_requirement(text: str) -> str:
+    return text.replace('requires."onnxruntime==1.31.1"', 'requires."onnxruntime==1.30.0"')
+
+
 def swap_digest(text: str) -> str:
-    return re.sub(rf"({HERE} onnxruntime==\S+ sha256:)[0-9a-f]{{64}}", rf"\g<1>{ZERO}", text)
+    return re.sub(rf'({HERE}\.onnxruntime = \["[^"]+", "sha256:)[0-9a-f]{{64}}', rf"\g<1>{ZERO}", text)
 
 
 TAMPERED: list[tuple[str, Callable[[str], str], int, str, str]] = [
-    ("another recipe", lambda text: text.replace("recipe quickstart", "recipe other"), 2, "EPB243", "the lock of another recipe"),
+    ("another recipe", other_recipe, 2, "EPB243", "the lock of another recipe"),
     (
         "a requirement",
-        lambda text: text.replace("requires onnxruntime==1.31.1", "requires onnxruntime==1.30.0"),
+        other_requirement,
         2,
         "EPB244",
         "asks for",
     ),
     (
         "a version",
-        lambda text: text.replace(f"{HERE} onnxruntime-qnn==2.7.0", f"{HERE} onnxruntime-qnn==2.6.0"),
+        lambda text: text.replace(f'{HERE}.onnxruntime-qnn = ["2.7.0"', f'{HERE}.onnxruntime-qnn = ["2.6.0"'),
         2,
         "EPB244",
         "has 2.6.0",
     ),
-    ("a toolchain less", lambda text: text.replace("toolchain qnn ", "toolchain npu "), 2, "EPB244", "is not in epbuild.lock"),
-    ("a platform less", lambda text: text.replace(f"toolchain qnn {HERE} ", "toolchain qnn macos-x86_64 "), 2, "EPB245", HERE),
-    ("the catalog", lambda text: text.replace("catalog session-keys ", "catalog session-keys 9"), 2, "EPB246", "session-keys"),
-    ("a model more", lambda text: f"{text}model decode sha256:{ZERO}\n", 2, "EPB247", "'decode'"),
+    ("a toolchain less", lambda text: text.replace("toolchain.qnn.", "toolchain.npu."), 2, "EPB244", "is not in epbuild.lock"),
+    ("a platform less", lambda text: text.replace(f"toolchain.qnn.{HERE}.", "toolchain.qnn.macos-x86_64."), 2, "EPB245", HERE),
+    (
+        "the catalog",
+        lambda text: text.replace('catalog.session-keys = "', 'catalog.session-keys = "9'),
+        2,
+        "EPB246",
+        "session-keys",
+    ),
+    ("a model more", lambda text: f'{text}model.decode.graph = "sha256:{ZERO}"\n', 2, "EPB247", "'decode'"),
     ("no lock at all", lambda text: "", 2, "EPB242", "the lock is empty"),
     ("a digest", swap_digest, 3, "EPB307", "Hash mismatch"),
     (
         "a package less",
-        lambda text: re.sub(rf"toolchain qnn {HERE} numpy==\S+ \S+\n", "", text),
+        lambda text: re.sub(rf"toolchain\.qnn\.{HERE}\.numpy = .*\n", "", text),
         3,
         "EPB307",
         "numpy",
@@ -177,7 +193,7 @@ def test_a_build_that_would_deviate_is_refused(
 
 
 def test_without_locked_a_lock_that_does_not_fit_is_told_and_left_out(project: Project) -> None:
-    tamper(project, lambda text: text.replace("requires onnxruntime==1.31.1", "requires onnxruntime==1.30.0"))
+    tamper(project, other_requirement)
     done = project.epbuild("run", "epbuild.yaml", CLASSIFIER)
     assert done.returncode == 0
     [warning] = warnings_of(done.stderr)
@@ -258,7 +274,7 @@ def test_a_lock_that_changes_goes_or_comes_is_noticed_when_there_is_nothing_to_d
     good = lock_of(project).read_bytes()
     assert "Nothing to do" in project.epbuild("run", "--locked").stdout
 
-    tamper(project, lambda text: text.replace("recipe quickstart", "recipe other"))
+    tamper(project, other_recipe)
     assert project.epbuild("run", "--locked").returncode == 2
     assert len(warnings_of(project.epbuild("run").stderr)) == 1
 
@@ -268,7 +284,7 @@ def test_a_lock_that_changes_goes_or_comes_is_noticed_when_there_is_nothing_to_d
     assert project.epbuild("run", "--locked", "--check").returncode == 2
 
     settle(project)
-    lock_of(project).write_bytes(good.replace(b"recipe quickstart", b"recipe other"))
+    lock_of(project).write_bytes(good.replace(b'recipe = "quickstart"', b'recipe = "other"'))
     assert len(warnings_of(project.epbuild("run").stderr)) == 1
     lock_of(project).write_bytes(good)
     settle(project, "--locked")

@@ -168,7 +168,7 @@ def test_a_link_to_a_library_that_an_installer_makes_elsewhere_is_no_change(
 
 def test_a_run_with_nothing_to_do_warns_as_ever_and_takes_no_longer_for_it(own: Project) -> None:
     """Here of a lock of another recipe."""
-    (own.folder / "epbuild.lock").write_text("epbuild-lock 1\nrecipe other\n", encoding="utf-8")
+    (own.folder / "epbuild.lock").write_text('epbuild-lock = 2\nrecipe = "other"\n', encoding="utf-8")
     warnings = own.epbuild("run").stderr
     assert "[EPB243]" in warnings
     settle(own)

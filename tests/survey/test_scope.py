@@ -65,7 +65,9 @@ EDITS: dict[str, Edit] = {
     "an option of one target": lambda at: rewrite(at, 'mode: "${vars.quality}"', "mode: 1"),
     "a member": lambda at: rewrite(at, "models: [classifier]", "models: [decode]"),
     "a line of comment": lambda at: rewrite(at, "models: {", "# a comment\nmodels: {"),
-    "a lock that comes": lambda at: (at.folder / "epbuild.lock").write_text("epbuild-lock 1\nrecipe other\n", encoding="utf-8"),
+    "a lock that comes": lambda at: (at.folder / "epbuild.lock").write_text(
+        'epbuild-lock = 2\nrecipe = "other"\n', encoding="utf-8"
+    ),
     "the workspace's memory": lambda at: (at.folder / ".epbuild" / "state.sqlite").unlink(),
     "the store": lambda at: at.lose_blobs(),
     "the toolchain": lambda at: (at.folder / "fingerprint.json").write_text("{} ", encoding="utf-8"),
