@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epbuild.core.host import on_windows
+
 if TYPE_CHECKING:
     import ctypes
     from collections.abc import Callable
-
-WINDOWS = os.name == "nt"
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
 
@@ -43,7 +43,7 @@ def rename(source: Path, destination: Path) -> None:
     On Windows programs that look at files (a reader here, an antivirus, an indexer) keep them from being renamed for milliseconds: that is
     waited for.
     """
-    for pause in _PAUSES_SECONDS if WINDOWS else ():
+    for pause in _PAUSES_SECONDS if on_windows() else ():
         try:
             source.replace(destination)
         except PermissionError:
@@ -103,7 +103,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 def sync_directory(directory: Path) -> None:
     """Wait until the names in a directory are on the disk. Raises OSError."""
-    if not WINDOWS:  # where a directory cannot be opened
+    if not on_windows():  # where a directory cannot be opened
         _sync(directory, os.O_RDONLY)
 
 
@@ -117,7 +117,7 @@ def sync_tree(folder: Path, files: Iterable[Path]) -> None:
 def sync_file(path: Path) -> None:
     """Wait until the content of a file is on the disk. Raises OSError."""
     # Windows writes no file out that is opened for reading.
-    _sync(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
+    _sync(path, os.O_RDWR if on_windows() else os.O_RDONLY)
 
 
 def make_folders(folder: Path) -> None:

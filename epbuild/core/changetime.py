@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-WINDOWS = os.name == "nt"
+from epbuild.core.host import on_windows
 
 TYPE_CHECKING = False  # as type checkers read it, without the import of typing
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def changed_ns(path: str | PathLike[str], status: os.stat_result) -> int:
     modification time would look the same: there the file system is asked for the time of change. 0 where it has none (FAT, exFAT) or
     does not give it; then size, modification time and identity have to do.
     """
-    if not WINDOWS:
+    if not on_windows():
         return status.st_ctime_ns
     from epbuild.core.windows import change_time_ns
 

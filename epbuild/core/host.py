@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+
+
+def on_windows() -> bool:
+    return sys.platform == "win32"
 
 
 def cpu_name() -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from epbuild.core.atomic import WINDOWS
+from epbuild.core.host import on_windows
 
-_CGROUP = Path("/sys/fs/cgroup")
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2, and of version 1
 
 # Peaks of QNN's compiler, less what a worker takes to start: 228 MB for 64 MB of weights, 1.06 GB for 512 MB, 4.7 GB for 2.25 GB.
@@ -20,14 +19,14 @@ def estimated_memory(model_bytes: int) -> int:
     return _BASE_BYTES + int(_BYTES_PER_BYTE * model_bytes)
 
 
-def memory_here() -> int | None:
-    """The bytes of memory that this machine has, or this container may use; None where neither is known."""
-    known = [size for size in (_physical(), *map(_limit, _LIMITS)) if size]
+def memory_here(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """The bytes of memory that this machine has, or this container may use, by its control `groups`; None where neither is known."""
+    known = [size for size in (_physical(), *(_limit(groups / name) for name in _LIMITS)) if size]
     return min(known, default=None)
 
 
 def _physical() -> int | None:
-    if WINDOWS:
+    if on_windows():
         import psutil
 
         try:
@@ -40,8 +39,8 @@ def _physical() -> int | None:
         return None
 
 
-def _limit(name: str) -> int | None:
+def _limit(file: Path) -> int | None:
     try:
-        return int((_CGROUP / name).read_text(encoding="ascii"))
+        return int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):  # no such limit: version 2 has "max"
         return None

@@ -7,8 +7,8 @@ import sys
 import textwrap
 from typing import Any
 
-from epbuild.core.atomic import WINDOWS
 from epbuild.core.errors import printable
+from epbuild.core.host import on_windows
 
 WIDTH = 80
 BOLD, DIM = "1", "2"
@@ -50,7 +50,7 @@ def is_screen(stream: Any) -> bool:
     """Whether `stream` goes to a terminal that can do more than show one line after another; one of Windows is made to."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return False
-    if not WINDOWS:
+    if not on_windows():
         return True
     from epbuild.core.windows import shows_sequences
 

@@ -17,10 +17,9 @@ import os
 import sys
 
 from epbuild import __version__
-from epbuild.core import changetime
 from epbuild.core.changetime import changed_ns
 from epbuild.core.defaults import WORKSPACE
-from epbuild.core.host import cpu_name
+from epbuild.core.host import cpu_name, on_windows
 from epbuild.core.places import CACHE_VARIABLES
 from epbuild.survey.asked import nothing_to_do, read_run
 from epbuild.survey.snapshot_file import PART, Snapshot, place_of, read
@@ -225,7 +224,7 @@ def _changed(parts: Sequence[memoryview]) -> list[int]:
 
 
 def _changed_of(parts: Sequence[memoryview], numbers: Iterable[int]) -> list[int]:
-    stat, windows = os.stat, changetime.WINDOWS
+    stat, windows = os.stat, on_windows()
     found = []
     for part in numbers:
         for number, (path, size, mtime_ns, ctime_ns, inode) in enumerate(marshal.loads(parts[part]), part * PART):  # noqa: S302

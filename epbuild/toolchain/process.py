@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
-from epbuild.core.atomic import WINDOWS
+from epbuild.core.host import on_windows
 from epbuild.toolchain.reports import read_report
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class _Tree:
         """End what there is of it; without a job, a process of Windows that has ended no longer leads to its children."""
         if self.job is not None:
             self.job.end()
-        elif not WINDOWS:
+        elif not on_windows():
             # macOS raises PermissionError for a group of which only zombies are left.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -224,7 +224,7 @@ def _start(command: Sequence[str], folder: Path, environment: Mapping[str, str])
         variables = _environment(folder, environment)
         return subprocess.Popen(list(command), cwd=folder, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, **how)
 
-    if not WINDOWS:
+    if not on_windows():
         return _Tree(start(start_new_session=True))
     from epbuild.core.windows import start_in_job
 
@@ -265,11 +265,11 @@ def _killed_for_memory() -> int:
 
 def _environment(folder: Path, asked: Mapping[str, str]) -> dict[str, str]:
     """The variables of a worker in `folder`: those that are `asked` for, before what every worker has and the little that is inherited."""
-    inherited = _INHERITED_ON_WINDOWS if WINDOWS else _INHERITED
-    kept = {name: value for name, value in os.environ.items() if (name.upper() if WINDOWS else name) in inherited}
+    inherited = _INHERITED_ON_WINDOWS if on_windows() else _INHERITED
+    kept = {name: value for name, value in os.environ.items() if (name.upper() if on_windows() else name) in inherited}
     # ONNX Runtime and EPs write below HOME and read settings from there: give them the staging directory instead.
     found = {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
-    if WINDOWS:  # to which `Path` and `PATH` are one
+    if on_windows():  # to which `Path` and `PATH` are one
         names = {name.upper() for name in asked}
         found = {name: value for name, value in found.items() if name.upper() not in names}
     return {**found, **asked}

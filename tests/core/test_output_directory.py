@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from epbuild.core import atomic, directory
+from epbuild.core import directory
 from epbuild.core.atomic import exchange
 from epbuild.core.directory import Owned, mend, prepare, swap_in, unfinished
 from epbuild.core.entries import HiddenFolders, hidden_name
@@ -319,7 +319,7 @@ two_renames = pytest.mark.parametrize("exchanges", [True, False], ids=["exchange
 def way(exchanges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """How the trees are swapped."""
     if not exchanges:
-        monkeypatch.setattr(directory, "exchange", lambda one, other: False)
+        monkeypatch.setattr(sys, "platform", "one that exchanges nothing")
 
 
 def changed(output: Path, files: Mapping[str, str], names: Collection[str]) -> Mapping[str, str]:
@@ -447,18 +447,16 @@ def test_there_is_an_output_at_every_moment(output: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux exchanges two folders in one call")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_build_that_was_killed_at_the_exchange_is_mended_and_nothing_of_the_users_is_lost(
-    output: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    def killed(one: Path, other: Path) -> bool:
-        if when == "after":
-            assert exchange(one, other)
-        os._exit(9)
+def test_a_build_that_was_killed_at_the_exchange_is_mended_and_nothing_of_the_users_is_lost(output: Path, when: str) -> None:
+    def kill(frame: Any, event: str, argument: object) -> Any:
+        if frame.f_code is exchange.__code__ and event == {"before": "call", "after": "return"}[when]:
+            os._exit(9)
+        return kill
 
     write(output, {"notes.txt": "mine"})
     pid = os.fork()
     if not pid:
-        monkeypatch.setattr(directory, "exchange", killed)
+        sys.settrace(kill)
         emit(output)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     built = BUILT if when == "after" else dict.fromkeys(OURS, "old")
@@ -508,9 +506,8 @@ def test_swaps_wait_for_what_looks_at_files_on_windows(output: Path, monkeypatch
                 raise PermissionError(13, "The process cannot access the file because it is being used by another process")
         return replace(source, destination)
 
-    monkeypatch.setattr(atomic, "WINDOWS", True)
+    monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(time, "sleep", pauses.append)
-    monkeypatch.setattr(directory, "exchange", lambda one, other: False)
     monkeypatch.setattr(Path, "replace", replace_later)
     emit(output)
     assert read(output) == BUILT
@@ -526,7 +523,7 @@ def test_a_swap_that_windows_goes_on_refusing_puts_the_build_before_back(output:
             raise PermissionError(13, "Access is denied")
         return replace(source, destination)
 
-    monkeypatch.setattr(atomic, "WINDOWS", True)
+    monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(directory, "exchange", lambda one, other: False)
     monkeypatch.setattr(Path, "replace", refuse)

@@ -20,7 +20,7 @@ from snapshots import take_snapshot
 
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
-from epbuild.core import atomic, changetime, windows
+from epbuild.core import changetime, windows
 from epbuild.core.atomic import write_file
 from epbuild.engine import capacity
 from epbuild.onnxfile import staging
@@ -126,10 +126,7 @@ def test_a_process_that_cannot_be_let_run_is_started_again_and_none_is_left(kern
     assert start.runs(process)
 
 
-def test_a_worker_is_ended_by_its_job_whether_it_is_cancelled_or_ends_by_itself(
-    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "WINDOWS", True)
+def test_a_worker_is_ended_by_its_job_whether_it_is_cancelled_or_ends_by_itself(kernel: FakeKernel) -> None:
     for end in ("kill", "kill_rest"):
         kernel.ended.clear()
         process, job = windows.start_in_job(Starter(kernel))
@@ -138,28 +135,24 @@ def test_a_worker_is_ended_by_its_job_whether_it_is_cancelled_or_ends_by_itself(
         assert kernel.ended == {PROCESS + 1}
 
 
-class RealJob:
-    """A job of one real process, which ends it."""
+class RealProcess(subprocess.Popen[bytes]):
+    """A process as Windows starts it, of which no other system takes the flags."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-        self.ended = 0
-
-    def end(self) -> None:
-        self.ended += 1
-        self.process.kill()
+    def __init__(self, *arguments: Any, creationflags: int, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._handle = self.pid
 
 
 @pytest.mark.parametrize(("code", "how"), [("print('{}')", "exited"), ("import sys; sys.stdin.read()", "cancelled")])
-def test_a_whole_run_of_a_worker_is_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, how: str) -> None:
-    jobs: list[RealJob] = []
+def test_a_whole_run_of_a_worker_is_one_job(
+    kernel: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, how: str
+) -> None:
+    def start(*arguments: Any, **options: Any) -> RealProcess:
+        process = RealProcess(*arguments, **options)
+        kernel.real.add(process.pid)
+        return process
 
-    def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subprocess.Popen[bytes], RealJob]:
-        jobs.append(RealJob(start(0)))  # the only flags that other systems take
-        return jobs[0].process, jobs[0]
-
-    monkeypatch.setattr(supervisor, "WINDOWS", True)
-    monkeypatch.setattr(windows, "start_in_job", start_in_job)
+    monkeypatch.setattr(subprocess, "Popen", start)
     cancelled = threading.Event()
     if how == "cancelled":
         cancelled.set()
@@ -172,37 +165,45 @@ def test_a_whole_run_of_a_worker_is_one_job(tmp_path: Path, monkeypatch: pytest.
         environment={},
         cancelled=cancelled,
     )
-    assert (ending.how, jobs[0].ended) == (how, 1)
+    assert (ending.how, kernel.ended) == (how, kernel.real)
+    assert len(kernel.jobs) == 1
 
 
-def test_without_a_job_its_descendants_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "WINDOWS", True)
-    ended: list[int] = []
-    monkeypatch.setattr(supervisor, "end_tree", ended.append)
+class FakeTree:
+    """A process with two that came from it, of which one has gone by the time that it is to be killed."""
+
+    killed: list[int]
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def children(self, *, recursive: bool) -> list[FakeTree]:
+        return [FakeTree(2), FakeTree(3)]
+
+    def kill(self) -> None:
+        if self.pid == 2:
+            raise psutil.NoSuchProcess(2)
+        self.killed.append(self.pid)
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    FakeTree.killed = []
+    monkeypatch.setattr("psutil.Process", FakeTree)
+    return FakeTree.killed
+
+
+def test_without_a_job_its_descendants_are_looked_for(monkeypatch: pytest.MonkeyPatch, killed: list[int]) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
     process: Any = SimpleNamespace(pid=PROCESS, wait=lambda: 0)
     tree = supervisor._Tree(process)
     tree.kill_rest()
-    assert ended == []
+    assert killed == []
     tree.kill()
-    assert ended == [PROCESS]
+    assert killed == [PROCESS, 3]
 
 
-def test_a_tree_is_ended_also_when_some_of_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = []
-
-    class Process:
-        def __init__(self, pid: int) -> None:
-            self.pid = pid
-
-        def children(self, *, recursive: bool) -> list[Process]:
-            return [Process(2), Process(3)]
-
-        def kill(self) -> None:
-            if self.pid == 2:
-                raise psutil.NoSuchProcess(2)
-            killed.append(self.pid)
-
-    monkeypatch.setattr("psutil.Process", Process)
+def test_a_tree_is_ended_also_when_some_of_it_is_gone(killed: list[int]) -> None:
     end_tree(1)
     assert killed == [1, 3]
 
@@ -225,14 +226,14 @@ SHELL = {
 def test_a_worker_on_windows_has_what_its_libraries_look_for_and_no_settings_of_the_shell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "WINDOWS", True)
+    monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(os, "environ", dict(SHELL))
     found = supervisor._environment(Path("staging"), {})
     assert found.keys() == {*SHELL.keys() - {"QNN_SDK_ROOT", "PYTHONPATH"}, "HOME", "LC_ALL", "PYTHONUTF8"}
 
 
 def test_a_setting_of_the_recipe_wins_on_windows_however_its_name_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "WINDOWS", True)
+    monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(os, "environ", {"PATH": "the shell's"})
     found = supervisor._environment(Path("staging"), {"Path": "the recipe's", "home": "the recipe's"})
     assert {name.upper(): found[name] for name in found if name.upper() in ("PATH", "HOME")} == {
@@ -243,75 +244,69 @@ def test_a_setting_of_the_recipe_wins_on_windows_however_its_name_is_written(mon
 
 
 def test_names_of_windows_are_not_inherited_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "WINDOWS", False)
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "environ", {**SHELL, "PATH": "/bin"})
     assert supervisor._environment(Path("staging"), {}).keys() == {"PATH", "TEMP", "HOME", "LC_ALL", "PYTHONUTF8"}
 
 
-@pytest.fixture
-def windows_files(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
-    monkeypatch.setattr(changetime, "WINDOWS", True)
-    return kernel
-
-
-def test_the_time_of_change_is_told_in_nanoseconds_since_1970(windows_files: FakeKernel, tmp_path: Path) -> None:
+def test_the_time_of_change_is_told_in_nanoseconds_since_1970(kernel: FakeKernel, tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     file.write_bytes(b"x")
-    windows_files.changed[file] = EPOCH_TICKS + 17_000_000_000_000_001
+    kernel.changed[file] = EPOCH_TICKS + 17_000_000_000_000_001
     assert changetime.changed_ns(file, file.stat()) == 1_700_000_000_000_000_100
-    assert windows_files.open == {}
+    assert kernel.open == {}
 
 
 @pytest.mark.parametrize("call", ["CreateFileW", "GetFileInformationByHandleEx"])
-def test_a_file_system_that_tells_no_time_of_change_has_none(windows_files: FakeKernel, tmp_path: Path, call: str) -> None:
+def test_a_file_system_that_tells_no_time_of_change_has_none(kernel: FakeKernel, tmp_path: Path, call: str) -> None:
     (tmp_path / "x").touch()
-    windows_files.changed[tmp_path / "x"] = EPOCH_TICKS + 5
-    windows_files.refuses = {call}
+    kernel.changed[tmp_path / "x"] = EPOCH_TICKS + 5
+    kernel.refuses = {call}
     assert changetime.changed_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
-    windows_files.refuses = set()
-    windows_files.changed.clear()  # as FAT tells it
+    kernel.refuses = set()
+    kernel.changed.clear()  # as FAT tells it
     assert changetime.changed_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
     assert changetime.changed_ns(tmp_path / "gone", (tmp_path / "x").stat()) == 0
-    assert windows_files.open == {}
+    assert kernel.open == {}
 
 
-def test_the_change_of_a_link_is_its_own_where_it_is_not_followed(windows_files: FakeKernel, tmp_path: Path) -> None:
+def test_the_change_of_a_link_is_its_own_where_it_is_not_followed(kernel: FakeKernel, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     link = tmp_path / "link"
     link.symlink_to("file")
     changetime.changed_ns(link, link.lstat())
     changetime.changed_ns(link, link.stat())
-    assert [flags for _, flags in windows_files.opened] == [0x02200000, 0x02000000]
+    assert [flags for _, flags in kernel.opened] == [0x02200000, 0x02000000]
 
 
-def test_a_file_that_is_written_anew_with_its_old_size_and_times_is_read_again(windows_files: FakeKernel, tmp_path: Path) -> None:
+def test_a_file_that_is_written_anew_with_its_old_size_and_times_is_read_again(kernel: FakeKernel, tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     file.write_bytes(b"one")
     old = 1_600_000_000_000_000_000
     os.utime(file, ns=(old, old))
-    windows_files.changed[file] = EPOCH_TICKS + 16_000_000_000_000_000
+    kernel.changed[file] = EPOCH_TICKS + 16_000_000_000_000_000
     with Workspace.open(tmp_path / ".epbuild") as workspace:
         before = Digests(workspace.files).of(file)
         assert workspace.files.get(str(file)) is not None
         file.write_bytes(b"two")
         os.utime(file, ns=(old, old))
         assert Digests(workspace.files).of(file) == before  # nothing but the time of change says so
-        windows_files.changed[file] += 1
+        kernel.changed[file] += 1
         assert Digests(workspace.files).of(file) != before
 
 
-def test_a_library_that_was_another_for_a_while_is_touched(windows_files: FakeKernel, tmp_path: Path) -> None:
+def test_a_library_that_was_another_for_a_while_is_touched(kernel: FakeKernel, tmp_path: Path) -> None:
     library = tmp_path / "ep.dll"
     library.touch()
-    windows_files.changed[library] = EPOCH_TICKS + 1
+    kernel.changed[library] = EPOCH_TICKS + 1
     before = {str(library): state_of(str(library))}
     assert not is_touched(str(library), before, {str(library): state_of(str(library))})
-    windows_files.changed[library] += 1
+    kernel.changed[library] += 1
     assert is_touched(str(library), before, {str(library): state_of(str(library))})
 
 
 def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
-    windows_files: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     recipe, model = tmp_path / "epbuild.yaml", tmp_path / "model.onnx"
@@ -322,7 +317,7 @@ def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
     for file in (recipe, model):
         file.write_bytes(b"one")
         os.utime(file, ns=(old, old))
-        windows_files.changed[file] = EPOCH_TICKS + 16_000_000_000_000_001
+        kernel.changed[file] = EPOCH_TICKS + 16_000_000_000_000_001
 
     def answered() -> bool:
         return snapshot.answer(["run", str(recipe)], lambda: 0.1) is not None
@@ -333,18 +328,18 @@ def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
     model.write_bytes(b"two")
     os.utime(model, ns=(old, old))
     assert answered()  # nothing but the time of change says so
-    windows_files.changed[model] += 1
+    kernel.changed[model] += 1
     assert not answered()
-    windows_files.changed[model] = EPOCH_TICKS + began[0] // 100  # too fresh to be trusted
+    kernel.changed[model] = EPOCH_TICKS + began[0] // 100  # too fresh to be trusted
     take_snapshot(recipe, [recipe, model], began)
     assert not answered()
 
 
-def test_the_time_of_creation_is_no_part_of_what_is_compared(windows_files: FakeKernel, tmp_path: Path) -> None:
+def test_the_time_of_creation_is_no_part_of_what_is_compared(kernel: FakeKernel, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     status = file.stat()
-    windows_files.changed[file] = EPOCH_TICKS + 7
+    kernel.changed[file] = EPOCH_TICKS + 7
     assert StatKey.of(file) == (0, status.st_mtime_ns, 700, status.st_ino)
 
 
@@ -361,7 +356,6 @@ class Terminal:
 
 @pytest.fixture
 def console(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
-    monkeypatch.setattr("epbuild.report.terminal.WINDOWS", True)
     monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(get_osfhandle=lambda descriptor: 7))
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
@@ -393,7 +387,7 @@ def test_forced_colours_are_shown_as_well_as_written(console: FakeKernel, monkey
 
 
 def test_the_memory_of_the_machine_is_asked_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "WINDOWS", True)
+    monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=16 << 30))
     assert capacity._physical() == 16 << 30
 
@@ -420,7 +414,7 @@ def test_a_file_that_an_antivirus_looks_at_is_replaced_a_moment_later(
             raise PermissionError(13, "The process cannot access the file because it is being used by another process")
         return replace(source, destination)
 
-    monkeypatch.setattr(atomic, "WINDOWS", True)
+    monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(time, "sleep", pauses.append)
     monkeypatch.setattr(Path, "replace", replace_later)
     (tmp_path / "file").write_text("old", encoding="utf-8")

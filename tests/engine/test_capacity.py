@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from epbuild.engine import capacity
 from epbuild.engine.capacity import estimated_memory, memory_here
 
 GB = 10**9
@@ -15,8 +15,7 @@ GB = 10**9
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of 16 GB, without limits as long as the folder is empty."""
-    monkeypatch.setattr(capacity, "_CGROUP", tmp_path)
-    monkeypatch.setattr(capacity, "_physical", lambda: 16 * GB)
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4000, "SC_PHYS_PAGES": 4_000_000}.__getitem__)
     return tmp_path
 
 
@@ -38,16 +37,19 @@ def test_this_machine_has_a_memory_of_some_size() -> None:
 def test_a_containers_limit_counts_where_there_is_one(groups: Path, file: str, text: str, memory: int) -> None:
     (groups / file).parent.mkdir(exist_ok=True)
     (groups / file).write_text(text, encoding="ascii")
-    assert memory_here() == memory
+    assert memory_here(groups) == memory
 
 
 def test_without_a_limit_the_machine_counts(groups: Path) -> None:
-    assert memory_here() == 16 * GB
+    assert memory_here(groups) == 16 * GB
 
 
 def test_what_cannot_be_told_is_not_guessed(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "_physical", lambda: None)
-    assert memory_here() is None
+    def unknown(name: str) -> int:
+        raise ValueError(name)
+
+    monkeypatch.setattr(os, "sysconf", unknown)
+    assert memory_here(groups) is None
 
 
 @pytest.mark.parametrize(("weights", "peak"), [(500_000, 141_000_000), (2_250_000_000, 4_835_000_000)])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +35,8 @@ class FakeKernel:
         """Ticks of 100 ns since 1601, by path."""
         self.opened: list[tuple[str, int]] = []
         self.console = 0x3
+        self.real: set[int] = set()
+        """The processes that there are; their handles are their numbers."""
         self._next = 100
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -79,6 +85,9 @@ class FakeKernel:
 
     def _TerminateJobObject(self, handle: int, status: int) -> int:  # noqa: N802
         self.ended |= self.open[handle].processes
+        for process in self.real & self.open[handle].processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         return 1
 
     def _CreateFileW(self, path: str, access: int, share: int, *rest: Any) -> Any:  # noqa: N802
@@ -102,8 +111,10 @@ class FakeKernel:
 
 
 def imitated(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
-    """A new imitation in the place of kernel32."""
-    kernel = FakeKernel()
-    monkeypatch.setattr(windows, "kernel32", lambda: kernel)
+    """A new imitation in the place of kernel32, on what looks like Windows."""
+    kernel, load = FakeKernel(), ctypes.CDLL
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, **options: kernel if name == "kernel32" else load(name, **options))
+    windows.kernel32.cache_clear()
     monkeypatch.setattr("psutil.Process", lambda pid: SimpleNamespace(resume=lambda: kernel.resume(pid)))
     return kernel
