@@ -1,25 +1,30 @@
-"""`epbuild cache`: what is in the store, and whether all of it is sound."""
+"""`epbuild cache`: what is in the store and the remote cache, and whether it is sound."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from epbuild.cache.location import cache_directory, toolchain_directory
-from epbuild.cli import arguments
+from epbuild.cli import arguments, remote_options
+from epbuild.cli.usage import UsageError
 from epbuild.commands.cache import cache_stats, check_cache
+from epbuild.commands.planning import RemoteChoice, Request
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import SIGNING_KEY
 from epbuild.report.cache import (
     NoBar,
+    byte_progress,
     cache_check_document,
     cache_stats_document,
-    check_progress,
     print_cache_check,
     print_cache_stats,
 )
 from epbuild.report.documents import print_json
+from epbuild.report.problems import print_problems
 
 app = arguments.application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 
@@ -37,20 +42,87 @@ def cache(context: typer.Context, json: arguments.Json = False) -> int:
     return 0
 
 
-@app.command(short_help="Check every blob and every record.")
-def verify(json: arguments.Json = False) -> int:
+@app.command(short_help="Check every blob and every record, or those of a recipe in its remote cache.")
+def verify(
+    names: arguments.Names,
+    *,
+    remote: Annotated[
+        bool, arguments.option("--remote", help="Read what the remote cache has of the results of RECIPE, in place of the store.")
+    ] = False,
+    recipe: arguments.RecipeOption = None,
+    insecure: remote_options.Insecure = False,
+    settings: arguments.Settings,
+    json: arguments.Json = False,
+) -> int:
     """Read every blob and every record, and set aside what is damaged: the next build that needs it makes it again.
 
-    Exit code 1: something was damaged.
+    With --remote, read all that the remote cache has of the results of RECIPE, and name what cannot be used, and why; nothing is changed.
+    Exit code 1: something was damaged, or cannot be used; 3: the remote cache could not be read.
     """
+    if remote:
+        return _verify_remote(_request(names, recipe, settings, RemoteChoice(insecure=insecure)), json=json)
+    if names or recipe is not None or settings or insecure:
+        raise UsageError("a recipe, --set and --insecure are for --remote; without it, the whole store is checked")
     place = cache_directory()
-    with nullcontext(NoBar()) if json else check_progress() as progress:
+    with nullcontext(NoBar()) if json else byte_progress("checking") as progress:
         found = check_cache(place, progress)
     if json:
         print_json(cache_check_document(place, found))
     else:
         print_cache_check(found)
     return 1 if found.damaged else 0
+
+
+def _verify_remote(request: Request, *, json: bool) -> int:
+    from epbuild.commands.remote_cache import check_results
+    from epbuild.report.remote_cache import print_remote_check, remote_check_document
+
+    with nullcontext(NoBar()) if json else byte_progress("checking") as progress:
+        found = check_results(request, progress)
+    if json:
+        print_json(remote_check_document(found))
+    else:
+        print_problems(found.warnings, "warning")
+        print_remote_check(found)
+    outcomes = {result.outcome for result in found.results}
+    return 1 if "unusable" in outcomes else 3 if "unknown" in outcomes else 0
+
+
+@app.command(short_help="Write results of the store to a remote cache.")
+def push(
+    names: arguments.Names,
+    *,
+    recipe: arguments.RecipeOption = None,
+    replace: Annotated[
+        bool, arguments.option("--replace", help="Write all of it again, in place of what the remote cache has.")
+    ] = False,
+    insecure: remote_options.Insecure = False,
+    settings: arguments.Settings,
+    json: arguments.Json = False,
+) -> int:
+    """Write the results of RECIPE that the store has, and its remote cache has not, to the remote cache.
+
+    EPBUILD_SIGNING_KEY has to hold the key that signs them. Nothing is compiled: what the store has not is only counted. Exit code 3:
+    something could not be written.
+    """
+    from epbuild.commands.remote_cache import push_results
+    from epbuild.report.remote_cache import print_push, push_document
+
+    request = _request(names, recipe, settings, RemoteChoice("write", insecure=insecure))
+    with nullcontext(NoBar()) if json else byte_progress("writing") as progress:
+        done = push_results(request, progress, replace=replace)
+    if json:
+        print_json(push_document(done))
+    else:
+        print_problems(done.warnings, "warning")
+        print_push(done)
+    return 3 if any(result.outcome == "failed" for result in done.results) else 0
+
+
+def _request(names: list[str], recipe: Path | None, settings: list[str], remote: RemoteChoice) -> Request:
+    """A request for the results of a recipe, or of the steps of it that are named."""
+    file, steps, places = arguments.named(names, recipe)
+    return Request(file, steps, settings=tuple(settings), remote=remote, places=places, emits=False)
 
 
 @app.command(short_help="Make a pair of keys for a remote cache.")

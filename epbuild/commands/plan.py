@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
@@ -31,6 +34,10 @@ from epbuild.survey.orphans import Outputs
 from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot import variables_of
 from epbuild.survey.status import Survey, Surveyor
+
+if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
+    from epbuild.remote.attempts import Warn
+    from epbuild.remote.cache import RemoteCache
 
 
 @dataclass(frozen=True)
@@ -80,11 +87,29 @@ def _scope(request: Request, last: LastLook, whole: Recipe | None, wanted: Seque
     return last.scope_of_changes(whole, wanted)
 
 
+@dataclass(frozen=True)
+class Surveyed:
+    """What is out of date, with what it was compared with."""
+
+    found: Survey
+    surveyor: Surveyor
+    remote: RemoteCache | None
+
+
 def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
     """What is out of date, without making anything: not even a toolchain that is missing. Raises EpbuildError.
 
     The steps that match `wanted` are looked at even where nothing has changed for them.
     """
+    with surveyed(request, wanted) as looked:
+        return looked.found
+
+
+@contextmanager
+def surveyed(
+    request: Request, wanted: Sequence[str] = (), cancelled: threading.Event | None = None, warn: Warn | None = None
+) -> Iterator[Surveyed]:
+    """What `survey` returns, while workspace and remote cache are open. `warn` is given its warnings, rather than the plan."""
     variables = ReadVariables()
     planned = plan_again(request, variables, wanted=wanted)
     recipe, plan, scope = planned.recipe, planned.plan, planned.scope
@@ -97,11 +122,11 @@ def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
     }
     refused: list[Problem] = []
     with (
-        remote_cache(remote_of(request, recipe), refused.append) as remote,
+        remote_cache(remote_of(request, recipe), warn or refused.append, cancelled) as remote,
         Workspace.open(workspace_of(request.recipe), create=False) as workspace,
     ):
         store = BlobStore(cache)
-        results = results_of(remote, store, refused.append)
+        results = results_of(remote, store, warn or refused.append)
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
         surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, results)
         doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, environments, surveyor.digests))
@@ -109,7 +134,7 @@ def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
         if results is not None:
             results.warn_of_the_rest()
         found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *refused)))
-        return with_orphans(found, surveyor.outputs, request)
+        yield Surveyed(with_orphans(found, surveyor.outputs, request), surveyor, remote)
 
 
 def with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:

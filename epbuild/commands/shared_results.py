@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from epbuild.remote.attempts import Warn
-    from epbuild.remote.cache import RemoteCache
+    from epbuild.remote.cache import Published, RemoteCache
     from epbuild.survey.remote_results import RemoteResults
 
 _UPLOADS = 4
@@ -66,7 +66,7 @@ class SharedResults:
         self._cache: RemoteCache | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
-        self._writing: list[Future[bool]] = []
+        self._writing: list[Future[object]] = []
         self._warned = False
         self.results: RemoteResults | None = None
         """What there is to read."""
@@ -118,14 +118,14 @@ class SharedResults:
             counts = (found.asked, found.found, found.unusable, found.received_bytes, found.published, found.sent_bytes)
             self._progress.report(RemoteCacheUsed(self._cache.name, *counts, found.seconds))
 
-    def _publish(self, cache: RemoteCache, key: str, record: Mapping[str, Any]) -> bool:
+    def _publish(self, cache: RemoteCache, key: str, record: Mapping[str, Any]) -> Published | None:
         from epbuild.plan.remote_record import COMPILE
 
         try:
             replace = self.results is not None and key in self.results.broken
             return cache.publish(COMPILE, key, record, self._store, replace=replace)
         except (StoreError, Cancelled):
-            return False
+            return None
 
     def _warn(self, problem: Problem) -> None:
         self._warned = self._warned or problem.code == "EPB521"

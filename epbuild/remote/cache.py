@@ -5,6 +5,7 @@ What goes wrong on the way is a value, or a warning: a build never fails for its
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import threading
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
@@ -51,6 +52,9 @@ class Miss:
 
     answered: bool = True
 
+
+Published = Literal["written", "there"]
+"""How a result came to be in the remote cache: it was written, or had been before."""
 
 LookUp = RemoteRecord | Unusable | Miss
 
@@ -153,20 +157,26 @@ class RemoteCache:
             self._bad.add(blob.digest)
             raise LostBlob(_GONE if found is None else _DAMAGED)
 
-    def publish(self, kind: RecordKind, key: str, record: Mapping[str, Any], store: BlobStore, *, replace: bool = False) -> bool:
+    def publish(
+        self, kind: RecordKind, key: str, record: Mapping[str, Any], store: BlobStore, *, replace: bool = False
+    ) -> Published | None:
         """Publish a result whose blobs are in the store: those that are missing there first, its record last.
 
         A record that may be used stays as it is, unless blobs of it were found to be lost; `replace`: it does not, and all blobs are
-        written again. Returns whether the result is there then. Raises StoreError where the store cannot be read, and Cancelled.
+        written again. A log that the store has not is left out. Returns how the result came to be there; None where it is not, or that is
+        not known. Raises StoreError where the store cannot be read, and Cancelled.
         """
         if self._signer is None:
-            return False
+            return None
         there = self._found(kind, key)
         if there == Miss(answered=False):  # what cannot be read is not written over
-            return False
+            return None
         bad = self._bad.intersection(blob.digest for blob in there.blobs) if isinstance(there, RemoteRecord) else set[str]()
         if isinstance(there, RemoteRecord) and not bad and not replace:
-            return True
+            return "there"
+        log = kind.log(record)
+        if log is not None and not store.has(log.digest, log.size):  # a result that came from elsewhere
+            kind = dataclasses.replace(kind, log=lambda record: None)
         blobs = _blobs(kind, record)
         is_mended = isinstance(there, RemoteRecord) and bad <= {blob.digest for blob in blobs}
         try:
@@ -175,10 +185,11 @@ class RemoteCache:
                 self._writing.ask(partial(self._put_blob, blob, store, anyway=replace))
             if replace or not is_mended:
                 self._writing.ask(lambda: self._put("ac", key, Content.of(data)))
+                self._tally.sent(len(data))
         except (RemoteError, SwitchedOff, MissingBlob, DamagedBlob, ValueError):  # the last: larger than any reader takes
-            return False
+            return None
         self._tally.published()
-        return True
+        return "written"
 
     def _found(self, kind: RecordKind, key: str) -> LookUp:
         if not _DIGEST.fullmatch(key):
@@ -199,7 +210,6 @@ class RemoteCache:
     def _put(self, space: Space, name: str, content: Content) -> None:
         with self._tally.busy():
             self._transport.put(space, name, content)
-        self._tally.sent(content.size)
 
     def _read_record(self, key: str) -> bytes | None:
         """A whole record, or as much of it as shows that it is larger than any; None where there is none."""
@@ -242,6 +252,7 @@ class RemoteCache:
 
     def _unless_cancelled(self, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
         for piece in pieces:
+            self._tally.sent(len(piece))
             if self._cancelled.is_set():
                 raise Cancelled("the remote cache")
             yield piece

@@ -150,28 +150,28 @@ class NoBar:
 
 
 class Bar:
-    """A bar on a terminal that shows how many bytes of how many are checked."""
+    """A bar on a terminal that shows how many bytes of how many are done."""
 
-    def __init__(self, display: Progress) -> None:
+    def __init__(self, display: Progress, doing: str) -> None:
         self._display = display
-        self._task = display.add_task("checking", total=None)
+        self._task = display.add_task(doing, total=None)
 
     def advance(self, done: int, total: int, /) -> None:
         self._display.update(self._task, completed=done, total=total)
 
 
 @contextmanager
-def check_progress() -> Iterator[Bar | NoBar]:
-    """What shows how far a check is: a bar on a terminal, nothing elsewhere."""
+def byte_progress(doing: str) -> Iterator[Bar | NoBar]:
+    """What shows how far a work is: a bar on a terminal, nothing elsewhere."""
     if not is_screen(sys.stdout):
         yield NoBar()
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (TextColumn("checking"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (TextColumn(doing), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=sys.stdout), transient=True) as display:
-        yield Bar(display)
+        yield Bar(display, doing)
 
 
 def _sums(entries: Iterable[CacheEntry]) -> dict[str, dict[str, int]]:

@@ -1,0 +1,229 @@
+"""Results of a recipe in its remote cache: published there, and checked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+from epbuild.commands.plan import surveyed
+from epbuild.commands.planning import Request
+from epbuild.core.digest import Blob
+from epbuild.core.errors import Problem, RecipeError, StoreError
+from epbuild.plan.made import Made
+from epbuild.plan.remote_record import COMPILE
+from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache
+from epbuild.remote.envelope import RemoteRecord, Unusable
+from epbuild.remote.settings import REMOTE
+from epbuild.survey.kinds import is_stored
+from epbuild.survey.status import Survey, Surveyor
+
+_THREADS = 8
+_POLL_SECONDS = 0.2
+
+PushOutcome = Literal["written", "there", "failed", "not here"]
+CheckOutcome = Literal["sound", "not there", "unusable", "unknown"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class TransferProgress(Protocol):
+    """Takes how far a transfer is, one call at a time."""
+
+    def advance(self, done: int, total: int, /) -> None:
+        """So many bytes of so many are done."""
+
+
+@dataclass(frozen=True)
+class PushedResult:
+    """What came of the result of an action that was to be published; `size` is that of its artifacts."""
+
+    step: str
+    key: str | None
+    outcome: PushOutcome
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Push:
+    """Results that were published in a `remote` cache, or were there before, or could not be; and what users are to be warned of."""
+
+    remote: str
+    results: tuple[PushedResult, ...]
+    sent_bytes: int
+    seconds: float
+    warnings: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class CheckedResult:
+    """What a remote cache has of the result of an action; `why` it is not usable, or nothing is known of it. `size` is of all its files."""
+
+    step: str
+    key: str | None
+    outcome: CheckOutcome
+    why: str = ""
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class RemoteCheck:
+    """What a `remote` cache has of the results of a recipe, all of it read; and what users are to be warned of."""
+
+    remote: str
+    results: tuple[CheckedResult, ...]
+    received_bytes: int
+    seconds: float
+    warnings: tuple[Problem, ...]
+
+
+def push_results(
+    request: Request, progress: TransferProgress, *, replace: bool = False, cancelled: threading.Event | None = None
+) -> Push:
+    """Publish what the store has of the results of a recipe and its remote cache has not; `replace`: all of it, whatever is there.
+
+    Raises EpbuildError, and Cancelled when `cancelled` is set.
+    """
+    stop, warnings = cancelled or threading.Event(), list[Problem]()
+    with surveyed(request, cancelled=stop, warn=warnings.append) as looked:
+        remote = _named(looked.remote)
+        here = _results_here(looked.found, looked.surveyor)
+        sizes = {ident: sum(size for _, _, size in made.artifacts()) for ident, made in here.items()}
+        done: dict[str, PushOutcome] = {}
+
+        def push(ident: str) -> None:
+            done[ident] = _pushed(here[ident], remote, looked.surveyor, replace=replace)
+
+        def advance() -> None:
+            there = sum(sizes[ident] for ident, outcome in done.copy().items() if outcome == "there")
+            total = sum(sizes.values())
+            progress.advance(min(there + remote.statistics.sent_bytes, total), total)
+
+        _each(here, push, stop, advance)
+        keys = {
+            ident: looked.found.actions[ident].key for ident, action in looked.found.plan.actions.items() if is_stored(action)
+        }
+        results = tuple(PushedResult(ident, key, done.get(ident, "not here"), sizes.get(ident, 0)) for ident, key in keys.items())
+        counted = remote.statistics
+        return Push(
+            remote.name,
+            results,
+            counted.sent_bytes,
+            counted.seconds,
+            (*looked.found.plan.warnings, *_other_than_of_steps(warnings)),
+        )
+
+
+def check_results(request: Request, progress: TransferProgress, cancelled: threading.Event | None = None) -> RemoteCheck:
+    """Read all that the remote cache has of the results of a recipe. Raises EpbuildError, and Cancelled when `cancelled` is set."""
+    stop, warnings = cancelled or threading.Event(), list[Problem]()
+    with surveyed(request, cancelled=stop, warn=warnings.append) as looked:
+        remote = _named(looked.remote)
+        keys = {
+            ident: looked.found.actions[ident].key for ident, action in looked.found.plan.actions.items() if is_stored(action)
+        }
+        records = remote.look_up_all(COMPILE, filter(None, keys.values()))
+        blobs = list(dict.fromkeys(blob for record in records.values() for blob in _blobs(record)))
+        begin, total = remote.statistics.received_bytes, sum(blob.size for blob in blobs)
+        wrong: dict[Blob, NotFetched] = {}
+
+        def check(blob: Blob) -> None:
+            try:
+                remote.check(blob)
+            except NotFetched as error:
+                wrong[blob] = error
+
+        def advance() -> None:
+            progress.advance(min(remote.statistics.received_bytes - begin, total), total)
+
+        _each(blobs, check, stop, advance)
+        results = tuple(_checked(ident, key, records.get(key or ""), wrong) for ident, key in keys.items())
+        counted = remote.statistics
+        return RemoteCheck(
+            remote.name,
+            results,
+            counted.received_bytes,
+            counted.seconds,
+            (*looked.found.plan.warnings, *_other_than_of_steps(warnings)),
+        )
+
+
+def _named(remote: RemoteCache | None) -> RemoteCache:
+    if remote is None:
+        raise RecipeError(Problem("EPB275", "no remote cache is named", hint=f"Set `cache.remote` in the recipe, or {REMOTE}."))
+    return remote
+
+
+def _other_than_of_steps(warnings: Iterable[Problem]) -> list[Problem]:
+    """The last of each kind of warning that the answer does not have itself."""
+    return list({problem.code: problem for problem in warnings if problem.code != "EPB522"}.values())
+
+
+def _results_here(found: Survey, surveyor: Surveyor) -> dict[str, Made]:
+    """The results that the store has, and that are as the recipe wants them."""
+    made = {ident: status.made for ident, status in found.actions.items() if status.made is not None}
+    return {ident: item for ident, item in made.items() if surveyor.result(item.action, item.key) is not None}
+
+
+def _pushed(made: Made, remote: RemoteCache, surveyor: Surveyor, *, replace: bool) -> PushOutcome:
+    record = surveyor.records.get(made.key)
+    if record is None:  # another process has removed it just now
+        return "not here"
+    try:
+        return remote.publish(COMPILE, made.key, record, surveyor.store, replace=replace) or "failed"
+    except StoreError:
+        return "failed"
+
+
+def _blobs(found: LookUp) -> tuple[Blob, ...]:
+    if not isinstance(found, RemoteRecord):
+        return ()
+    return (*found.blobs, *((found.log,) if found.log is not None else ()))
+
+
+def _checked(ident: str, key: str | None, found: LookUp | None, wrong: Mapping[Blob, NotFetched]) -> CheckedResult:
+    if key is None or found is None:
+        return CheckedResult(ident, key, "unknown", "its key is not known here yet")
+    match found:
+        case Miss(answered=False):
+            return CheckedResult(ident, key, "unknown", "the remote cache did not answer")
+        case Miss():
+            return CheckedResult(ident, key, "not there")
+        case Unusable():
+            return CheckedResult(ident, key, "unusable", str(found))
+    size = sum(blob.size for blob in _blobs(found))
+    names = {blob: name for name, blob in found.files.items()}
+    if found.log is not None:
+        names.setdefault(found.log, "its log")
+    for blob, name in names.items():
+        if (error := wrong.get(blob)) is not None:
+            outcome: CheckOutcome = "unusable" if isinstance(error, LostBlob) else "unknown"
+            return CheckedResult(ident, key, outcome, f"{error}: {name}", size)
+    return CheckedResult(ident, key, "sound", size=size)
+
+
+def _each(items: Iterable[T], act: Callable[[T], object], stop: threading.Event, advance: Callable[[], None]) -> None:
+    """Act on each item, several at once; what is raised, or Ctrl-C, sets `stop`, which ends the others."""
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="transfer")
+    try:
+        waiting = [pool.submit(act, item) for item in items]
+        advance()
+        for future in waiting:
+            while True:
+                try:
+                    future.result(_POLL_SECONDS)
+                except TimeoutError:
+                    if future.done():
+                        raise
+                    advance()
+                else:
+                    break
+        advance()
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,226 @@
+"""The results of a recipe in its remote cache: published after the build, and checked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cache_server import CacheServer, Fault
+from remote_places import DirectoryPlace, Place, ServerPlace
+from shared_machines import THEIRS, Machines, machines_in, outputs, remote_place, shared_by, warnings
+from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
+
+from epbuild.cache.leases import Cancelled
+from epbuild.commands.planning import RemoteChoice
+from epbuild.commands.remote_cache import Push, RemoteCheck, check_results, push_results
+from epbuild.core.errors import RecipeError
+from epbuild.plan.remote_record import COMPILE
+from epbuild.remote.envelope import seal, unseal
+from epbuild.report.remote_cache import print_push, print_remote_check, push_document, remote_check_document
+
+
+class Bytes:
+    """What progress was reported."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def advance(self, done: int, total: int, /) -> None:
+        self.seen.append((done, total))
+
+
+@pytest.fixture(params=["directory", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with remote_place(request.param, tmp_path, monkeypatch) as place:
+        yield place
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CacheServer]:
+    with remote_place("server", tmp_path, monkeypatch) as place:
+        assert isinstance(place, ServerPlace)
+        yield place.server
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    return machines_in(tmp_path, monkeypatch)
+
+
+def push(workshop: Workshop, *selection: str, again: bool = False) -> Push:
+    request = replace(workshop.request, selection=selection, emits=False, remote=RemoteChoice("write"))
+    return push_results(request, Bytes(), replace=again)
+
+
+def check(workshop: Workshop, *selection: str) -> RemoteCheck:
+    return check_results(replace(workshop.request, selection=selection, emits=False, remote=RemoteChoice()), Bytes())
+
+
+def pushed(done: Push) -> dict[str, str]:
+    return {result.step: result.outcome for result in done.results}
+
+
+def checked(found: RemoteCheck) -> dict[str, tuple[str, str]]:
+    return {result.step: (result.outcome, result.why) for result in found.results}
+
+
+def built(machines: Machines, name: str = "first") -> Workshop:
+    """A machine that has built and published nothing."""
+    workshop = machines(name)
+    workshop.remote = None
+    assert workshop.build().exit_code == 0
+    return workshop
+
+
+def test_what_a_machine_has_built_before_is_published(place: Place, machines: Machines) -> None:
+    first = built(machines)
+    progress = Bytes()
+    done = push_results(replace(first.request, emits=False, remote=RemoteChoice("write")), progress)
+    assert pushed(done) == {SHARE: "written", CLASSIFIER: "written"}
+    assert (done.sent_bytes > 0, done.warnings) == (True, ())
+    assert progress.seen[-1][0] == progress.seen[-1][1] == sum(result.size for result in done.results)
+    assert pushed(push(first)) == {SHARE: "there", CLASSIFIER: "there"}
+    second = machines("second")
+    assert second.build().exit_code == 0
+    assert (second.compiled, outputs(second), warnings(second)) == ([], outputs(first), [])
+
+
+def test_only_what_is_asked_for_is_published(place: Place, machines: Machines) -> None:
+    first = built(machines)
+    assert pushed(push(first, EMIT_CLASSIFIER)) == {CLASSIFIER: "written"}
+    assert len(place.names("ac")) == 1
+
+
+def test_what_is_not_here_is_counted(place: Place, machines: Machines) -> None:
+    first = machines("first")
+    first.build(CLASSIFIER)
+    assert pushed(push(first)) == {SHARE: "not here", CLASSIFIER: "written"}
+
+
+def test_what_others_made_is_published_elsewhere_without_its_log(
+    place: Place, machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = shared_by(machines)
+    reader = machines("reader")
+    reader.build()
+    with remote_place("server", tmp_path, monkeypatch) as other:
+        assert pushed(push(reader)) == {SHARE: "written", CLASSIFIER: "written"}
+        third = machines("third")
+        third.build()
+        assert (third.compiled, outputs(third)) == ([], made)
+        assert len(other.names("ac")) == 2
+
+
+def test_nothing_is_published_that_cannot_be_signed(place: Place, machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = built(machines)
+    for key in ("", THEIRS.text):
+        monkeypatch.setenv("EPBUILD_SIGNING_KEY", key)
+        with pytest.raises(RecipeError):
+            push(first)
+    assert place.names("ac") == []
+
+
+def test_what_cannot_be_written_is_named(server: CacheServer, machines: Machines) -> None:
+    first = built(machines)
+    server.faults.append(Fault("status", "PUT", status=403))
+    done = push(first)
+    assert (set(pushed(done).values()), [problem.code for problem in done.warnings]) == ({"failed"}, ["EPB521"])
+
+
+def test_what_is_in_the_remote_cache_is_checked(place: Place, machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
+    shared_by(machines)
+    reader = machines("reader")
+    assert checked(check(reader)) == dict.fromkeys([SHARE, CLASSIFIER], ("sound", ""))
+    assert (reader.blobs(), (reader.folder / ".epbuild").exists()) == ([], False)
+    assert list(checked(check(reader, CLASSIFIER))) == [CLASSIFIER]
+    (reader.folder / "classifier.onnx").write_bytes((reader.folder / "prefill.onnx").read_bytes())
+    found = check(reader)
+    assert checked(found) == {SHARE: ("sound", ""), CLASSIFIER: ("not there", "")}
+    print_remote_check(found)
+    text = capsys.readouterr().out
+    assert f"not there  {CLASSIFIER}\n" in text
+    assert "2 results, 1 sound" in text
+    assert remote_check_document(found)["results"][0]["outcome"] == "sound"
+
+
+def damaged(place: Place) -> None:
+    for name in place.names("cas"):
+        data = place.read("cas", name) or b""
+        place.write("cas", name, data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def cut(place: Place) -> None:
+    for name in place.names("ac"):
+        place.write("ac", name, (place.read("ac", name) or b"")[:-9])
+
+
+def signed_by_another(place: Place) -> None:
+    for name in place.names("ac"):
+        found = unseal(place.read("ac", name) or b"", COMPILE, name, None)
+        place.write("ac", name, seal(COMPILE, name, found.record, THEIRS))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (damaged, "a file of it is damaged in the remote cache: "),
+        (cut, "it is damaged, or no record of epbuild's"),
+        (signed_by_another, f"it is signed by a key that the recipe does not trust: {THEIRS.public}"),
+    ],
+)
+def test_what_cannot_be_used_is_named_and_replaced(
+    harm: Callable[[Place], None], why: str, place: Place, machines: Machines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = built(machines)
+    push(first)
+    harm(place)
+    found = check(first)
+    assert {result.outcome for result in found.results} == {"unusable"}
+    assert all(result.why.startswith(why) for result in found.results)
+    assert found.warnings == ()
+    print_remote_check(found)
+    assert "`epbuild cache push --replace STEP`" in capsys.readouterr().out
+    done = push(first, again=True)
+    assert set(pushed(done).values()) == {"written"}
+    print_push(done)
+    assert "2 results, 2 written (" in capsys.readouterr().out
+    assert push_document(done)["results"][0]["outcome"] == "written"
+    assert {result.outcome for result in check(first).results} == {"sound"}
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    with remote_place("directory", tmp_path, monkeypatch) as place:
+        assert isinstance(place, DirectoryPlace)
+        shared_by(machines)
+        for name in place.names("cas"):
+            place.write("cas", name, None)
+        found = check(machines("reader"))
+    assert {why.partition(":")[0] for _, why in checked(found).values()} == {"a file of it is gone from the remote cache"}
+
+
+def test_of_a_server_that_is_not_there_nothing_is_known(server: CacheServer, machines: Machines) -> None:
+    shared_by(machines)
+    server.faults.append(Fault("reset"))
+    found = check(machines("reader"))
+    assert {result.outcome for result in found.results} == {"unknown"}
+    assert [problem.code for problem in found.warnings] == ["EPB521"]
+
+
+def test_without_a_remote_cache_there_is_nothing_to_check(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", "off")
+    with pytest.raises(RecipeError) as failure:
+        check(machines("reader"))
+    assert failure.value.problems[0].code == "EPB275"
+
+
+def test_both_end_when_they_are_cancelled(place: Place, machines: Machines) -> None:
+    first = built(machines)
+    stop = threading.Event()
+    stop.set()
+    request = replace(first.request, emits=False, remote=RemoteChoice("write"))
+    with pytest.raises(Cancelled):
+        push_results(request, Bytes(), cancelled=stop)
+    assert place.names("ac") == []
