@@ -1,4 +1,4 @@
-"""`epbuild cache`: what is in the store and the remote cache, and whether it is sound."""
+"""`epbuild cache`: the store and the remote cache, and whether they are sound."""
 
 from __future__ import annotations
 
