@@ -14,7 +14,7 @@ from typing import Any, Literal
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.diff.sizes import FileSizes, model_files
-from epbuild.onnxfile.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, compatibility, resolve
+from epbuild.onnxfile.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, compatibility
 from epbuild.onnxfile.model_header import Initializer, ModelHeader
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
@@ -124,7 +124,7 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
     if isinstance(header, str):
         raise _incomparable(f"{model.path} {header}")
     try:
-        contexts = [_context(model, node) for node in header.ep_context_nodes]
+        contexts = [Payload.of(model.path, node) for node in header.ep_context_nodes]
         own_data = {name: sha256(Payload.whole(locate(model.path.parent, name))) for name in header.external_locations}
         found = {payload: sha256(payload) for payload in contexts if payload is not None}
         own = sha256(Payload.whole(model.path))
@@ -238,13 +238,6 @@ def _defaults(node: EPContextNode) -> Iterator[str]:
     for name, kind in node.written:
         if kind == SCHEMA_TYPES.get(name) and read.get(name, getattr(node, name, None) == ""):
             yield name
-
-
-def _context(model: Model, node: EPContextNode) -> Payload | None:
-    """The context that a node holds or refers to; None for one that leaves it to another node. Raises BadReference, OSError."""
-    if node.reference is not None:
-        return Payload.whole(resolve(model.path, node))
-    return Payload(model.path, *node.payload) if node.payload is not None else None
 
 
 def _fields(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -103,14 +103,9 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
     others.update((key, value) for key, value in texts.items() if key not in _SCHEMA)
     return EPContextNode(
         name=name,
-        partition_name=texts.get("partition_name"),
-        source=texts.get("source"),
+        **{attribute: texts.get(attribute) for attribute in _SCHEMA_TEXTS},
         main_context=integers.get("main_context", 1),
         embed_mode=embed_mode,
-        ep_sdk_version=texts.get("ep_sdk_version"),
-        onnx_model_filename=texts.get("onnx_model_filename"),
-        hardware_architecture=texts.get("hardware_architecture"),
-        notes=texts.get("notes"),
         max_size=integers.get("max_size", 0),
         reference=wire.text(context[-1]) if refers else None,
         payload=(context[-1].start, context[-1].size) if context and not refers else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -85,21 +85,9 @@ class ContextNode:
 
     @classmethod
     def of(cls, node: EPContextNode) -> ContextNode:
-        return cls(
-            name=node.name,
-            source=node.source,
-            main_context=node.main_context,
-            embed_mode=node.embed_mode,
-            partition_name=node.partition_name,
-            ep_sdk_version=node.ep_sdk_version,
-            onnx_model_filename=node.onnx_model_filename,
-            hardware_architecture=node.hardware_architecture,
-            notes=node.notes,
-            max_size=node.max_size or None,
-            reference=node.reference,
-            payload_bytes=node.payload[1] if node.payload else None,
-            others=dict(node.others) or None,
-        )
+        made: dict[str, Any] = {"max_size": node.max_size or None, "others": dict(node.others) or None}
+        made["payload_bytes"] = node.payload[1] if node.payload else None
+        return cls(**{field.name: getattr(node, field.name) for field in fields(cls) if field.name not in made}, **made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from epbuild.core.safepath import BadReference, locate
-from epbuild.onnxfile.epcontext import EPContextNode, compatibility, resolve
+from epbuild.onnxfile.epcontext import EPContextNode, compatibility
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.wire import MalformedModel
@@ -104,17 +104,14 @@ class Model:
         return None if node.reference is None else self.beside(node.reference)
 
     def _context(self, node: EPContextNode) -> Context:
-        if node.payload is not None:
-            return Context(node, Payload(self.path, *node.payload))
-        if node.reference is None:
-            return Context(node)
         try:
-            payload = Payload.whole(resolve(self.path, node))
+            payload = Payload.of(self.path, node)
         except BadReference as error:
             return Context(node, flaw=str(error))
         except OSError as error:
             return Context(node, flaw=f"the context binary '{node.reference}' cannot be read: {error.strerror or error}")
-        return Context(node, payload, None if payload.size else f"the context binary '{node.reference}' is empty")
+        is_empty = payload is not None and node.reference is not None and not payload.size
+        return Context(node, payload, f"the context binary '{node.reference}' is empty" if is_empty else None)
 
     def _data_flaw(self, location: str, needed: int) -> str | None:
         try:

@@ -12,7 +12,7 @@ from typing import Any
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.core.typed_json import to_json
-from epbuild.onnxfile.epcontext import EPContextNode, compatibility, resolve
+from epbuild.onnxfile.epcontext import EPContextNode, compatibility
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader, operator_name
 from epbuild.onnxfile.wire import MalformedModel
@@ -24,6 +24,11 @@ from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
 
 FORMAT = 1
+_ATTRIBUTES = (
+    *("source", "partition_name", "main_context", "embed_mode", "ep_sdk_version"),
+    *("onnx_model_filename", "hardware_architecture", "notes", "max_size"),
+)
+"""Those of a node that are shown as they are."""
 _FOLDERS_UP = 4
 """How far above a model a manifest that lists it is looked for."""
 
@@ -127,29 +132,15 @@ def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any
     described: dict[str, Any] = {
         "name": node.name,
         "subgraph": node.depth > 0,
-        "source": node.source,
-        "partition_name": node.partition_name,
-        "main_context": node.main_context,
-        "embed_mode": node.embed_mode,
-        "ep_sdk_version": node.ep_sdk_version,
-        "onnx_model_filename": node.onnx_model_filename,
-        "hardware_architecture": node.hardware_architecture,
-        "notes": node.notes,
-        "max_size": node.max_size,
+        **{name: getattr(node, name) for name in _ATTRIBUTES},
         "others": dict(node.others),
         "written": dict(node.written),
         "reference": node.reference,
-        "size": None,
-        "sha256": None,
-        "target": None,
-        "problem": None,
+        **dict.fromkeys(("size", "sha256", "target", "problem")),
     }
     try:
-        if node.reference is not None:
-            payload = Payload.whole(resolve(path, node))
-        elif node.payload is not None:
-            payload = Payload(path, *node.payload)
-        else:
+        payload = Payload.of(path, node)
+        if payload is None:
             missing = "the node holds no context and names none" if node.main_context else None
             return described | {"problem": missing}
         size = {"size": payload.size}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.digest import part_digest
+from epbuild.onnxfile.epcontext import EPContextNode, resolve
 
 _CHUNK = 1 << 20
 _LONGEST_MATCH = 4096
@@ -24,6 +25,13 @@ class Payload:
     @classmethod
     def whole(cls, path: Path) -> Payload:
         return cls(path, 0, path.stat().st_size)
+
+    @classmethod
+    def of(cls, model: Path, node: EPContextNode) -> Payload | None:
+        """The context that a node of a model holds or refers to; None: it leaves that to another node. Raises BadReference, OSError."""
+        if node.reference is not None:
+            return cls.whole(resolve(model, node))
+        return cls(model, *node.payload) if node.payload is not None else None
 
     def read(self) -> bytes:
         return b"".join(self._chunks())
