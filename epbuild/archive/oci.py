@@ -202,7 +202,7 @@ def _decompressed(pieces: Iterator[bytes], artifact: ImageBlob, what: str, title
             reading.update(piece)
             yield piece
     except package.ZstdError as error:
-        raise damaged(title, f"{what} cannot be decompressed: {str(error).rpartition(': ')[2]}") from error
+        raise damaged(title, f"{what} cannot be decompressed: {zstd.reason(error)}") from error
     for _ in pieces:  # what follows counts too: the blob is checked at its end
         pass
     if (reading.digest, reading.size) != artifact:

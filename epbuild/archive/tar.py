@@ -192,7 +192,7 @@ def _unpack_all(file: BinaryIO, members: Members) -> None:
             _unpack(member, stream, members)
         _check_end(stream, members.title)
     except package.ZstdError as error:
-        raise damaged(members.title, f"it cannot be decompressed from {start} on: {_reason(error)}") from error
+        raise damaged(members.title, f"it cannot be decompressed from {start} on: {zstd.reason(error)}") from error
     except _WRONG as error:
         raise damaged(members.title, f"it is not a tar archive from {start} on: {error}") from error
 
@@ -274,8 +274,3 @@ class _Forward:
     def rest(self) -> Iterator[bytes]:
         while piece := self._stream.read(_PIECE_BYTES):
             yield piece
-
-
-def _reason(error: Exception) -> str:
-    """The reason of libzstd, without the names of functions."""
-    return str(error).rpartition(": ")[2]

@@ -47,6 +47,11 @@ def version(step: StepId | None = None) -> str:
     return f"zstandard {found.__version__}, libzstd {'.'.join(map(str, found.ZSTD_VERSION))}"
 
 
+def reason(error: Exception) -> str:
+    """Why libzstd failed, without the names of its functions."""
+    return str(error).rpartition(": ")[2]
+
+
 class Compressed(NamedTuple):
     """A file of an output, and the compressed one in its place: its name, size and digest."""
 

@@ -185,7 +185,10 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
         "sources": document.get("sources", [document["ep"]]),
         "sharing": _sharing(document.get("sharing", {})),
         "options": read_options(document.get("options", {}), origin),
-        "names": {option: _spellings(rows) for option, rows in tables.items()},
+        "names": {
+            option: {spelling: row.canonical for row in rows for spelling in (row.name, *row.spellings)}
+            for option, rows in tables.items()
+        },
         "tables": tables,
         "refusals": (
             *(read_row(facts.Refusal, row, origin) for row in document.get("refuse", ())),
@@ -251,10 +254,6 @@ def _table(table: Mapping[str, Any], origin: str) -> tuple[facts.Known, ...]:
         )
         for row in table["rows"]
     )
-
-
-def _spellings(rows: Iterable[facts.Known]) -> dict[str, str]:
-    return {spelling: row.canonical for row in rows for spelling in (row.name, *row.spellings)}
 
 
 def _disagreements(tables: Mapping[str, Any], known: Mapping[str, tuple[facts.Known, ...]]) -> Iterable[facts.Refusal]:

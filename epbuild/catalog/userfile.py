@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from epbuild.catalog.entries import EpEntry, read_entry
 from epbuild.catalog.normalize import BadValue, normalize
 from epbuild.core.errors import nearest
 from epbuild.core.safepath import read_regular
-
-if TYPE_CHECKING:
-    pass
 
 
 class BadCatalog(ValueError):

@@ -321,7 +321,9 @@ class Actions:
         """One run of an action while its files are what its document holds; the log is that of `name`."""
         action = subject.action
         environment = self._held_still(action, subject.document)
-        own = set(action.files) - {self._store.place(digest) for made in subject.needed for _, digest, _ in made.artifacts()}
+        own = set(action.files) - {
+            self._store.place(digest) for made in subject.needed for digest in made.result.digests.values()
+        }
         log = log_file(self._workspace.directory, name, self._memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
         with self._workspace.staging(name.replace("/", "-").replace(":", "-")) as staging:

@@ -44,7 +44,7 @@ class WatchedExecution(Execution):
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
         """Those of blobs are their names."""
         store = self.surveyor.store
-        known = {store.place(digest): digest for made in self.subject.needed for _, digest, _ in made.artifacts()}
+        known = {store.place(digest): digest for made in self.subject.needed for digest in made.result.digests.values()}
         return {**self.surveyor.digests.of_many(file for file in files if file not in known), **known}
 
     def recheck(self) -> None:

@@ -186,7 +186,7 @@ class _Rebuilding:
         """How what was made again differs from what was made before; where it does, both are in `trees` afterwards."""
         artifacts = made.result.artifacts
         digests = {name: Payload.whole(path).sha256() for name, path in files.items()}
-        if digests == {name: artifact.digest for name, artifact in artifacts.items()}:
+        if digests == made.result.digests:
             return []
         lost = set[str]()
         for name, artifact in artifacts.items():

@@ -97,7 +97,7 @@ class EpbuildError(Exception):
     def __init__(self, *problems: Problem) -> None:
         if not problems:
             raise ValueError("an error needs at least one problem")
-        self.problems = tuple(sorted(dict.fromkeys(problems), key=_reading_order))
+        self.problems = tuple(sorted(dict.fromkeys(problems), key=reading_order))
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
@@ -170,7 +170,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return f"Did you mean '{close[0]}'?" if close else None
 
 
-def _reading_order(problem: Problem) -> tuple[str, int, int]:
+def reading_order(problem: Problem) -> tuple[str, int, int]:
+    """The place of a problem among others: by file, line and column."""
     where = problem.where
     if isinstance(where, Position):
         return (where.file, where.line, where.column)

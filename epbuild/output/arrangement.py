@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.output.files import OutputFile, RelinkedModel, StoredFile
-from epbuild.plan.made import Made
-
-
-@dataclass(frozen=True)
-class StoredModel:
-    """An EPContext model with everything that it refers to; each binary comes with the EP that made it."""
-
-    member: str
-    model: StoredFile
-    binaries: tuple[tuple[str, StoredFile], ...]
-    data: tuple[StoredFile, ...]
-
-
-def stored_models(made: Made) -> list[StoredModel]:
-    files = {name: StoredFile(name, digest, size) for name, digest, size in made.artifacts()}
-    return [
-        StoredModel(
-            member=model.member,
-            model=files[model.file],
-            binaries=tuple((ep, files[name]) for name, ep in model.binaries.items()),
-            data=tuple(files[name] for name in model.data),
-        )
-        for model in made.compiled.models
-    ]
+from epbuild.plan.result import CompileResult, ModelResult
 
 
 def arrange(
-    models: Sequence[StoredModel],
+    results: Iterable[CompileResult],
     names: Mapping[str, str],
     binaries: Mapping[str, Mapping[str, str]],
     reserved: str,
@@ -47,19 +23,22 @@ def arrange(
     when a model has several context binaries by one EP, for which the recipe has one name, or when two files would get one path.
     """
     found: dict[str, OutputFile] = {reserved.casefold(): OutputFile(reserved, "manifest", StoredFile("", "", 0))}
-    for model in models:
-        path = names[model.member]
-        folder = posixpath.dirname(path)
-        _check_one_each(model, step)
-        references = {}
-        for ep, binary in model.binaries:
-            target = binaries[model.member][ep]
-            references[binary.name] = _seen_from(folder, target)
-            _add(found, OutputFile(target, "context-binary", binary), step)
-        for data in model.data:
-            _add(found, OutputFile(posixpath.join(folder, data.name), "external-data", data), step)
-        changed = {old: new for old, new in references.items() if old != new}
-        _add(found, OutputFile(path, "model", RelinkedModel(model.model, changed) if changed else model.model), step)
+    for result in results:
+        stored = {name: StoredFile(name, blob.digest, blob.size) for name, blob in result.artifacts.items()}
+        for model in result.models:
+            path = names[model.member]
+            folder = posixpath.dirname(path)
+            _check_one_each(model, step)
+            references = {}
+            for binary, ep in model.binaries.items():
+                target = binaries[model.member][ep]
+                references[binary] = _seen_from(folder, target)
+                _add(found, OutputFile(target, "context-binary", stored[binary]), step)
+            for data in model.data:
+                _add(found, OutputFile(posixpath.join(folder, data), "external-data", stored[data]), step)
+            changed = {old: new for old, new in references.items() if old != new}
+            own = stored[model.file]
+            _add(found, OutputFile(path, "model", RelinkedModel(own, changed) if changed else own), step)
     del found[reserved.casefold()]
     return tuple(sorted(found.values(), key=lambda file: file.path.split("/")))
 
@@ -69,11 +48,9 @@ def _seen_from(folder: str, target: str) -> str:
     return name if above == folder else posixpath.relpath(target, folder or ".")  # which takes its time
 
 
-def _check_one_each(model: StoredModel, step: str) -> None:
-    eps = [ep for ep, _ in model.binaries]
-    if len(set(eps)) < len(eps):
-        found = ", ".join(binary.name for _, binary in model.binaries)
-        message = f"the model '{model.member}' has several context binaries ({found}) and one name for them"
+def _check_one_each(model: ModelResult, step: str) -> None:
+    if len(set(model.binaries.values())) < len(model.binaries):
+        message = f"the model '{model.member}' has several context binaries ({', '.join(model.binaries)}) and one name for them"
         raise BuildError(Problem("EPB421", message, StepId(step)))
 
 

@@ -10,7 +10,7 @@ import posixpath
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from epbuild import __version__
 from epbuild.archive.artifact import Artifact
@@ -26,9 +26,6 @@ from epbuild.output.materials import (
     toolchain_of,
 )
 from epbuild.plan.made import Made
-
-if TYPE_CHECKING:
-    from epbuild.output.parts import PartContents
 
 SPEC_VERSION = "1.6"
 
@@ -104,16 +101,6 @@ def base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[st
 
 def _source_of(member: str, source: Mapping[str, Any] | None) -> str:
     return str((source or {}).get("model", member))
-
-
-def bill_of(
-    materials: Materials, parts: Iterable[PartContents], base: Iterable[BomModel], artifacts: Iterable[Artifact], *, name: str
-) -> JsonFile:
-    """The bill of an output with these parts; `base` are the models that were not compiled."""
-    models = [*base]
-    for item in parts:
-        models += compiled_models(item.models, item.made, item.data, item.part.folder)
-    return bill(materials, models, artifacts, name=name)
 
 
 def bill(materials: Materials, models: Iterable[BomModel], artifacts: Iterable[Artifact], *, name: str) -> JsonFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -111,7 +112,7 @@ class Written(Owned):
         if path.is_symlink() or (not path.is_dir() and path.name not in self.recorded):
             return []
         there = self._as_written(root, listed=path)
-        return sorted(name for name in self.wrote(path) if name not in there and _is_there(root / name))
+        return sorted(name for name in self.wrote(path) if name not in there and os.path.lexists(root / name))
 
     def digest(self, path: Path, name: str) -> str | None:
         """The SHA-256 of the regular file at `path`, which is read once under that name; None where it is none or cannot be read."""
@@ -155,7 +156,3 @@ def _read(digests: Digests, files: Mapping[str, tuple[Path, StatKey]]) -> Iterab
             with suppress(StoreError):
                 found[path] = digests.of(path)
     return [(name, found[path]) for name, (path, _) in files.items() if path in found]
-
-
-def _is_there(path: Path) -> bool:
-    return path.is_symlink() or path.exists()

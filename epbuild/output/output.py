@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from epbuild import __version__
@@ -71,14 +72,16 @@ class Output:
 
         Raises BuildError when the output cannot be as it is asked for, and what `resolve` and the destination raise.
         """
+        emission = self.emission
 
-        def statement(subjects: Sequence[Artifact]) -> JsonFile:
-            from epbuild.output.provenance import statement_of
+        def statement_of(subjects: Sequence[Artifact]) -> JsonFile:
+            from epbuild.output.provenance import statement
 
-            return statement_of(self.emission, self._materials(), key, subjects)
+            push = str(emission.push) if emission.push is not None else None
+            output = {"layout": emission.layout, "pack": emission.pack, "push": push}
+            return statement(self._materials(), subjects, invocation=key, output=output)
 
-        pack = PACKS[self.emission.pack]
-        return pack.publish(self.emission, self._artifacts(resolve), statement, resolve, destination)
+        return PACKS[emission.pack].publish(emission, self._artifacts(resolve), statement_of, resolve, destination)
 
     def _artifacts(self, resolve: Resolve) -> tuple[Artifact, ...]:
         """The files of the output, less its provenance, which is about them all."""
@@ -105,11 +108,13 @@ class Output:
 
     def _bill(self, layout: Layout, resolve: Resolve) -> Iterator[Artifact]:
         if self.emission.bom:
-            from epbuild.output.bom import bill_of
+            from epbuild.output.bom import bill, compiled_models
 
+            compiled = (compiled_models(item.models, item.made, item.data, item.part.folder) for item in layout.parts)
+            models = chain(layout.base_models(), *compiled)
             name = f"{self.emission.title}/{self.emission.id.removeprefix('emit:')}"
-            bill = bill_of(self._materials(), layout.parts, layout.base_models(), layout.artifacts, name=name)
-            yield resolve(OutputFile(BOM, "bom", GeneratedFile(bill)))
+            found = bill(self._materials(), models, layout.artifacts, name=name)
+            yield resolve(OutputFile(BOM, "bom", GeneratedFile(found)))
 
     def _materials(self) -> Materials:
         from epbuild.output.materials import materials_of
@@ -126,7 +131,7 @@ class Output:
             "layout": emission.layout,
             "recipe": self.inputs.recipe.name,
             **layout.document(emission, self.inputs.files),
-            "made": {item.group.id: {"key": item.key, "artifacts": _digests(item)} for item in made},
+            "made": {item.group.id: {"key": item.key, "artifacts": item.result.digests} for item in made},
             **({"pack": _pack_document(emission)} if emission.pack is not None else {}),
             **({described_as: {"name": emission.title, "description": emission.description}} if described_as else {}),
             # A statement names the files of the recipe by their digests.
@@ -184,7 +189,3 @@ def _pack_document(emission: Emission) -> dict[str, Any]:
         **({"push": str(emission.push)} if emission.push is not None else {}),
         **compressed,
     }
-
-
-def _digests(item: Made) -> Mapping[str, str]:
-    return {name: digest for name, digest, _ in item.artifacts()}

@@ -172,7 +172,9 @@ def _lacking(artifacts: Sequence[Artifact], variants: Sequence[PackageVariant]) 
         needed = [posixpath.join(variant.folder, GENAI_CONFIG) if model is None else model, *variant.refers]
         if model is not None and (place := variant.session_options.get(DATA_FOLDER)) is not None:
             there = resolve(variant.folder, place)
-            needed += [posixpath.join(there, _beside(variant, name)) for name in variant.refers if not _is_below(name, there)]
+            needed += [
+                posixpath.join(there, _beside(variant, name)) for name in variant.refers if not name.startswith(f"{there}/")
+            ]
         for path in needed:
             if path not in paths:
                 yield f"{_title(variant)} needs '{path}', which the package does not hold"
@@ -196,10 +198,6 @@ def _title(variant: PackageVariant) -> str:
 def _beside(variant: PackageVariant, path: str) -> str:
     """What the model calls one of its files."""
     return posixpath.relpath(path, posixpath.dirname(variant.model_path or variant.folder) or ".")
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path.startswith(f"{folder}/")
 
 
 def _is_portable(path: str) -> bool:

@@ -13,7 +13,7 @@ from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.typed_json import to_json
-from epbuild.output.arrangement import arrange, stored_models
+from epbuild.output.arrangement import arrange
 from epbuild.output.files import OutputFile, RelinkedModel, Resolve, UserFile
 from epbuild.output.manifest import ManifestModel, PartManifest, beside
 from epbuild.output.merging import MergedModel, MergedModels, draft_names, merged_key, read_merged, settings_of
@@ -68,9 +68,8 @@ def part_contents(emission: Emission, part: Part, made: Sequence[Made], resolve:
     Raises BuildError when two files would get one path, and what `resolve` raises.
     """
     merging = part.merging
-    stored = [model for item in made for model in stored_models(item)]
     names = part.models if merging is None else draft_names(part, merging)
-    files = arrange(stored, names, part.binaries, MANIFEST, emission.id)
+    files = arrange((item.compiled for item in made), names, part.binaries, MANIFEST, emission.id)
     if merging is None:
         artifacts = tuple(resolve(_below(part, file)) for file in files)
         return PartContents(part, tuple(made), tuple(_models(part, made, files)), artifacts)

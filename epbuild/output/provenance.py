@@ -16,7 +16,6 @@ from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
 from epbuild.output.materials import Distribution, InputFile, Materials, toolchain_of
 from epbuild.plan.made import Made
-from epbuild.plan.steps import Emission
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
@@ -25,16 +24,6 @@ BUILD_TYPE = "pkg:pypi/epbuild#build/v1"
 
 _MEMBER = ("read", "inputs", "free_dimensions", "denoted_dimensions", "compile")
 _GROUP = ("share_weights", "share_initializers", "session_options", "environment")
-
-
-def statement_of(emission: Emission, materials: Materials, key: str, artifacts: Iterable[Artifact]) -> JsonFile:
-    """The statement about `artifacts`, which the emission with that `key` made."""
-    output = {
-        "layout": emission.layout,
-        **({"pack": emission.pack} if emission.pack is not None else {}),
-        **({"push": str(emission.push)} if emission.push is not None else {}),
-    }
-    return statement(materials, artifacts, invocation=key, output=output)
 
 
 def statement(
@@ -56,7 +45,7 @@ def statement(
                 "externalParameters": _set(
                     {
                         "recipe": {"name": materials.recipe.name, "file": materials.recipe.files[0].name},
-                        "output": output,
+                        "output": _set(output or {}),
                         "preparations": [_preparation(item) for item in materials.preparations],
                         "builds": [_build(built, materials) for built in materials.built],
                     }

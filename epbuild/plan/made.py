@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,11 +54,6 @@ class Made:
         begins: Mapping[str, Any]
         [begins] = self.document["source"].values()
         return begins
-
-    def artifacts(self) -> Iterator[tuple[str, str, int]]:
-        """The name, the digest and the size in bytes of each of its files."""
-        for name, blob in self.result.artifacts.items():
-            yield name, blob.digest, blob.size
 
 
 def prepared_files(made: Made, store: BlobStore) -> ModelFiles:

@@ -26,7 +26,7 @@ from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, Ses
 from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
 from epbuild.recipe.forms import LAYOUT_FORMS
-from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, InputShape, ModelSpec, Recipe
+from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, ModelSpec, Recipe
 
 
 @uncollected()
@@ -313,7 +313,8 @@ class _Work:
                 model=model,
                 compile=replace(member.compile, graph_optimization_level=member.compile.graph_optimization_level or level),
                 expect=member.expect,
-                asked=_asked(model, member),
+                # Those of a model that is prepared are given to what it is made of.
+                asked={**(model.inputs if not model.prepare else {}), **member.inputs},
                 where=member.model.where,
                 prepared=self.prepared.get(model.name),
             )
@@ -393,8 +394,3 @@ def _with_files(member: Member, source: SourceModel) -> Member:
         return member
     found = member.with_files(source.files)
     return sized(found, source.header) if member.asked else found
-
-
-def _asked(model: ModelSpec, member: GroupMember) -> dict[str, InputShape]:
-    """The sizes that are given to the inputs of what is compiled: those of a model that is prepared are given to what it is made of."""
-    return {**(model.inputs if not model.prepare else {}), **member.inputs}

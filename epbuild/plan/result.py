@@ -38,6 +38,11 @@ class ActionResult:
         """The artifacts that it refers to."""
         return ()
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """Those of its artifacts, by name."""
+        return {name: blob.digest for name, blob in self.artifacts.items()}
+
 
 class Absent(Enum):
     """What a document may lack, where null means something else."""

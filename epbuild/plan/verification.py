@@ -13,18 +13,20 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
-from epbuild.plan.result import ModelSignature
 from epbuild.plan.steps import InTarget, SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
 from epbuild.recipe.verifying import overlaid
+
+if TYPE_CHECKING:
+    from epbuild.plan.made import Made
 
 _FORMAT = 1
 _CONTRACT = 2
@@ -69,21 +71,6 @@ class CheckedMember:
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """What a session group came to: its models are run from here."""
-
-    group: SessionGroup
-    models: Mapping[str, str]
-    """The EPContext model's file, by member."""
-    artifacts: Mapping[str, str]
-    """The digest of each file, by name."""
-    signatures: Mapping[str, ModelSignature]
-    """The inputs and outputs of what was compiled, by member."""
-    document: Mapping[str, Any]
-    """What its key is made of."""
-
-
-@dataclass(frozen=True)
 class Verification(InTarget):
     """The check of the numbers of one group's models for one target."""
 
@@ -94,7 +81,7 @@ class Verification(InTarget):
     """Seconds that one process may take; None: no limit."""
     memory_asked: int | None = None
     custom_ops: tuple[CustomOpLibraries, ...] = ()
-    compiled: tuple[Compiled, ...] = field(default=(), compare=False)
+    compiled: tuple[Made, ...] = field(default=(), compare=False)
     """What its session groups came to, once that is known."""
 
     @property
@@ -126,7 +113,7 @@ class Verification(InTarget):
     def of(self, name: str) -> CheckedMember:
         return {checked.name: checked for checked in self.members}[name]
 
-    def compiled_of(self, checked: CheckedMember) -> Compiled:
+    def compiled_of(self, checked: CheckedMember) -> Made:
         """What its session group came to. Raises KeyError as long as that is not known."""
         return {item.group.id: item for item in self.compiled}[checked.session]
 
@@ -209,7 +196,7 @@ def verification_document(action: Verification, digests: Mapping[Path, str], too
         "format": _FORMAT,
         "contract": _CONTRACT,
         "kind": "verify",
-        "compiled": {item.group.id: {"artifacts": dict(item.artifacts)} for item in action.compiled},
+        "compiled": {item.group.id: {"artifacts": item.result.digests} for item in action.compiled},
         "members": [_member(action, checked, digests) for checked in action.members],
         **{part: first[part] for part in _AS_COMPILED if part in first},
         "toolchain": toolchain,

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from epbuild.core.errors import Position, Problem, printable
+from epbuild.core.errors import Position, Problem, printable, reading_order
 from epbuild.core.redact import redacted
 from epbuild.report.terminal import DIM, WIDTH, coloured, painted, under_github_actions
 
@@ -39,7 +39,7 @@ def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
     stream = sys.stderr
     colour = coloured(stream)
     lines_of = cache(_read_lines)
-    for problem in sorted(problems, key=_reading_order):
+    for problem in sorted(problems, key=reading_order):
         if under_github_actions():
             stream.write(f"{_annotation(problem, kind)}\n")
         else:
@@ -186,11 +186,6 @@ def _ellipsis(encoding: str | None, needed: bool) -> str:
     if not needed:
         return ""
     return "…" if _encodable("…", encoding) else "..."
-
-
-def _reading_order(problem: Problem) -> tuple[str, int, int]:
-    where = problem.where
-    return (where.file, where.line, where.column) if isinstance(where, Position) else ("", 0, 0)
 
 
 def _annotation(problem: Problem, kind: Kind) -> str:

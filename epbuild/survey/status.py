@@ -204,19 +204,18 @@ class Surveyor:
         """
         kind = kind_of(action)
         action = kind.resolved(action, needed, self.store)
-        known = {**digests, **{self.store.place(digest): digest for made in needed for _, digest, _ in made.artifacts()}}
+        known = {**digests, **{self.store.place(digest): digest for made in needed for digest in made.result.digests.values()}}
         known |= self.digests.of_many(path for path in action.files if path not in known)
         return action, kind.document(action, KeyInputs(known, kind.identity(action, environment), needed))
 
     def is_whole(self, made: Made) -> bool:
         """Whether the store has all files of a result, as they were stored; what is not is set aside. Raises StoreError."""
-        for _, digest, size in made.artifacts():
-            place = self.store.place(digest)
-            if not self.store.has(digest, size):
+        for blob in made.result.artifacts.values():
+            if not self.store.has(blob.digest, blob.size):
                 return False
-            if self.digests.of(place) != digest:
+            if self.digests.of(self.store.place(blob.digest)) != blob.digest:
                 with suppress(MissingBlob, DamagedBlob):
-                    self.store.check(digest)
+                    self.store.check(blob.digest)
                 return False
         return True
 

@@ -12,7 +12,7 @@ from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.made import Made
 from epbuild.plan.result import VerificationResult
-from epbuild.plan.verification import CheckedMember, Compiled, Verification, verification_document
+from epbuild.plan.verification import CheckedMember, Verification, verification_document
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
 from epbuild.toolchain.environment import Environment
 from epbuild.verify.live.judging import note, unmet_numbers
@@ -28,7 +28,7 @@ class Verifications(Kind[Verification, VerificationResult]):
     result = VerificationResult
 
     def resolved(self, action: Verification, needed: Sequence[Made], store: BlobStore) -> Verification:
-        action = replace(action, compiled=tuple(map(_compiled, needed)))
+        action = replace(action, compiled=tuple(needed))
         return replace(action, members=tuple(_with_reference(action, checked) for checked in action.members))
 
     def document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
@@ -50,18 +50,6 @@ class Verifications(Kind[Verification, VerificationResult]):
         yield StepEnd(action.id, None, note(result))
 
 
-def _compiled(made: Made) -> Compiled:
-    """What a session group came to, as a check of its numbers needs it."""
-    models = made.compiled.models
-    return Compiled(
-        group=made.group,
-        models={model.member: model.file for model in models},
-        artifacts={name: digest for name, digest, _ in made.artifacts()},
-        signatures={model.member: model.source for model in models},
-        document=made.document,
-    )
-
-
 def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
     """A member that knows what it is compared with: its source, unless what is prepared has other inputs or outputs."""
     member = checked.member
@@ -71,5 +59,5 @@ def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMemb
         header = read_header(member.original.graph)
     except (OSError, MalformedModel):  # which the check itself reports
         return checked
-    alike = not other_values(header, action.compiled_of(checked).signatures[checked.name])
+    alike = not other_values(header, action.compiled_of(checked).compiled.model(checked.name).source)
     return checked if alike else replace(checked, reference="prepared")

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError
-from epbuild.output.arrangement import StoredModel, arrange
+from epbuild.output.arrangement import arrange
 from epbuild.output.files import OutputFile, RelinkedModel, StoredFile
+from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature
 
 STEP = "emit:decoder/npu/directory"
 QNN = "QNNExecutionProvider"
@@ -19,8 +21,13 @@ def stored(name: str, content: str = "") -> StoredFile:
     return StoredFile(name, f"digest of {content or name}", 1)
 
 
-def compiled(member: str, *, binaries: Sequence[tuple[str, StoredFile]] = (), data: Sequence[StoredFile] = ()) -> StoredModel:
-    return StoredModel(member, stored(f"{member}_ctx.onnx"), tuple(binaries), tuple(data))
+def compiled(member: str, *, binaries: Sequence[tuple[str, StoredFile]] = (), data: Sequence[StoredFile] = ()) -> CompileResult:
+    own = stored(f"{member}_ctx.onnx")
+    artifacts = {file.name: Blob(file.digest, file.size) for file in (own, *(file for _, file in binaries), *data)}
+    by_ep = {file.name: ep for ep, file in binaries}
+    names = tuple(file.name for file in data)
+    model = ModelResult(member, ModelSignature((), ()), own.name, by_ep, names, nodes=(), fallback_nodes=0, compatibility={})
+    return CompileResult(artifacts, Blob("log", 0), Measurements(0.0, {}, None), (model,))
 
 
 def by_qnn(names: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -48,7 +55,7 @@ def paths(files: Sequence[OutputFile]) -> dict[str, tuple[str, Mapping[str, str]
 
 
 def arranged(
-    models: Sequence[StoredModel], names: Mapping[str, str], binaries: Mapping[str, Mapping[str, str]]
+    models: Sequence[CompileResult], names: Mapping[str, str], binaries: Mapping[str, Mapping[str, str]]
 ) -> tuple[OutputFile, ...]:
     return arrange(models, names, binaries, "manifest.json", STEP)
 
@@ -121,7 +128,7 @@ def test_the_order_of_files_does_not_depend_on_the_order_of_models() -> None:
 
 
 def refusal(
-    models: Sequence[StoredModel], names: Mapping[str, str], binaries: Mapping[str, Mapping[str, str]]
+    models: Sequence[CompileResult], names: Mapping[str, str], binaries: Mapping[str, Mapping[str, str]]
 ) -> tuple[str, str, object]:
     with pytest.raises(BuildError) as refused:
         arranged(models, names, binaries)
@@ -152,7 +159,7 @@ def test_a_data_file_that_has_the_name_of_the_binary_is_refused() -> None:
 
 
 def test_external_data_never_takes_the_manifests_name() -> None:
-    model = StoredModel("prefill", StoredFile("prefill_ctx.onnx", "a", 1), (), (StoredFile("manifest.json", "b", 1),))
+    model = compiled("prefill", data=[stored("manifest.json")])
     with pytest.raises(BuildError) as caught:
         arrange([model], {"prefill": "prefill_ctx.onnx"}, {}, "manifest.json", STEP)
     assert [problem.code for problem in caught.value.problems] == ["EPB422"]

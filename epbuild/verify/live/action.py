@@ -13,10 +13,11 @@ from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, Verif
 from epbuild.engine.events import StepOutput
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
+from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.result import FigureRow, Measurements, UnjudgedMember, VerificationResult
 from epbuild.plan.steps import SessionGroup
-from epbuild.plan.verification import CheckedMember, Compiled, Verification
+from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.toolchain.execution import Execution, Workplace
 from epbuild.verify.live.eps import session_of
 from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples
@@ -83,10 +84,10 @@ class _Check:
         measured = Measurements(round(time.monotonic() - begin, 3), {}, max(self._peaks, default=None))
         return VerificationResult({}, log, measured, tuple(self._figures), tuple(self._unjudged))
 
-    def _run(self, built: Compiled, place: Path) -> None:
-        for name, digest in built.artifacts.items():
+    def _run(self, built: Made, place: Path) -> None:
+        for name, digest in built.result.digests.items():
             self._execution.store.materialise(digest, place / "compiled" / name)
-        files = {name: place / "compiled" / file for name, file in built.models.items()}
+        files = {model.member: place / "compiled" / model.file for model in built.compiled.models}
         references = {
             checked.name: self._reference(checked, built, files[checked.name], place / f"reference-{number}")
             for number, checked in enumerate(self._action.members)
@@ -106,7 +107,7 @@ class _Check:
         else:
             self._unjudged += [UnjudgedMember(name, attempt.failure.message) for name in references]
 
-    def _run_alone(self, name: str, reference: ReferenceRun, built: Compiled, place: Path) -> None:
+    def _run_alone(self, name: str, reference: ReferenceRun, built: Made, place: Path) -> None:
         """The same of a member compiled un-shared, where what shares cannot be loaded."""
         self._say(f"compiling {name} un-shared, as what shares cannot be loaded here")
         place.mkdir(parents=True)
@@ -125,7 +126,7 @@ class _Check:
         else:
             raise self._failed(attempt.failure)
 
-    def _reference(self, checked: CheckedMember, built: Compiled, compiled: Path, place: Path) -> ReferenceRun:
+    def _reference(self, checked: CheckedMember, built: Made, compiled: Path, place: Path) -> ReferenceRun:
         member = built.group.member(checked.name)
         step = StepId(self._action.id)
         try:
@@ -140,7 +141,7 @@ class _Check:
             raise VerifyError(Problem("EPB648", f"the inputs of the model '{checked.name}': {error}", step, hint)) from error
         except (OSError, MalformedModel) as error:
             raise BuildError(Problem("EPB649", f"the model '{checked.name}' cannot be read: {error}", step)) from error
-        if others := other_values(source.header, built.signatures[checked.name]):
+        if others := other_values(source.header, built.compiled.model(checked.name).source):
             message = (
                 f"the model '{checked.name}' cannot be compared with its source, which has other inputs or outputs: {others}"
             )
