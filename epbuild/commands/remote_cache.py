@@ -91,7 +91,7 @@ def push_results(
     with surveyed(request, cancelled=stop, warn=warnings.append) as looked:
         remote = _named(looked.remote)
         here = _results_here(looked.found, looked.surveyor)
-        sizes = {ident: sum(size for _, _, size in made.artifacts()) for ident, made in here.items()}
+        sizes = {ident: sum(blob.size for blob in made.result.artifacts.values()) for ident, made in here.items()}
         done: dict[str, PushOutcome] = {}
 
         def push(ident: str) -> None:
