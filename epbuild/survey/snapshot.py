@@ -12,6 +12,7 @@ What time it is when a run begins is asked of the workspace's file system, as a 
 
 from __future__ import annotations
 
+import functools
 import marshal
 import os
 import sys
@@ -120,6 +121,7 @@ def is_settled(seen: os.stat_result, ctime_ns: int, moment: tuple[int, int]) -> 
     return max(seen.st_mtime_ns, ctime_ns) < moment_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS)
 
 
+@functools.cache
 def own_files() -> list[str]:
     """The files of epbuild itself: another epbuild may answer differently."""
     folder = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
