@@ -29,9 +29,6 @@ from epbuild.cache.entries import CacheEntry
 from epbuild.cache.garbage import Garbage
 from epbuild.cache.records import ActionRecords
 
-YOUNG_SECONDS = 3600
-"""What was used within this time is never removed: a build that is running may be about to rely on it."""
-
 Reason = Literal["unused", "over size", "damaged"]
 
 
@@ -50,6 +47,8 @@ class Limits:
 
     max_age: float
     max_size: int | None = None
+    young: float = 3600.0
+    """What was used within so many seconds stays in any case: a build that is running may be about to rely on it."""
 
 
 @dataclass
@@ -155,7 +154,7 @@ class _Collection:
             names = self._named.pop(entry.name)
             self._namings.subtract(names)
             for blob in [self._stored.pop(digest) for digest in sorted(names & self._stored.keys()) if self._is_free(digest)]:
-                if self._unused(blob) < YOUNG_SECONDS:
+                if self._unused(blob) < self.limits.young:
                     self._outcome.recent.append(blob)
                 else:
                     freed += self._take(blob, reason)
@@ -164,7 +163,7 @@ class _Collection:
     def _reason(self, entry: CacheEntry, total: int) -> Reason | None:
         if entry.kind == "damaged":
             return "damaged"
-        if self._unused(entry) < YOUNG_SECONDS:
+        if self._unused(entry) < self.limits.young:
             return None
         if self._unused(entry) > self.limits.max_age:
             return "unused"

@@ -13,11 +13,9 @@ from typing import NamedTuple, Protocol
 
 from epbuild.cache.errors import explained
 from epbuild.core.changetime import changed_ns
-from epbuild.core.digest import LARGE_BYTES, hash_stream
+from epbuild.core.digest import LARGE_BYTES, Readable, hash_stream
 from epbuild.core.errors import Problem, StoreError
 
-# More threads than this would wait for the disk, and each holds a buffer.
-_THREADS = min(8, os.cpu_count() or 1)
 # To hand a small file over to a thread takes longer than to read it.
 _BATCH = 20
 _ATTEMPTS = 3
@@ -70,6 +68,9 @@ class _FileReading:
 class Digests:
     """Content digests of files, remembered in `memory`."""
 
+    threads = min(8, os.cpu_count() or 1)
+    """More would wait for the disk, and each holds a buffer."""
+
     def __init__(self, memory: StatMemory) -> None:
         self._memory = memory
         self.seen: dict[Path, str] = {}
@@ -109,7 +110,7 @@ class Digests:
         # The largest first, so that no core is left with it alone at the end.
         files = sorted(unread, key=lambda file: sizes[file], reverse=True)
         large = sum(size >= LARGE_BYTES for size in sizes.values())
-        for unread_file, reading in zip(files, _read_all([unread[file][0] for file in files], large), strict=True):
+        for unread_file, reading in zip(files, self._read_all([unread[file][0] for file in files], large), strict=True):
             names = unread[unread_file]
             if isinstance(reading, StoreError):
                 problems.extend(reading.problems)
@@ -145,6 +146,49 @@ class Digests:
             if lasting:
                 self._memory.put_many(lasting)
 
+    def hash(self, file: Readable, *, ahead: bool) -> str:
+        """The digest of all that is left of an open file."""
+        return hash_stream(file, ahead=ahead).digest
+
+    def _read_all(self, paths: list[Path], large: int) -> list[_FileReading | StoreError]:
+        """Every file's reading, in order; the first `large` of them are large."""
+
+        def read(batch: list[Path]) -> list[_FileReading | StoreError]:
+            return [self._attempt(path, ahead=large < self.threads) for path in batch]
+
+        batches = [[path] for path in paths[:large]]
+        batches += [paths[start : start + _BATCH] for start in range(large, len(paths), _BATCH)]
+        if len(batches) < 2:
+            return [reading for batch in batches for reading in read(batch)]
+        from concurrent.futures import ThreadPoolExecutor
+
+        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="digest")
+        try:
+            return [reading for readings in pool.map(read, batches) for reading in readings]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _attempt(self, path: Path, *, ahead: bool) -> _FileReading | StoreError:
+        try:
+            return self._read(path, ahead=ahead)
+        except StoreError as error:
+            return error
+
+    def _read(self, path: Path, *, ahead: bool) -> _FileReading:
+        for _ in range(_ATTEMPTS):
+            before = StatKey.of(path, _status(path))
+            started_ns = time.time_ns()
+            with explained(f"read {path}", code="EPB504", elsewhere=None), path.open("rb", buffering=0) as file:
+                digest = self.hash(file, ahead=ahead)
+            if StatKey.of(path, _status(path)) == before:
+                return _FileReading(before, digest, lasting=before.settled(started_ns))
+        problem = Problem(
+            "EPB505",
+            f"{path} changes while it is read",
+            hint="Wait for the program that writes it, then run the build again.",
+        )
+        raise StoreError(problem)
+
 
 def unchanged(path: Path, key: StatKey) -> bool:
     """Whether the file is there and looks as it did when `key` was taken."""
@@ -152,48 +196,6 @@ def unchanged(path: Path, key: StatKey) -> bool:
         return StatKey.of(path) == key
     except OSError:
         return False
-
-
-def _read_all(paths: list[Path], large: int) -> list[_FileReading | StoreError]:
-    """Every file's reading, in order; the first `large` of them are large."""
-
-    def read(batch: list[Path]) -> list[_FileReading | StoreError]:
-        return [_attempt(path, ahead=large < _THREADS) for path in batch]
-
-    batches = [[path] for path in paths[:large]]
-    batches += [paths[start : start + _BATCH] for start in range(large, len(paths), _BATCH)]
-    if len(batches) < 2:
-        return [reading for batch in batches for reading in read(batch)]
-    from concurrent.futures import ThreadPoolExecutor
-
-    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="digest")
-    try:
-        return [reading for readings in pool.map(read, batches) for reading in readings]
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _attempt(path: Path, *, ahead: bool) -> _FileReading | StoreError:
-    try:
-        return _read(path, ahead=ahead)
-    except StoreError as error:
-        return error
-
-
-def _read(path: Path, *, ahead: bool) -> _FileReading:
-    for _ in range(_ATTEMPTS):
-        before = StatKey.of(path, _status(path))
-        started_ns = time.time_ns()
-        with explained(f"read {path}", code="EPB504", elsewhere=None), path.open("rb", buffering=0) as file:
-            digest = hash_stream(file, ahead=ahead).digest
-        if StatKey.of(path, _status(path)) == before:
-            return _FileReading(before, digest, lasting=before.settled(started_ns))
-    problem = Problem(
-        "EPB505",
-        f"{path} changes while it is read",
-        hint="Wait for the program that writes it, then run the build again.",
-    )
-    raise StoreError(problem)
 
 
 def _status(path: Path) -> os.stat_result:

@@ -33,19 +33,19 @@ Shape = Callable[[Mapping[str, Any]], bool]
 _WITHOUT_DIGEST = 1  # the last format that had none
 _DIGEST = "sha256"
 
-_FRESH_SECONDS = 600  # a use is noted as the time of the file, but not more often than this
-
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class ActionRecords:
     """The records below `root`, one file each. Any number of threads and processes may use one root at once.
 
-    A record whose document is not of the `shape`, where one is given, counts as damaged.
+    A record whose document is not of the `shape`, where one is given, counts as damaged. A use is noted as the time of the file, but not
+    before it has been `fresh` for so many seconds.
     """
 
-    def __init__(self, root: Path, shape: Shape | None = None) -> None:
+    def __init__(self, root: Path, shape: Shape | None = None, *, fresh: float = 600.0) -> None:
         self._shape = shape
+        self._fresh = fresh
         self._records = root / "actions"
         self._damaged = self._records / "damaged"
         self._drafts = Drafts(self._records / "tmp")
@@ -60,7 +60,7 @@ class ActionRecords:
             return None
         document, used = found
         place = self._place(key)
-        if time.time() - used > _FRESH_SECONDS and not touch(place) and not place.exists():
+        if time.time() - used > self._fresh and not touch(place) and not place.exists():
             return None  # removed as unused, at this very moment
         return document
 

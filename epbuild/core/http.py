@@ -59,6 +59,8 @@ class Timeouts:
     idle: float = TIMEOUT_SECONDS
     uploaded: float = 300.0
     """To begin to answer after an upload: some registries copy it once more before."""
+    pauses: tuple[float, ...] = (0.5, 2.0, 5.0)
+    """How long a client waits before each new attempt at what may pass."""
 
 
 Connect = Callable[[str, str, int], urllib3.HTTPConnectionPool]
@@ -136,7 +138,7 @@ class HttpClient:
         timeouts: Timeouts | None = None,
     ) -> None:
         self.cancelled = cancelled or threading.Event()
-        self._timeouts = timeouts or Timeouts()
+        self.timeouts = timeouts or Timeouts()
         self._lock = threading.Lock()
         self._local = local
         self._upgrades = upgrades
@@ -239,9 +241,9 @@ class HttpClient:
         with self._lock:
             if server not in self._pools:
                 pool = self._connect(*server)
-                known = {"cancelled": self.cancelled, "timeouts": self._timeouts}
+                known = {"cancelled": self.cancelled, "timeouts": self.timeouts}
                 pool.ConnectionCls = type("Connection", (_Connection, pool.ConnectionCls), known)
-                pool.timeout = urllib3.Timeout(connect=self._timeouts.connect, read=self._timeouts.idle)
+                pool.timeout = urllib3.Timeout(connect=self.timeouts.connect, read=self.timeouts.idle)
                 self._pools[server] = pool
             return self._pools[server]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +15,7 @@ from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
 from epbuild.core.digest import Blob, digest_of
 from epbuild.core.errors import HttpCancelled, Problem
-from epbuild.core.http import HttpClient, Unreachable
+from epbuild.core.http import HttpClient, Timeouts, Unreachable
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.hub import HubSource
 from epbuild.fetch.objects import ObjectSource
@@ -22,9 +23,6 @@ from epbuild.fetch.partial import Partial
 from epbuild.fetch.transfer import MissingPackage, Source
 from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
-
-PAUSES_SECONDS = (0.5, 2.0, 5.0)
-"""How long to wait before each new attempt; an attempt that brought something counts as the first again."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PROGRESS_SECONDS = 0.1
@@ -56,15 +54,22 @@ def fetch(
     pin = None if sha256 is None else sha256.lower()
     if pin is not None and not _DIGEST.fullmatch(pin):
         raise ValueError(f"not a SHA-256: {sha256!r}")
-    return download(
-        address, _source(address, client or HttpClient(cancelled=cancelled)), pin, store, progress=progress, cancelled=cancelled
-    )
+    client = client or HttpClient(cancelled=cancelled)
+    pauses = client.timeouts.pauses
+    return download(address, _source(address, client), pin, store, progress=progress, cancelled=cancelled, pauses=pauses)
 
 
 def download(
-    address: Address, source: Source, pin: str | None, store: BlobStore, *, progress: FetchProgress, cancelled: threading.Event
+    address: Address,
+    source: Source,
+    pin: str | None,
+    store: BlobStore,
+    *,
+    progress: FetchProgress,
+    cancelled: threading.Event,
+    pauses: Sequence[float] = Timeouts.pauses,
 ) -> Blob:
-    """What `fetch` does, from any source."""
+    """What `fetch` does, from any source; `pauses`: seconds before each new attempt, of which one that brought something is the first."""
     name = digest_of(address.text)
     # What an address without a pin led to is remembered: the address is such that it leads there for ever.
     memory = address_records(store.root)
@@ -76,7 +81,7 @@ def download(
         with Partial(store.partials / name) as partial:
             expected = pin
             if partial.blob.digest != pin:
-                given = _Attempts(address, source, partial, pin, progress, cancelled).run()
+                given = _Attempts(address, source, partial, pin, progress, cancelled, pauses).run()
                 expected = pin or given
             blob = partial.blob
             if expected not in (None, blob.digest):
@@ -105,17 +110,18 @@ class _Attempts:
     _pin: str | None
     _progress: FetchProgress
     _cancelled: threading.Event
+    _pauses: Sequence[float]
 
     def run(self) -> str | None:
         """Fill the partial file to its end; what comes back is the digest that the server gave, if it gave one."""
-        pauses = iter(PAUSES_SECONDS)
+        pauses = iter(self._pauses)
         furthest = self._partial.size
         while True:
             try:
                 return self._attempt()
             except Unreachable as failure:
                 if self._partial.size > furthest:
-                    furthest, pauses = self._partial.size, iter(PAUSES_SECONDS)
+                    furthest, pauses = self._partial.size, iter(self._pauses)
                 pause = next(pauses, None) if failure.may_pass else None
                 if pause is None:
                     going_on = failure.may_pass and self._partial.size

@@ -47,7 +47,6 @@ from epbuild.survey.asked import nothing_to_do
 if TYPE_CHECKING:
     from epbuild.report.live import Rows
 
-HEARTBEAT_SECONDS = 30
 FROM_REMOTE = "from the remote cache"
 _LONGEST_WORDS = 100
 _GREEN, _CYAN, _YELLOW, _RED = "32", "36", "33", "31"
@@ -150,8 +149,9 @@ class _BuildLines(Listener):
 class PlainLines(_BuildLines):
     """One line for each step, model or toolchain that ended, and a sign of life for what takes long: for logs and pipes."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat: float = 30.0) -> None:
         super().__init__()
+        self._heartbeat = heartbeat  # seconds
         self._running: dict[str, tuple[float, str]] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -186,7 +186,7 @@ class PlainLines(_BuildLines):
     def _beat(self) -> None:
         # When the reader of our output has gone, the next event shows it where it can be dealt with.
         with contextlib.suppress(OSError):
-            while not self._over.wait(HEARTBEAT_SECONDS):
+            while not self._over.wait(self._heartbeat):
                 with self._lock:
                     for step, (started, text) in self._running.items():
                         took = time.monotonic() - started

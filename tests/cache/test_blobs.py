@@ -341,18 +341,20 @@ def test_who_cannot_take_what_is_poured_is_not_told_that_the_store_is_broken(sto
     assert store.has(blob.digest, blob.size)
 
 
-def test_a_disk_that_cannot_be_read_while_pouring_is_told_as_the_stores(
-    store: BlobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_cannot_be_read_while_pouring_is_told_as_the_stores(store: BlobStore) -> None:
     class BadDisk(io.FileIO):
         def readinto(self, buffer: WriteableBuffer) -> int:
             raise OSError(errno.EIO, "Input/output error")
 
     blob = stored(store, b"content")
     (place,) = stored_files(store)
-    monkeypatch.setattr(store, "_open", lambda digest: BadDisk(place))
+
+    class BadStore(BlobStore):
+        def _open(self, digest: str) -> io.FileIO:
+            return BadDisk(place)
+
     with pytest.raises(StoreError, match="Input/output error") as failure:
-        store.copy(blob.digest, bytearray().extend)
+        BadStore(store.root).copy(blob.digest, bytearray().extend)
     assert failure.value.problems[0].code == "EPB503"
 
 

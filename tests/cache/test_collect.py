@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from aged_stores import DAY, EVERYTHING, MONTH, AgedStore, blobs_of, key_of
 
-from epbuild.cache import records
 from epbuild.cache.collect import Limits, Needs, collect
 from epbuild.cache.leases import lease
-from epbuild.cache.records import RECORD_FORMAT
+from epbuild.cache.records import RECORD_FORMAT, ActionRecords
 from epbuild.core.canonical import canonical_json
 from epbuild.core.errors import StoreError
 
@@ -250,10 +249,10 @@ def test_a_place_without_a_store_is_an_empty_store(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_builds_beside_it_lose_nothing_that_they_have_just_found_or_stored(
-    store: AgedStore, monkeypatch: pytest.MonkeyPatch
+    store: AgedStore,
 ) -> None:
     window = 1.5  # instead of an hour: what builders rely on for longer is not promised
-    monkeypatch.setattr(records, "_FRESH_SECONDS", window / 10)
+    store.records = ActionRecords(store.root, fresh=window / 10)
     over = threading.Event()
     lost: list[str] = []
     hits = removed = 0

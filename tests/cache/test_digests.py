@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.cache import digests
 from epbuild.cache.digests import Digests, StatKey, unchanged
 from epbuild.core import digest
 from epbuild.core.errors import StoreError
@@ -37,19 +36,25 @@ class Readings:
         self.ahead: list[bool] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def hash_stream(self, source: digest.Readable, *, ahead: bool) -> digest.Blob:
-        self.count += 1
-        self.ahead.append(ahead)
-        blob = digest.hash_stream(source, ahead=ahead)
-        self.meanwhile()
-        return blob
+    def digests(self, memory: DictMemory) -> Digests:
+        readings = self
+
+        class Counted(Digests):
+            threads = 2
+
+            def hash(self, file: digest.Readable, *, ahead: bool) -> str:
+                readings.count += 1
+                readings.ahead.append(ahead)
+                found = super().hash(file, ahead=ahead)
+                readings.meanwhile()
+                return found
+
+        return Counted(memory)
 
 
 @pytest.fixture
-def readings(monkeypatch: pytest.MonkeyPatch) -> Readings:
-    counted = Readings()
-    monkeypatch.setattr(digests, "hash_stream", counted.hash_stream)
-    return counted
+def readings() -> Readings:
+    return Readings()
 
 
 @pytest.fixture
@@ -93,13 +98,12 @@ def test_many_small_files_get_their_own_digests_even_where_one_of_them_cannot_be
 
 
 def test_a_large_file_is_read_ahead_only_while_a_core_is_left_over(
-    tmp_path: Path, memory: DictMemory, readings: Readings, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, memory: DictMemory, readings: Readings
 ) -> None:
-    monkeypatch.setattr(digests, "_THREADS", 2)
     first, second = (write(tmp_path / str(number), bytes([number]) * digest.LARGE_BYTES) for number in range(2))
     small = write(tmp_path / "small", b"small")
-    Digests(memory).of_many([first, small])
-    Digests(DictMemory()).of_many([first, second])
+    readings.digests(memory).of_many([first, small])
+    readings.digests(DictMemory()).of_many([first, second])
     assert readings.ahead == [True, True, False, False]
 
 
@@ -108,8 +112,8 @@ def test_a_file_that_has_not_changed_is_not_read_again_in_a_later_run(
     tmp_path: Path, memory: DictMemory, readings: Readings
 ) -> None:
     path = write(tmp_path / "weights", b"data")
-    first = Digests(memory).of(path)
-    assert Digests(memory).of(path) == first
+    first = readings.digests(memory).of(path)
+    assert readings.digests(memory).of(path) == first
     assert readings.count == 1
 
 
@@ -147,9 +151,9 @@ def test_a_file_written_a_moment_ago_is_read_again_because_another_write_might_n
     tmp_path: Path, memory: DictMemory, readings: Readings
 ) -> None:
     path = write(tmp_path / "weights", b"data")
-    Digests(memory).of(path)
+    readings.digests(memory).of(path)
     assert memory.entries == {}
-    Digests(memory).of(path)
+    readings.digests(memory).of(path)
     assert readings.count == 2
 
 
@@ -158,9 +162,9 @@ def test_hard_links_to_one_file_are_read_once_for_all(tmp_path: Path, memory: Di
     first = write(tmp_path / "a", b"shared weights")
     second = tmp_path / "b"
     second.hardlink_to(first)
-    assert Digests(memory).of_many([first, second, first]) == dict.fromkeys([first, second], sha256(b"shared weights"))
+    assert readings.digests(memory).of_many([first, second, first]) == dict.fromkeys([first, second], sha256(b"shared weights"))
     assert readings.count == 1
-    assert Digests(memory).of(second) == sha256(b"shared weights")
+    assert readings.digests(memory).of(second) == sha256(b"shared weights")
     assert readings.count == 1
 
 
@@ -172,7 +176,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, memo
         path.write_bytes(b"half and half")
 
     readings.meanwhile = finish_writing
-    assert Digests(memory).of(path) == sha256(b"half and half")
+    assert readings.digests(memory).of(path) == sha256(b"half and half")
     assert readings.count == 2
 
 
@@ -187,7 +191,7 @@ def test_a_file_that_never_stops_changing_is_an_error_that_names_it(
 
     readings.meanwhile = grow
     with pytest.raises(StoreError, match="weights changes while it is read") as failure:
-        Digests(memory).of(path)
+        readings.digests(memory).of(path)
     assert failure.value.problems[0].code == "EPB505"
     assert readings.count == 3
 

@@ -16,11 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.cache import workspace as state
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.leases import lease
 from epbuild.cache.memory import Configuration, StepRecord
-from epbuild.cache.schema import VERSION
 from epbuild.cache.workspace import Measurement, Workspace
 from epbuild.core.errors import StoreError
 
@@ -211,12 +209,12 @@ def test_a_state_file_with_other_tables_is_set_aside(directory: Path, change: st
     assert (directory / "state.sqlite.damaged").exists()
 
 
-def test_the_state_of_an_older_schema_that_no_migration_leads_from_is_set_aside(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_of_an_older_schema_that_no_migration_leads_from_is_set_aside(directory: Path) -> None:
     with Workspace.open(directory) as workspace:
         workspace.record_fact("name", "text")
-    monkeypatch.setattr(state, "VERSION", VERSION + 1)
+    connection = sqlite3.connect(directory / "state.sqlite")
+    connection.execute("PRAGMA user_version=-1")
+    connection.close()
     with Workspace.open(directory) as workspace:
         assert workspace.fact("name") is None
         workspace.record_fact("name", "anew")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 import time
@@ -188,8 +187,8 @@ def test_a_build_with_nothing_to_do_works_with_a_store_that_cannot_be_written(bu
 @pytest.mark.slow
 def test_builds_and_collections_at_once_end_in_whole_outputs(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an hour that lasts a moment, so that much goes while builds still want it: then it is made again, and never wrong."""
-    monkeypatch.setattr(importlib.import_module("epbuild.cache.collect"), "YOUNG_SECONDS", 0.3)
-    monkeypatch.setattr("epbuild.cache.records._FRESH_SECONDS", 0.0)
+    clock, late = time.time, 700.0  # so that every use is noted
+    monkeypatch.setattr(time, "time", lambda: clock() + late)
     over = threading.Event()
     collections = 0
     expected = built.contents()
@@ -197,7 +196,7 @@ def test_builds_and_collections_at_once_end_in_whole_outputs(built: Workshop, mo
     def collect_again_and_again() -> None:
         nonlocal collections
         while not over.is_set():
-            collections += bool(collect_garbage(built.cache, Limits(0)).collected.removed)
+            collections += bool(collect_garbage(built.cache, Limits(0, young=late + 0.3)).collected.removed)
 
     collector = threading.Thread(target=collect_again_and_again)
     collector.start()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from fetching import SIZE, FakeFetcher
@@ -14,7 +14,6 @@ from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, HE
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
-from epbuild.commands import remote
 from epbuild.commands.events import Fetched, Fetching
 from epbuild.commands.plan import survey
 from epbuild.commands.remote import RemoteModels
@@ -111,7 +110,7 @@ def test_a_large_model_is_told_of_now_and_then_and_not_for_every_piece(
     models: RemoteModels, network: FakeFetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     network.between = lambda: clock.append(clock.pop() + 1)
     _, told = fetched(models)
     assert told == [Fetching("decode", ADDRESS, 0, SIZE), Fetching("decode", ADDRESS, SIZE, SIZE), Fetched("decode")]

@@ -19,8 +19,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EpbuildError, StoreError
-from epbuild.fetch import download
-from epbuild.fetch.download import FetchProgress, fetch
+from epbuild.fetch.download import FetchProgress, download, fetch
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.transfer import Reply
 from epbuild.recipe.address import Address, WebAddress, parse_address
@@ -41,17 +40,13 @@ def store(tmp_path: Path) -> BlobStore:
     return BlobStore(tmp_path / "cache")
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
-
-
 def fetched(
     address: Address,
     store: BlobStore,
     sha256: str | None = DIGEST,
     progress: FetchProgress | None = None,
     cancelled: threading.Event | None = None,
+    pauses: tuple[float, ...] = (),
 ) -> Blob:
     return fetch(
         address,
@@ -59,7 +54,7 @@ def fetched(
         store,
         progress=progress if progress is not None else Arrivals(),
         cancelled=cancelled or threading.Event(),
-        client=client_without_tls(),
+        client=client_without_tls(*pauses),
     )
 
 
@@ -279,14 +274,11 @@ def test_a_cancelled_download_stops_and_goes_on_next_time(server: FileServer, st
     assert partials(store) == []
 
 
-def test_a_cancelled_build_does_not_sit_out_the_pause_between_attempts(
-    server: FileServer, store: BlobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(download, "PAUSES_SECONDS", (3600.0,))
+def test_a_cancelled_build_does_not_sit_out_the_pause_between_attempts(server: FileServer, store: BlobStore) -> None:
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(Cancelled):
-        fetched(server.serve("/m.onnx", File(BODY, answers=[500])), store, cancelled=cancelled)
+        fetched(server.serve("/m.onnx", File(BODY, answers=[500])), store, cancelled=cancelled, pauses=(3600.0,))
 
 
 def test_two_builds_that_need_one_file_fetch_it_once(server: FileServer, store: BlobStore) -> None:
@@ -354,7 +346,7 @@ def test_a_model_of_any_size_fits_in_little_memory(store: BlobStore) -> None:
     address = WebAddress("https://example.com/large.onnx")
     tracemalloc.start()
     try:
-        blob = download.download(address, _Large(), None, store, progress=Arrivals(), cancelled=threading.Event())
+        blob = download(address, _Large(), None, store, progress=Arrivals(), cancelled=threading.Event())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -16,7 +16,6 @@ from onnx import TensorProto, helper
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import EpbuildError
-from epbuild.fetch import download
 from epbuild.fetch.models import Pins, RemoteModel, fetch_model, file_name
 from epbuild.onnxfile.headers import read_header
 from epbuild.recipe.address import parse_address
@@ -50,11 +49,6 @@ def server() -> Iterator[FileServer]:
 @pytest.fixture
 def store(tmp_path: Path) -> BlobStore:
     return BlobStore(tmp_path / "cache")
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
 
 
 def fetched(

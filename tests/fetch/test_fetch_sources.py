@@ -19,7 +19,6 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EpbuildError
 from epbuild.core.http import Unreachable
-from epbuild.fetch import download
 from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.objects import ObjectSource
@@ -40,11 +39,6 @@ def server() -> Iterator[FileServer]:
 @pytest.fixture
 def store(tmp_path: Path) -> BlobStore:
     return BlobStore(tmp_path / "cache")
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
 
 
 def fetched(text: str, store: BlobStore, sha256: str | None = DIGEST) -> Blob:

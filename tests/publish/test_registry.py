@@ -15,8 +15,6 @@ from stand_in_registry import Answer, Registry, Server, Trouble, digest, said, s
 
 from epbuild.archive.artifact import Artifact, Write
 from epbuild.core.errors import HttpCancelled
-from epbuild.core.http import HttpClient
-from epbuild.publish.registry import client as registry_module
 
 
 @pytest.fixture(autouse=True)
@@ -149,12 +147,17 @@ class TestWhatMayPass:
         assert "the connection was cut" in text
         assert registry.manifests == {}
 
-    def test_a_registry_says_how_long_to_wait(self, registry: Registry, pusher: Pusher, monkeypatch: pytest.MonkeyPatch) -> None:
-        pauses: list[float] = []
-        monkeypatch.setattr(HttpClient, "pause", lambda _, seconds: pauses.append(seconds))
+    def test_a_registry_says_how_long_to_wait(self, registry: Registry, pusher: Pusher) -> None:
+        pauses: list[float | None] = []
+
+        class Hurry(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                pauses.append(timeout)
+                return self.is_set()
+
         troubles: list[Answer] = [(429, {"Retry-After": after}, b"") for after in ("7", "86400", "Wed, 21 Oct 2026 07:28:00 GMT")]
         registry.troubles = [Trouble("POST", "/uploads/", answer) for answer in troubles]
-        pusher(registry)
+        pusher(registry, cancelled=Hurry())
         assert pauses == [7.0, 30.0, 0.0]
 
 
@@ -256,16 +259,13 @@ class TestWhatEndsAPush:
         assert taken == []
         assert registry.manifests == {}
 
-    def test_a_cancellation_while_it_waits_to_try_again(
-        self, registry: Registry, pusher: Pusher, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(registry_module, "PAUSES_SECONDS", (3600.0,))
+    def test_a_cancellation_while_it_waits_to_try_again(self, registry: Registry, pusher: Pusher) -> None:
         cancelled = threading.Event()
         registry.troubles = [Trouble("HEAD", "/blobs/", (503, {}, b""))]
         timer = threading.Timer(0.1, cancelled.set)
         timer.start()
         with pytest.raises(HttpCancelled):
-            pusher(registry, cancelled=cancelled)
+            pusher(registry, cancelled=cancelled, pauses=(3600.0,))
         timer.join()
 
     def test_a_cancellation_while_the_registry_keeps_silent(self, pusher: Pusher) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -13,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from epbuild.publish.registry import helpers
 from epbuild.publish.registry.credentials import UnusableCredentials, credentials_for, docker_config
 
 HOST = "registry.example:5000"
@@ -231,7 +231,8 @@ def test_a_helper_that_hangs_is_given_up(docker: Path, helper: Install, monkeypa
     asked = helper("desktop", KEPT)
     script = asked.with_name("desktop.py")
     script.write_text(f"import sys, time\nprint({PASSWORD!r}, flush=True)\ntime.sleep(600)\n", encoding="utf-8")
-    monkeypatch.setattr(helpers, "_TIMEOUT_SECONDS", 0.5)
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *given, timeout, **options: run(*given, timeout=timeout / 120, **options))
     write(docker, {"credsStore": "desktop"})
     with pytest.raises(UnusableCredentials, match="did not answer within") as caught:
         found()

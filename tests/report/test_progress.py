@@ -14,7 +14,6 @@ from heard import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Termi
 
 from epbuild.commands.events import ComparisonStarted, Fetched, Fetching
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
-from epbuild.report import progress
 from epbuild.report.progress import LiveRows, PlainLines, summary
 from epbuild.report.reporter import reporter
 
@@ -168,10 +167,9 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
 def test_what_an_ep_says_beside_its_progress_is_not_shown(monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO]) -> None:
-    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.01)
     stdout = Watched() if kind is io.StringIO else kind()
     monkeypatch.setattr(sys, "stdout", stdout)
-    with reporter(json=False) as listener:
+    with PlainLines(0.01) if kind is io.StringIO else LiveRows() as listener:
         listener.report(StepStarted(COMPILE, "compiling"))
         listener.report(StepOutput(COMPILE, "Unable to get producer node", status=False))
         assert not isinstance(stdout, Watched) or stdout.alive.wait(10)
@@ -224,10 +222,9 @@ class Watched(io.StringIO):
 
 
 def test_a_log_shows_signs_of_life_of_what_takes_long_with_the_eps_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.01)
     stdout = Watched()
     monkeypatch.setattr(sys, "stdout", stdout)
-    with PlainLines() as listener:
+    with PlainLines(0.01) as listener:
         listener.report(StepStarted(COMPILE, "compiling"))
         listener.report(StepOutput(COMPILE, "graph 3 of 7"))
         assert stdout.alive.wait(10)
@@ -242,10 +239,9 @@ def test_a_log_shows_signs_of_life_of_what_takes_long_with_the_eps_last_words(mo
 def test_a_log_shows_how_much_of_a_model_has_arrived_until_it_is_here(
     monkeypatch: pytest.MonkeyPatch, total: int | None, words: str
 ) -> None:
-    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.01)
     stdout = Watched()
     monkeypatch.setattr(sys, "stdout", stdout)
-    with PlainLines() as listener:
+    with PlainLines(0.01) as listener:
         listener.report(Fetching("x", ADDRESS, 400_000, total))
         assert stdout.alive.wait(10)
         listener.report(Fetched("x"))
@@ -266,10 +262,9 @@ def test_a_terminal_shows_how_much_of_a_model_has_arrived(monkeypatch: pytest.Mo
 def test_a_reader_that_goes_away_causes_no_traceback_between_events(monkeypatch: pytest.MonkeyPatch) -> None:
     raised: list[object] = []
     monkeypatch.setattr(threading, "excepthook", raised.append)
-    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.01)
     stdout = Watched(broken=True)
     monkeypatch.setattr(sys, "stdout", stdout)
-    with PlainLines() as listener:
+    with PlainLines(0.01) as listener:
         listener.report(StepStarted(COMPILE, "compiling"))
         assert stdout.alive.wait(10)
     assert raised == []

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import urllib3
 
-from epbuild.core.http import HttpClient
+from epbuild.core.http import HttpClient, Timeouts
 from epbuild.recipe.address import WebAddress
 
 
@@ -126,6 +126,7 @@ def serving() -> Iterator[FileServer]:
         httpd.server_close()
 
 
-def client_without_tls() -> HttpClient:
+def client_without_tls(*pauses: float) -> HttpClient:
     """The client of the program, but for TLS and proxies: what it takes for https reaches the server of these tests."""
-    return HttpClient(connect=lambda _, host, port: urllib3.HTTPConnectionPool(host, port))
+    timeouts = Timeouts(pauses=pauses or (0.0, 0.0, 0.0))
+    return HttpClient(connect=lambda _, host, port: urllib3.HTTPConnectionPool(host, port), timeouts=timeouts)

@@ -13,7 +13,7 @@ from stand_in_registry import Registry, Server, digest
 from epbuild.archive.artifact import Artifact, Write
 from epbuild.archive.oci import Image, image
 from epbuild.core.errors import EnvironmentFailure, StepId
-from epbuild.publish.registry import client as registry_module
+from epbuild.core.http import Timeouts
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.recipe.image_reference import parse_image_reference
 
@@ -53,8 +53,8 @@ class Pusher:
     def __call__(self, server: Server, *, host: str = "", tag: str = "1.0", **options: Any) -> Pushed:
         self.told.clear()
         reference = parse_image_reference(f"{host or '127.0.0.1'}:{server.port}/team/models:{tag}")
-        give = options.pop("pour", pour)
-        return push(self.image, reference, give, self, step=STEP, **options)
+        give, timeouts = options.pop("pour", pour), Timeouts(pauses=options.pop("pauses", (0.0, 0.0, 0.0)))
+        return push(self.image, reference, give, self, step=STEP, timeouts=timeouts, **options)
 
     def sent(self, done: int, total: int) -> None:
         self.told.append((done, total))
@@ -79,8 +79,7 @@ def holds_all(registry: Registry, pusher: Pusher, tag: str = "1.0") -> bool:
 
 
 def as_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Make the user one who has signed in nowhere and has no proxy, and does not like to wait."""
+    """Make the user one who has signed in nowhere and has no proxy."""
     for name in ("EPBUILD_REGISTRY_USER", "EPBUILD_REGISTRY_PASSWORD", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    monkeypatch.setattr(registry_module, "PAUSES_SECONDS", (0.0, 0.0, 0.0))

@@ -18,12 +18,9 @@ from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.oci import Document, Image
 from epbuild.archive.oci_layout import MANIFEST_TYPE
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.core.http import Answer, Body, HttpClient, Unreachable, origin
+from epbuild.core.http import Answer, Body, HttpClient, Timeouts, Unreachable, origin
 from epbuild.publish.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
-
-PAUSES_SECONDS = (0.5, 2.0, 5.0)
-"""How long to wait before each new try."""
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _CREATED = frozenset({200, 201, 204})
@@ -64,15 +61,15 @@ def push(
     *,
     step: StepId | None = None,
     cancelled: threading.Event | None = None,
+    timeouts: Timeouts | None = None,
 ) -> Pushed:
     """Bring an image's blobs, then its manifest, and then its tag into the registry. The tag only moves once all is there.
 
     Raises EnvironmentFailure where the registry cannot be reached or refuses (EPB426), and where it does not let this user push
     (EPB427); HttpCancelled when `cancelled` is set; and what `copy` raises.
     """
-    client = HttpClient(
-        local=_LOCAL if reference.is_local else (), upgrades=True, check="Check the reference.", cancelled=cancelled
-    )
+    local = _LOCAL if reference.is_local else ()
+    client = HttpClient(local=local, upgrades=True, check="Check the reference.", cancelled=cancelled, timeouts=timeouts)
     try:
         return _Push(image, reference, copy, progress, step, client).run()
     finally:
@@ -158,7 +155,7 @@ class _Push:
 
     def _persistently(self, action: Callable[[], _T]) -> _T:
         """Do `action` again, after a while, where what goes wrong may pass."""
-        pauses = iter(PAUSES_SECONDS)
+        pauses = iter(self.client.timeouts.pauses)
         while True:
             try:
                 return action()
