@@ -80,7 +80,7 @@ class Option:
 
     def known_in(self, version: str) -> bool:
         """Whether a release knows this option, as far as the catalog knows; True for a version that cannot be read."""
-        asked, first, last = _release(version), _release(self.since or ""), _release(self.until or "")
+        asked, first, last = release_numbers(version), release_numbers(self.since or ""), release_numbers(self.until or "")
         if not asked:
             return True
         from_first = asked + (0,) * (len(first) - len(asked)) >= first  # 1.24 is 1.24.0
@@ -99,6 +99,7 @@ def read_options(table: Mapping[str, Any], origin: str) -> dict[str, Option]:
 
 
 @cache
-def _release(version: str) -> tuple[int, ...]:
+def release_numbers(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with; none of one that cannot be read. For `packaging` every plan would have to import it."""
     match = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -121,6 +121,14 @@ def may_pass(status: int) -> bool:
     return status >= 500 or status in _MAY_PASS
 
 
+def asked_pause(headers: Mapping[str, str]) -> float:
+    """The seconds to wait that a server asks for in `Retry-After`; 0 where it asks for none, or for neither a number nor a date."""
+    try:
+        return urllib3.Retry().parse_retry_after(headers.get("Retry-After", "0"))
+    except (HTTPError, ValueError, OverflowError):
+        return 0.0
+
+
 class HttpClient:
     """The connections of one transfer. `local` are names of this machine, which alone may be spoken to without TLS.
 

@@ -11,7 +11,7 @@ from pathlib import Path, PureWindowsPath
 from epbuild.catalog.catalog import Catalog, find_session_key
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, normalize, plain_text, refusals
-from epbuild.catalog.options import Option
+from epbuild.catalog.options import Option, release_numbers
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import user_path
 from epbuild.plan.possible import compile_problems
@@ -217,8 +217,8 @@ class _Release:
 
     def is_before(self, release: str) -> bool:
         """Whether it is an older one, as far as the numbers of both can be read."""
-        numbers = re.match(r"(\d+)\.(\d+)", self.version)
-        return numbers is not None and tuple(map(int, numbers.groups())) < tuple(map(int, release.split(".")))
+        numbers = release_numbers(self.version)[:2]
+        return len(numbers) == 2 and numbers < release_numbers(release)
 
 
 def _pinned(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release | None:

@@ -6,14 +6,12 @@ GET, HEAD and PUT of `ac/KEY` and `cas/DIGEST`.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
 
 import urllib3
 
-from epbuild.core.http import Body, Connect, HttpClient, Timeouts, Unreachable, may_pass
+from epbuild.core.http import Body, Connect, HttpClient, Timeouts, Unreachable, asked_pause, may_pass
 from epbuild.core.http import Write as SendPiece
 from epbuild.remote.transport import Content, Download, Patience, RemoteError, Space, Trouble
 
@@ -150,15 +148,5 @@ def _refusal(status: int, reason: str, headers: Mapping[str, str]) -> RemoteErro
     if status in _REFUSED:
         return RemoteError(message, _ACCESS, "refused")
     if may_pass(status):
-        return RemoteError(message, "Try it again later.", "passing", pause=_asked_pause(headers.get("Retry-After", "")))
+        return RemoteError(message, "Try it again later.", "passing", pause=asked_pause(headers))
     return RemoteError(message, "Check the address: what answers there may be another program.", "object")
-
-
-def _asked_pause(text: str) -> float:
-    """The seconds that a Retry-After header asks for: a number, or a date."""
-    if text.isdecimal():
-        return float(text[:9])
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError, OverflowError):
-        return 0.0

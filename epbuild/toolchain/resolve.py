@@ -16,7 +16,7 @@ from epbuild.core.errors import Problem, ToolchainError
 from epbuild.core.installer import is_network, reported, run_uv
 from epbuild.core.units import counted
 from epbuild.recipe.model import ToolchainSpec
-from epbuild.recipe.requirement import plain_name
+from epbuild.recipe.requirement import is_same_version, plain_name
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import probe
 from epbuild.toolchain.lock_facts import LockedEnvironment, Package
@@ -118,7 +118,7 @@ def deviations(environment: Environment, platform: str, locked: LockedEnvironmen
             found.append(f"it has no {name} {wanted[name]}")
         elif name not in wanted:
             found.append(f"it has {name} {held[name]}, which is not locked")
-        elif _comparable(held[name]) != _comparable(wanted[name]):
+        elif not is_same_version(held[name], wanted[name]):
             found.append(f"its {name} is {held[name]} instead of {wanted[name]}")
     rewritten = [] if locked.is_installed else environment.rewritten()
     if rewritten:
@@ -160,9 +160,3 @@ def _unresolved(toolchain: ToolchainSpec, platform: str, stderr: str) -> Toolcha
     hint = "Check the network." if is_network(text) else "Check the packages, and whether there are any for that platform."
     message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv reported: {quote}"
     return ToolchainError(Problem("EPB309", message, toolchain.where, hint))
-
-
-def _comparable(version: str) -> str:
-    """The spelling of a version that equal ones have in common, near enough for what one installer wrote and another wrote down."""
-    release = re.sub(r"(?<![0-9a-z])0+(?=[0-9])", "", version.lower().removeprefix("v"))
-    return re.sub(r"(?:\.0)+(?=$|[^0-9.])", "", re.sub(r"[-_]", ".", release))

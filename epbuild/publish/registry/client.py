@@ -18,7 +18,7 @@ from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.oci import Document, Image
 from epbuild.archive.oci_layout import MANIFEST_TYPE
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.core.http import Answer, Body, HttpClient, Timeouts, Unreachable, origin
+from epbuild.core.http import Answer, Body, HttpClient, Timeouts, Unreachable, asked_pause, origin
 from epbuild.publish.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
 
@@ -251,8 +251,7 @@ class _Push:
 def _whole(answer: Answer) -> Answer:
     """The answer, if the server was able to give one. Raises Unreachable."""
     if answer.may_pass:
-        asked = answer.headers.get("Retry-After", "")
-        pause = min(float(asked), _LONGEST_PAUSE_SECONDS) if asked.isdecimal() else 0.0
+        pause = min(asked_pause(answer.headers), _LONGEST_PAUSE_SECONDS)
         raise Unreachable(f"it answers {_summary(answer)}", "Run again later.", may_pass=True, pause=pause)
     return answer
 
