@@ -1,0 +1,137 @@
+"""The workflows of docs/ci, line by line, with the real compiler: jobs that share nothing but a remote cache publish it all together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from cache_server import serving_cache
+from projects import Project, copy_of_quickstart
+from workflow_runs import ROOT, Ci, Ran
+
+from epbuild.remote.keys import SigningKey
+
+OURS = SigningKey.generate()
+GITHUB, GITLAB = ROOT / "docs" / "ci" / "github.yml", ROOT / "docs" / "ci" / "gitlab-ci.yml"
+BUILT = " built "
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The quickstart with a lock, and the files that a build of it makes."""
+    folder = tmp_path_factory.mktemp("ci")
+    project = copy_of_quickstart(folder / "quickstart", folder / "cache")
+    done = project.epbuild("lock")
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+def checkout(locked: Project, folder: Path, remote: str) -> Project:
+    copy = copy_of_quickstart(folder, folder.parent / "unused")
+    (folder / "epbuild.lock").write_bytes((locked.folder / "epbuild.lock").read_bytes())
+    copy.edit("epbuild: 1\n", f"epbuild: 1\ncache: {{remote: '{remote}', trust: ['{OURS.public}']}}\n")
+    return copy
+
+
+def published(run: Ran) -> list[str]:
+    dist = run.folder / "project" / "dist"
+    return sorted(path.relative_to(dist).as_posix() for path in dist.rglob("*") if path.is_file())
+
+
+def succeeded(runs: Iterable[Ran]) -> bool:
+    for run in runs:
+        assert run.result == "success", run.log
+    return True
+
+
+def stored(remote: Path) -> dict[str, bytes]:
+    return {path.relative_to(remote).as_posix(): path.read_bytes() for path in remote.rglob("*") if path.is_file()}
+
+
+def test_github_plans_compiles_in_a_matrix_and_publishes_what_the_jobs_have_made(locked: Project, tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    project = checkout(locked, tmp_path / "checkout", str(remote))
+    ci = Ci(project.folder, tmp_path, {"SIGNING_KEY_OF_TEST": OURS.text})
+
+    first = ci.github(GITHUB, ref_protected=True)
+    assert succeeded(run for runs in first.values() for run in runs)
+    [plan] = first["plan"]
+    jobs = json.loads(plan.outputs["matrix"])["include"]
+    assert len(jobs) == len(first["compile"]) == 4
+    assert all(BUILT in run.log and published(run) == [] for run in first["compile"])
+    [last] = first["publish"]
+    assert BUILT not in last.log
+    assert "4 of 4 found" in last.log
+    assert len([name for name in published(last) if name.endswith("_ctx.onnx")]) == 6
+    assert "### epbuild run: `quickstart`" in last.summary
+    before = stored(remote)
+    assert before
+
+    again = ci.github(GITHUB, ref_protected=True)
+    assert again["plan"][0].outputs["matrix"] == '{"include": []}'
+    assert [run.result for runs in again.values() for run in runs] == ["success", "skipped", "success"]
+    assert published(again["publish"][0]) == published(last)
+
+    (project.folder / "models" / "classifier" / "classifier.onnx").write_bytes(
+        (project.folder / "models" / "classifier" / "classifier.onnx").read_bytes() + b"\x72\x00"
+    )
+    fork = ci.github(GITHUB, ref_protected=False)
+    assert [run.result for runs in fork.values() for run in runs] == ["success", "skipped", "success"], fork["publish"][0].log
+    jobs = json.loads(fork["plan"][0].outputs["matrix"])["include"]
+    assert sorted(step for job in jobs for step in job["steps"].split("\n")) == [
+        f"compile:classifier/snapdragon-{soc}/classifier" for soc in ("SC8380XP", "SM8750")
+    ]
+    assert all(job["seconds"] != 1.0 for job in jobs), "what it took in the first run is kept"
+    assert fork["publish"][0].log.count(BUILT) == 2
+    assert stored(remote) == before, "what nobody has looked at writes nothing"
+
+
+def test_gitlab_compiles_in_equal_jobs_and_publishes_what_they_have_made(locked: Project, tmp_path: Path) -> None:
+    with serving_cache() as server:
+        project = checkout(locked, tmp_path / "checkout", server.address)
+        ci = Ci(project.folder, tmp_path, {})
+
+        def installed(line: str) -> str:
+            """The environment of this test in place of one that is made in each job."""
+            return {
+                "python -m venv .venv": f"mkdir -p .venv/bin; ln -s {Path(sys.executable).with_name('epbuild')} .venv/bin/"
+            }.get(line, ": " if "pip install" in line else line)
+
+        done = ci.gitlab(GITLAB, installed, CI_COMMIT_REF_PROTECTED="true", EPBUILD_SIGNING_KEY=OURS.text)
+        assert succeeded(run for runs in done.values() for run in runs)
+        assert [BUILT in run.log for run in done["compile"]] == [True] * 4
+        [last] = done["publish"]
+        assert BUILT not in last.log
+        assert len([name for name in published(last) if name.endswith("_ctx.onnx")]) == 6
+        assert "4 of 4 found" in (last.folder / "project" / "epbuild-summary.md").read_text(encoding="utf-8")
+        server.requests.clear()
+        fork = ci.gitlab(GITLAB, installed, CI_COMMIT_REF_PROTECTED="false", CI_PIPELINE_SOURCE="merge_request_event")
+        assert list(fork) == ["publish"]
+        assert succeeded(fork["publish"])
+        assert server.count("PUT", "ac") == 0
+
+
+def test_the_action_refuses_a_command_that_it_does_not_have(tmp_path: Path) -> None:
+    (tmp_path / "checkout").mkdir()
+    workflow = tmp_path / "w.yml"
+    workflow.write_text(
+        "jobs: {x: {steps: [{uses: epbuild/epbuild@v0, with: {command: lock, package: typing-extensions}}]}}", encoding="utf-8"
+    )
+    [run] = Ci(tmp_path / "checkout", tmp_path, {}).github(workflow)["x"]
+    assert run.result == "failure"
+    assert "::error::the input 'command' is run, plan or setup, and not 'lock'" in run.log
+
+
+@pytest.mark.parametrize(
+    ("schema", "file"),
+    [("github-workflows", GITHUB), ("gitlab-ci", GITLAB), ("github-actions", ROOT / "action.yml")],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_a_file_is_what_its_schema_allows(schema: str, file: Path) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
