@@ -6,7 +6,6 @@ Such a file names the address of each file, which epbuild's own lock does not: i
 from __future__ import annotations
 
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -51,13 +50,15 @@ def pylock_text(toolchain: LockedToolchain) -> str | None:
 
 def origins_of(document: Mapping[str, Any], folder: Path) -> dict[str, FileOrigin]:
     """Where each file of a `pylock.toml` in `folder` comes from, by its SHA-256."""
-    files = (file for package in document.get("packages", ()) for file in [*package.get("wheels", ()), package.get("sdist", {})])
+    # Not by `packaging.pylock`, which refuses a file without a digest: uv lists such, and what has none is reported with its name.
+    packages = document.get("packages", ())
+    files = [(file, True) for package in packages for file in package.get("wheels", ())]
+    files += [(package["sdist"], False) for package in packages if "sdist" in package]
     return {
         str(file["hashes"]["sha256"]): FileOrigin(
-            ("url", str(file["url"])) if "url" in file else ("path", os.path.normpath(folder / file["path"])),
-            is_wheel=re.search(r"\.whl(?:$|[?#])", str(file.get("name") or file.get("url") or file["path"])) is not None,
+            ("url", str(file["url"])) if "url" in file else ("path", os.path.normpath(folder / file["path"])), is_wheel
         )
-        for file in files
+        for file, is_wheel in files
         if "sha256" in file.get("hashes", {})
     }
 

@@ -16,3 +16,4 @@ def test_a_plan_imports_neither_the_compiler_nor_the_publisher(tmp_path: Path) -
     found = imported_by(tmp_path, "plan")
     assert "epbuild.survey.status" in found
     assert [name for name in sorted(found) if name.startswith(("epbuild.compile", "epbuild.publish"))] == []
+    assert "packaging" not in found, "it takes longer than reading the recipe"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import Environment, Toolchains
-from epbuild.toolchain.provision import LOCKED, Requirements, provisioned
+from epbuild.toolchain.provision import LOCKED, Requirements, provisioned, running_python
 
 _NAME = "verify"
 _RUNTIME = "onnxruntime"
@@ -124,6 +123,5 @@ def _made_of(packages: Sequence[str], python: str | None, where: Position) -> To
 
 def _version(document: Mapping[str, Any]) -> str | None:
     """The Python of a manifest as a recipe would ask for it; None for the one that epbuild runs on."""
-    running = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
     python = str(document["python"])
-    return None if python == running else python.rpartition("-")[2]
+    return None if python == running_python() else python.rpartition("-")[2]
