@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from epbuild.cli import arguments
+from epbuild.cli import arguments, remote_options
 from epbuild.cli.usage import UsageError
 from epbuild.commands.planning import Request
 from epbuild.commands.run import cover
@@ -32,6 +32,9 @@ def coverage(
     jobs: arguments.Jobs = None,
     retry: arguments.Retry = False,
     locked: arguments.Locked = False,
+    remote_cache: remote_options.RemoteCacheReading = "read",
+    offline: remote_options.Offline = False,
+    insecure: remote_options.Insecure = False,
     settings: arguments.Settings,
     markdown: Annotated[bool, arguments.option("--markdown", help="Print a table for a page or a comment.")] = False,
     json: arguments.Json = False,
@@ -44,7 +47,8 @@ def coverage(
         raise UsageError("--markdown and --json exclude each other")
     file, steps, places = arguments.named(names, recipe)
     count = jobs or os.cpu_count() or 1
-    request = Request(file, steps, count, settings=tuple(settings), locked=locked, retry=retry, places=places)
+    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
+    request = Request(file, steps, count, settings=tuple(settings), locked=locked, retry=retry, places=places, remote=remote)
     found = CoverageList()
     with coverage_reporter(found) as progress:
         cover(request, progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epbuild.cli import arguments
+from epbuild.cli import arguments, remote_options
 from epbuild.commands.explain import explain as explained
 from epbuild.commands.planning import Request
 from epbuild.report.documents import print_json
@@ -16,6 +16,9 @@ def explain(
     names: arguments.NeededNames,
     *,
     recipe: arguments.RecipeOption = None,
+    remote_cache: remote_options.RemoteCacheReading = "read",
+    offline: remote_options.Offline = False,
+    insecure: remote_options.Insecure = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -24,7 +27,8 @@ def explain(
     Builds nothing and provisions nothing.
     """
     file, steps, places = arguments.named(names, recipe)
-    found = explained(Request(file, settings=tuple(settings), places=places), arguments.needed(steps, file))
+    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
+    found = explained(Request(file, settings=tuple(settings), places=places, remote=remote), arguments.needed(steps, file))
     if json:
         print_json(explanation_document(str(file), found))
     else:

@@ -8,7 +8,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
 from epbuild.commands.log import logged_steps, read_log
-from epbuild.commands.planning import Request, read_plan, workspace_of
+from epbuild.commands.planning import RemoteChoice, Request, read_plan, remote_of, workspace_of
 from epbuild.report.terminal import print_line
 
 app = arguments.application()
@@ -23,10 +23,11 @@ def log(names: arguments.NamesOfOne, recipe: arguments.RecipeOption = None) -> i
     file, steps, _ = arguments.named(names, recipe)
     if len(steps) > 1:
         raise UsageError(f"name one step, not {len(steps)}: {', '.join(steps)}")
-    _, plan = read_plan(Request(file))
+    request = Request(file, remote=RemoteChoice())
+    found, plan = read_plan(request)
     with Workspace.open(workspace_of(file), create=False) as workspace:
         if steps:
-            for text in read_log(plan, steps[0], workspace, file):
+            for text in read_log(plan, steps[0], workspace, file, remote_of(request, found)):
                 sys.stdout.write(text)
         else:
             for name in logged_steps(plan, workspace, file):

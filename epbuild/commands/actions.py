@@ -238,16 +238,17 @@ class Actions:
             self._results[action.id] = result
             self._check(action, result)  # what fails anyway is not finished
 
+            finished = False
             for more in maker.finish(action, result, _Workplace(self, subject)):
-                result = more
+                result, finished = more, True
                 # At once, since it may have taken as long as the action itself.
                 self._put(key, document, result)
         self._check(action, result)
         seconds = time.monotonic() - begin
         self._memory.record_steps([step_record(action.id, key, document, to_json(result))])
+        if self._shared is not None and (origin is None or finished) and self._surveyor.result(action, key) is not None:
+            self._shared.add(key, _record(document, result), more=finished)
         if outcome == "built":
-            if self._shared is not None:
-                self._shared.add(key, _record(document, result))
             measured = Measurement(seconds, result.measured.peak_memory)
             self._workspace.record_measurement(subject_of(action.id, self._memory), measured)
         self._made[action.id] = Made(action, key, document, result, needed)

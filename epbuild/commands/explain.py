@@ -39,6 +39,8 @@ class Explanation:
     reasons: tuple[str, ...]
     changes: tuple[Change, ...]
     causes: tuple[Explanation, ...] = ()
+    remote: bool = False
+    """Whether its result is in the remote cache, and not here."""
 
 
 def explain(request: Request, steps: Sequence[str]) -> list[Explanation]:
@@ -92,6 +94,7 @@ class _Explainer:
             reasons=status.reasons,
             changes=tuple(changes(document, status.document)) if document and status.document else (),
             causes=tuple(self._causes(step, status)),
+            remote=status.remote,
         )
 
     def _causes(self, step: Step, status: ActionStatus) -> Iterator[Explanation]:

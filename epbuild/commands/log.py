@@ -12,8 +12,11 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.logs import log_file
 from epbuild.cache.memory import Configuration, StepRecord
 from epbuild.cache.workspace import Workspace
+from epbuild.commands.shared_results import remote_cache
+from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem
 from epbuild.plan.steps import Plan
+from epbuild.remote.settings import RemoteSettings
 
 _CHUNK = 1 << 16
 
@@ -24,8 +27,11 @@ def logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
     return [step.id for step in plan.steps if step.kind != "emit" and has_log(step.action)]
 
 
-def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path) -> Iterator[str]:
-    """The log of a step's last compile, piece by piece. Raises BuildError when there is none, StoreError when the store lost it."""
+def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings: RemoteSettings | None = None) -> Iterator[str]:
+    """The log of a step's last compile, piece by piece; that of another machine's compile comes from the remote cache of `settings`.
+
+    Raises BuildError when there is none, StoreError when the store lost it.
+    """
     action = next((found.action for found in plan.steps if found.id == step), step)
     path = log_file(workspace.directory, action, recipe.name)
     if path.is_file():
@@ -33,7 +39,23 @@ def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path) -> Itera
     record = _record(workspace, recipe, action)
     if record is None or "log" not in record.result:
         raise BuildError(Problem("EPB430", f"there is no log of {step}", None, "`epbuild log` lists the steps that have one."))
-    return iter([BlobStore(cache_directory()).read_bytes(record.result["log"]["digest"]).decode("utf-8", "replace")])
+    store, log = BlobStore(cache_directory()), Blob(record.result["log"]["digest"], record.result["log"]["size"])
+    if settings is not None and not store.has(log.digest, log.size):
+        _fetch(step, log, store, settings)
+    return iter([store.read_bytes(log.digest).decode("utf-8", "replace")])
+
+
+def _fetch(step: str, log: Blob, store: BlobStore, settings: RemoteSettings) -> None:
+    from epbuild.remote.cache import NotFetched
+
+    with remote_cache(settings, lambda problem: None) as cache:
+        if cache is None:
+            return
+        try:
+            cache.fetch(log, store)
+        except NotFetched as error:
+            message = f"the log of {step} cannot be had from the remote cache {cache.name}: {error}"
+            raise BuildError(Problem("EPB430", message, None, "The machine that compiled it has it.")) from error
 
 
 def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:

@@ -77,6 +77,11 @@ class Request:
     """The part of what is asked for that it is about; None: all."""
 
     @property
+    def writes(self) -> bool:
+        """Whether results are written to a remote cache."""
+        return self.remote is not None and self.remote.mode == "write"
+
+    @property
     def is_whole(self) -> bool:
         """Whether it is about all that the recipe asks for."""
         return self.emits and not self.selection

@@ -18,7 +18,7 @@ from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.remote.settings import REMOTE
 from epbuild.survey.kinds import is_stored
-from epbuild.survey.status import Survey, Surveyor
+from epbuild.survey.status import Surveyor
 
 _THREADS = 8
 _POLL_SECONDS = 0.2
@@ -90,7 +90,7 @@ def push_results(
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with surveyed(request, cancelled=stop, warn=warnings.append) as looked:
         remote = _named(looked.remote)
-        here = _results_here(looked.found, looked.surveyor)
+        here = looked.surveyor.stored(looked.found)
         sizes = {ident: sum(blob.size for blob in made.result.artifacts.values()) for ident, made in here.items()}
         done: dict[str, PushOutcome] = {}
 
@@ -160,12 +160,6 @@ def _named(remote: RemoteCache | None) -> RemoteCache:
 def _other_than_of_steps(warnings: Iterable[Problem]) -> list[Problem]:
     """The last of each kind of warning that the answer does not have itself."""
     return list({problem.code: problem for problem in warnings if problem.code != "EPB522"}.values())
-
-
-def _results_here(found: Survey, surveyor: Surveyor) -> dict[str, Made]:
-    """The results that the store has, and that are as the recipe wants them."""
-    made = {ident: status.made for ident, status in found.actions.items() if status.made is not None}
-    return {ident: item for ident, item in made.items() if surveyor.result(item.action, item.key) is not None}
 
 
 def _pushed(made: Made, remote: RemoteCache, surveyor: Surveyor, *, replace: bool) -> PushOutcome:

@@ -120,6 +120,8 @@ def run(
         total = len(plan.steps) + len(found.rest)
         progress.report(RunStarted(recipe.name, total, steps, actions.expect(request.jobs), request.keep_going))
         actions.take_over()
+        if request.writes:
+            shared.offer([made.key for made in surveyor.stored(found).values()], surveyor.records)
         # Held as long as there is work, so that nobody removes the workspace meanwhile.
         with workspace.staging("run") if todo else nullcontext():
             _drive(actions, found, request)

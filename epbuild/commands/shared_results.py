@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
+from epbuild.cache.records import ActionRecords
 from epbuild.commands.events import RemoteCacheUsed, ResultsShared
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.units import counted
@@ -67,6 +68,7 @@ class SharedResults:
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._writing: list[Future[object]] = []
+        self._offer: Future[None] | None = None
         self._warned = False
         self.results: RemoteResults | None = None
         """What there is to read."""
@@ -88,16 +90,24 @@ class SharedResults:
                         self._cancelled.set()  # the build ends before its time
                     self._pool.shutdown(cancel_futures=True)
 
-    def add(self, key: str, record: Mapping[str, Any]) -> None:
-        """Write a result to the remote cache, if this build does, while it goes on."""
+    def add(self, key: str, record: Mapping[str, Any], *, more: bool = False) -> None:
+        """Write a result to the remote cache, if this build does, while it goes on; `more`: also in place of one that has less in it."""
         if self._pool is not None and self._cache is not None:
             with self._lock:
-                self._writing.append(self._pool.submit(self._publish, self._cache, key, record))
+                self._writing.append(self._pool.submit(self._publish, self._cache, key, record, more=more))
+
+    def offer(self, keys: Collection[str], records: ActionRecords) -> None:
+        """Write what the store has of some keys, and the remote cache has not, if this build writes, while it goes on."""
+        if self._pool is not None and self._cache is not None and keys:
+            self._offer = self._pool.submit(self._add_missing, self._cache, keys, records)
 
     def finish(self, actions: int) -> None:
         """Wait for what is being written, and report what came of it all; `actions` is how many results the plan has."""
         if self._cache is None:
             return
+        if self._offer is not None:
+            with suppress(Cancelled):
+                self._offer.result()
         lost = 0
         for number, future in enumerate(self._writing):
             if not future.done():
@@ -118,12 +128,22 @@ class SharedResults:
             counts = (found.asked, found.found, found.unusable, found.received_bytes, found.published, found.sent_bytes)
             self._progress.report(RemoteCacheUsed(self._cache.name, *counts, found.seconds))
 
-    def _publish(self, cache: RemoteCache, key: str, record: Mapping[str, Any]) -> Published | None:
+    def _add_missing(self, cache: RemoteCache, keys: Collection[str], records: ActionRecords) -> None:
+        from epbuild.plan.remote_record import COMPILE
+        from epbuild.remote.cache import Miss
+        from epbuild.remote.envelope import Unusable
+
+        for key, found in cache.look_up_all(COMPILE, keys).items():
+            is_missing = found == Miss() or isinstance(found, Unusable)
+            if is_missing and (record := records.get(key)) is not None:
+                self.add(key, record)
+
+    def _publish(self, cache: RemoteCache, key: str, record: Mapping[str, Any], *, more: bool) -> Published | None:
         from epbuild.plan.remote_record import COMPILE
 
         try:
             replace = self.results is not None and key in self.results.broken
-            return cache.publish(COMPILE, key, record, self._store, replace=replace)
+            return cache.publish(COMPILE, key, record, self._store, replace=replace, more=more)
         except (StoreError, Cancelled):
             return None
 

@@ -158,13 +158,20 @@ class RemoteCache:
             raise LostBlob(_GONE if found is None else _DAMAGED)
 
     def publish(
-        self, kind: RecordKind, key: str, record: Mapping[str, Any], store: BlobStore, *, replace: bool = False
+        self,
+        kind: RecordKind,
+        key: str,
+        record: Mapping[str, Any],
+        store: BlobStore,
+        *,
+        replace: bool = False,
+        more: bool = False,
     ) -> Published | None:
         """Publish a result whose blobs are in the store: those that are missing there first, its record last.
 
-        A record that may be used stays as it is, unless blobs of it were found to be lost; `replace`: it does not, and all blobs are
-        written again. A log that the store has not is left out. Returns how the result came to be there; None where it is not, or that is
-        not known. Raises StoreError where the store cannot be read, and Cancelled.
+        A record that may be used stays as it is, unless blobs of it were found to be lost; `more`: unless this one has more in it;
+        `replace`: it does not, and all blobs are written again. A log that the store has not is left out. Returns how the result came to
+        be there; None where it is not, or that is not known. Raises StoreError where the store cannot be read, and Cancelled.
         """
         if self._signer is None:
             return None
@@ -172,7 +179,7 @@ class RemoteCache:
         if there == Miss(answered=False):  # what cannot be read is not written over
             return None
         bad = self._bad.intersection(blob.digest for blob in there.blobs) if isinstance(there, RemoteRecord) else set[str]()
-        if isinstance(there, RemoteRecord) and not bad and not replace:
+        if isinstance(there, RemoteRecord) and not bad and not replace and (not more or there.record == record):
             return "there"
         log = kind.log(record)
         if log is not None and not store.has(log.digest, log.size):  # a result that came from elsewhere
@@ -183,7 +190,7 @@ class RemoteCache:
             data = seal(kind, key, record, self._signer)
             for blob in blobs:
                 self._writing.ask(partial(self._put_blob, blob, store, anyway=replace))
-            if replace or not is_mended:
+            if replace or more or not is_mended:
                 self._writing.ask(lambda: self._put("ac", key, Content.of(data)))
                 self._tally.sent(len(data))
         except (RemoteError, SwitchedOff, MissingBlob, DamagedBlob, ValueError):  # the last: larger than any reader takes

@@ -19,6 +19,7 @@ from typing import Any
 from epbuild.commands.explain import Explanation
 from epbuild.core.differences import shown
 from epbuild.report.terminal import BOLD, coloured, painted, wrapped
+from epbuild.report.text import REMOTE
 
 FORMAT = 1
 
@@ -41,6 +42,7 @@ def _cause_document(explanation: Explanation) -> dict[str, Any]:
     return {
         "id": explanation.step.id,
         "state": explanation.state,
+        "remote": explanation.remote,
         "reasons": list(explanation.reasons),
         "key": explanation.key,
         "previous_key": explanation.previous_key,
@@ -54,7 +56,7 @@ def _cause_document(explanation: Explanation) -> dict[str, Any]:
 
 
 def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
-    yield f"{margin}{explanation.state}  {explanation.step.id}"
+    yield f"{margin}{explanation.state}{REMOTE if explanation.remote else ''}  {explanation.step.id}"
     inner = f"{margin}  "
     yield from wrapped(_history(explanation), inner, inner)
     if explanation.state != "current" and explanation.step.id != explanation.step.action:
@@ -76,11 +78,12 @@ def _history(explanation: Explanation) -> str:
     emits = explanation.step.kind in ("merge", "emit")
     done = "emitted" if explanation.step.kind == "emit" else "built"
     key = "" if explanation.key is None else shown(explanation.key)
+    place = "the remote cache" if explanation.remote else "the store"
     if explanation.built is None:
         text = f"It was never {done} here"
         if not emits and explanation.state == "new" and key:
             return f"{text}, and the store has no result for its key, {key}."
-        return f"{text}; the store has a result for its key, {key}." if explanation.state == "restorable" else f"{text}."
+        return f"{text}; {place} has a result for its key, {key}." if explanation.state == "restorable" else f"{text}."
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(explanation.built))
     text = f"Last {done} {when}, with the key {shown(explanation.previous_key)}"
     if explanation.state == "current":
@@ -91,4 +94,6 @@ def _history(explanation: Explanation) -> str:
         text += f"; now its key is {key}"
     if explanation.state != "restorable" or explanation.causes:
         return f"{text}."
-    return f"{text}. " + ("The store has what it takes to put its files back." if emits else "The store has a result for that.")
+    return f"{text}. " + (
+        "The store has what it takes to put its files back." if emits else f"{place[0].upper()}{place[1:]} has a result for that."
+    )

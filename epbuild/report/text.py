@@ -13,7 +13,7 @@ from epbuild.survey.status import StepStatus, Survey
 
 _COLOURS = {"current": DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
 _ORPHAN = "orphan"
-_REMOTE = " (remote)"
+REMOTE = " (remote)"
 _MOST_REASONS = 6
 
 
@@ -36,10 +36,10 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
         sys.stdout.write(f"{painted(f'{_ORPHAN:<{width}}', '33', colour)}  {shown_path(orphan.directory)}\n")
         sys.stdout.write(painted(f"{'':<{width}}    the recipe no longer asks for it; a build removes it", DIM, colour) + "\n")
     counts = Counter(map(_state, everything))
-    states = [shown for state in _COLOURS for shown in (state, f"{state}{_REMOTE}") if counts[shown]]
+    states = [shown for state in _COLOURS for shown in (state, f"{state}{REMOTE}") if counts[shown]]
     print_line(f"{len(everything)} steps: " + ", ".join(f"{counts[state]} {state}" for state in states))
 
 
 def _state(status: StepStatus) -> str:
     """The state of a step, and whether its result is in the remote cache only."""
-    return f"{status.state}{_REMOTE if status.remote else ''}"
+    return f"{status.state}{REMOTE if status.remote else ''}"

@@ -29,6 +29,8 @@ class RemoteResults:
         self._store = store
         self._warn = warn
         self._found: dict[str, LookUp] = {}
+        self.refused: dict[str, str] = {}
+        """Why the record of a key is not used."""
         self._unusable = 0
         self._unanswered = 0
         self.broken: set[str] = set()
@@ -42,6 +44,7 @@ class RemoteResults:
             self._found[key] = found
             self._unanswered += found == Miss(answered=False)
             if isinstance(found, Unusable):
+                self.refused[key] = str(found)
                 self._refuse(new[key], str(found))
         records = ((key, self._found[key]) for key in steps)
         return {key: found.record["result"] for key, found in records if isinstance(found, RemoteRecord)}

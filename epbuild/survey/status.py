@@ -189,6 +189,11 @@ class Surveyor:
         whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return result if whole else None
 
+    def stored(self, found: Survey) -> dict[str, Made]:
+        """What the store has of the results of a survey, as far as the recipe wants them as they are."""
+        known = {ident: status.made for ident, status in found.actions.items() if status.made is not None and not status.remote}
+        return {ident: made for ident, made in known.items() if self.result(made.action, made.key) is not None}
+
     def result_here(self, action: Action, key: str) -> ActionResult | None:
         """The result of an action that was built here, even where the store has lost it."""
         here = self.memory.result(key)
@@ -280,6 +285,8 @@ class Surveyor:
         if here is not None:
             return ActionStatus("current" if result else "out of date", () if result else (_LOST,), key, document, made)
         reasons = tuple(differences(keyed.before.key_document, document)) if keyed.before else ()
+        if self.remote is not None and (why := self.remote.refused.get(key)) is not None:
+            reasons = (*reasons, f"its result in the remote cache cannot be used: {why}")
         if made is not None:
             return ActionStatus("restorable", reasons, key, document, made, remote=result is None)
         if (failure := self.failures.of(action.id, key)) is not None:

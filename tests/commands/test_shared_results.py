@@ -24,16 +24,21 @@ from shared_machines import (
     used,
     warnings,
 )
-from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, tamper
+from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
 
-from epbuild.commands.events import RemoteCacheUsed
+from epbuild.cache.workspace import Workspace
+from epbuild.commands.cache import check_cache
+from epbuild.commands.events import ModelCovered, RemoteCacheUsed
+from epbuild.commands.explain import explain
+from epbuild.commands.log import read_log
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import RemoteChoice
-from epbuild.commands.run import run
-from epbuild.core.errors import RecipeError
+from epbuild.commands.planning import RemoteChoice, read_plan, remote_of
+from epbuild.commands.run import cover, run
+from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
+from epbuild.report.cache import NoBar
 from epbuild.report.documents import plan_document
 from epbuild.report.progress import remote_line
 
@@ -78,6 +83,26 @@ def test_what_one_machine_has_compiled_another_need_not(place: Place, machines: 
     assert {outcome for outcome, _ in origins(reader).values()} == {"current"}
     assert not [event for event in reader.events if isinstance(event, RemoteCacheUsed)]
     assert reader.states() == dict.fromkeys(STEPS, "current")
+
+
+def test_the_log_of_anothers_compile_is_fetched_when_it_is_asked_for(place: Place, machines: Machines) -> None:
+    shared_by(machines)
+    reader = machines("reader")
+    reader.build()
+
+    def log() -> str:
+        recipe, plan = read_plan(reader.request)
+        with Workspace.open(reader.folder / ".epbuild") as workspace:
+            return "".join(read_log(plan, CLASSIFIER, workspace, reader.request.recipe, remote_of(reader.request, recipe)))
+
+    count = len(reader.blobs())
+    assert check_cache(reader.cache, NoBar()).damaged == []  # though no log is here
+    assert log() == "compiled classifier\n"
+    assert len(reader.blobs()) == count + 1
+    reader.lose_blobs()
+    evicted(place)
+    with pytest.raises(BuildError, match="gone from the remote cache"):
+        log()
 
 
 def test_what_was_restored_lies_in_the_store_from_then_on(place: Place, machines: Machines) -> None:
@@ -252,3 +277,78 @@ def test_what_must_not_be_done_is_refused_before_anything_is(
             act()
         assert failure.value.exit_code == 2
     assert (sorted(reader.folder.rglob("*")), reader.cache.exists()) == (before, False)
+
+
+def test_what_an_earlier_build_made_without_a_key_is_published_by_a_later_one(place: Place, machines: Machines) -> None:
+    first = machines("first")
+    assert first.build().exit_code == 0
+    assert place.names("ac") == []
+    first.build()  # which leaves a snapshot of what is up to date
+    first.remote = RemoteChoice("write")
+    assert first.build().exit_code == 0
+    assert (first.compiled, used(first).published, len(place.names("ac"))) == ([], 2, 2)
+    first.build()
+    assert (used(first).published, used(first).found) == (0, 2)
+    second = machines("second")
+    second.build()
+    assert (second.compiled, outputs(second)) == ([], outputs(first))
+
+
+def test_what_is_there_and_cannot_be_used_is_put_right_by_who_has_it(place: Place, machines: Machines) -> None:
+    made = shared_by(machines)
+    first = machines("first")
+    first.remote = None
+    first.build()
+    cut(place)
+    first.remote = RemoteChoice("write")
+    first.build()
+    assert (first.compiled, used(first).published) == ([], 2)
+    second = machines("second")
+    second.build()
+    assert (second.compiled, outputs(second), warnings(second)) == ([], made, [])
+
+
+def test_what_is_finished_later_is_published_again(place: Place, machines: Machines) -> None:
+    shared_by(machines)
+    expected = "    expect: {ep_context_nodes: 1, fallback_nodes: 1}\n"
+    measuring = f"{expected[:-2]}, shared_bytes: {{min_ratio: 0.01}}}}\n"
+
+    def machine(name: str) -> Workshop:
+        workshop = machines(name)
+        text = (workshop.folder / "epbuild.yaml").read_text(encoding="utf-8")
+        assert expected in text
+        (workshop.folder / "epbuild.yaml").write_text(text.replace(expected, measuring), encoding="utf-8")
+        return workshop
+
+    finisher = machine("finisher")
+    finisher.remote = RemoteChoice("write")
+    assert finisher.build(SHARE).exit_code == 0
+    assert finisher.compiled == ["prefill", "decode"]  # each alone, to measure what sharing saves
+    reader = machine("reader")
+    assert reader.build(SHARE).exit_code == 0
+    assert reader.compiled == []
+    older = machines("older")
+    assert older.build().exit_code == 0
+    assert older.compiled == []
+
+
+def test_why_a_result_is_not_used_is_explained(place: Place, machines: Machines) -> None:
+    shared_by(machines)
+    reader = machines("reader")
+    [found] = explain(reader.request, [CLASSIFIER])
+    assert (found.state, found.remote) == ("restorable", True)
+    signed_by_another(place)
+    [found] = explain(reader.request, [CLASSIFIER])
+    assert (found.state, found.remote) == ("new", False)
+    why = f"its result in the remote cache cannot be used: it is signed by a key that the recipe does not trust: {THEIRS.public}"
+    assert found.reasons == (why,)
+    assert reader.reasons(CLASSIFIER) == (why,)
+
+
+def test_the_coverage_of_what_others_compiled_takes_no_file(place: Place, machines: Machines) -> None:
+    shared_by(machines)
+    reader = machines("reader")
+    reader.events = EventList()
+    cover(reader.request, reader.events)
+    assert (reader.compiled, reader.blobs()) == ([], [])
+    assert [event.outcome for event in reader.events if isinstance(event, ModelCovered)] == ["partial"] * 3
