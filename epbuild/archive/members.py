@@ -9,6 +9,7 @@ import shutil
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from epbuild.archive.artifact import MANIFEST, own_manifest
@@ -23,10 +24,6 @@ Report = Callable[[str], object]
 
 _MOST_MANIFEST_BYTES = 8 << 20  # what `verify` reads of one
 
-# What no manifest lists may come to this together. Contexts and weights hardly shrink; text and zeros are small, or are listed.
-_UNLISTED_BYTES = 256 << 20
-_UNLISTED_TIMES = 20
-
 _MOST_PLACES = 200_000
 _MOST_PARTS = 64
 
@@ -34,18 +31,35 @@ _FIRST_SECONDS = 1.0
 _NEXT_SECONDS = 10.0
 
 
+@dataclass(frozen=True)
+class UnlistedMembers:
+    """What those may come to together that no manifest lists: so many bytes, and so many times what is packed.
+
+    Contexts and weights hardly shrink; text and zeros are small, or are listed.
+    """
+
+    size: int = 256 << 20
+    times: int = 20
+
+    def of(self, packed: int) -> int:
+        return self.size + self.times * packed
+
+
+UNLISTED = UnlistedMembers()
+
+
 class Members:
     """Writes members below `folder`. `title` is what they come from, as it was asked for, and `packed` how many bytes that has.
 
-    What the manifests among them list may have the sizes that are listed. All else, and what is over these sizes, may come to 256 MiB and
-    20 times what is packed, so that no small archive fills a disk; and no member is begun for which there is no room.
+    What the manifests among them list may have the sizes that are listed. All else, and what is over these sizes, may come to what is
+    `unlisted`, so that no small archive fills a disk; and no member is begun for which there is no room.
     """
 
-    def __init__(self, folder: Path, title: str, packed: int, report: Report) -> None:
+    def __init__(self, folder: Path, title: str, packed: int, report: Report, unlisted: UnlistedMembers) -> None:
         self.title = title
         self.names = Names(title)
         self._folder = folder
-        self._unlisted = _UNLISTED_BYTES + _UNLISTED_TIMES * packed
+        self._unlisted = unlisted.of(packed)
         self._listed: dict[str, int] = {}
         self._linked: dict[Path, tuple[str, Path]] = {}
         self._models: list[Path] = []

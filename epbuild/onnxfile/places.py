@@ -18,7 +18,6 @@ _GRAPH = {2: "graph name", 10: "graph's doc string", 14: "quantisation"}
 _NAMED = {5: ("initializer", 8), 11: ("input", 1), 12: ("output", 1), 13: ("value", 1), 15: ("sparse initializer", 0)}
 _NODE = {1: "input", 2: "output", 4: "operator", 6: "doc string", 7: "domain", 8: "overload", 9: "metadata", 10: "devices"}
 
-_MOST_PLACES = 200_000
 _LONGEST_NAME = 1 << 16
 
 
@@ -31,11 +30,11 @@ class ModelPlace:
     size: int
 
 
-def model_places(path: Path) -> tuple[ModelPlace, ...]:
+def model_places(path: Path, *, most: int = 200_000) -> tuple[ModelPlace, ...]:
     """The places of a model's file, in file order; what holds them together (tags, lengths) is in none of them.
 
     The text of a node's attribute is a place without what goes before it, so that an embedded context is found at its first byte.
-    Raises MalformedModel where it is no whole model, or one with more places than anybody would read of, and OSError.
+    Raises MalformedModel where it is no whole model, or one with more places than the `most` that anybody would read of, and OSError.
     """
     seen: dict[str, int] = {}
     places: list[ModelPlace] = []
@@ -43,8 +42,8 @@ def model_places(path: Path) -> tuple[ModelPlace, ...]:
         wire = WireReader(file)
         for title, field in _model(wire):
             seen[title] = count = seen.get(title, 0) + 1
-            if len(places) == _MOST_PLACES:
-                raise MalformedModel(f"the model has more than {_MOST_PLACES:,} places", field.tag_at)
+            if len(places) == most:
+                raise MalformedModel(f"the model has more than {most:,} places", field.tag_at)
             start = field.start if field.wire_type == LENGTH_DELIMITED else field.length_at
             places.append(ModelPlace(title if count == 1 else f"{title} ({count})", start, field.end - start))
     if not places:

@@ -75,9 +75,9 @@ def check_embedding(model: Model, *, embed: bool) -> Iterator[Flaw]:
         yield flaw
 
 
-def check_embedded_size(model: Model) -> Flaw | None:
+def check_embedded_size(model: Model, limit: int = PROTOBUF_LIMIT) -> Flaw | None:
     """EPB606: a model with an embedded context can be read. Raises OSError."""
-    if any(node.payload for node in model.nodes) and model.size > PROTOBUF_LIMIT:
+    if any(node.payload for node in model.nodes) and model.size > limit:
         text = "embeds its context and is over 2 GiB, which no reader takes"
         return Flaw("EPB606", model.file, text, "Set embed to false.")
     return None

@@ -45,27 +45,27 @@ class Payload:
             file.seek(self.start)
             return file.read(min(len(magic), self.size)) == magic
 
-    def matches(self, pattern: bytes) -> Iterator[re.Match[bytes]]:
-        """What matches a regular expression, in order; a match must not be longer than 4096 bytes."""
+    def matches(self, pattern: bytes, *, chunk: int = _CHUNK, longest: int = _LONGEST_MATCH) -> Iterator[re.Match[bytes]]:
+        """What matches a regular expression, in order; no match may be longer than so many bytes. `chunk` are read at a time."""
         # Not a memory map: a context may be larger than the memory that there is for it.
         compiled = re.compile(pattern)
         held = b""
         left = self.size
-        for chunk in self._chunks():
-            held += chunk
-            left -= len(chunk)
-            # One that begins near the end may go on in the next chunk.
-            sure = len(held) if left == 0 else max(0, len(held) - _LONGEST_MATCH)
+        for piece in self._chunks(chunk):
+            held += piece
+            left -= len(piece)
+            # One that begins near the end may go on in the next one.
+            sure = len(held) if left == 0 else max(0, len(held) - longest)
             for match in compiled.finditer(held):
                 if match.start() >= sure:
                     break
                 yield match
             held = held[sure:]
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _chunks(self, size: int = _CHUNK) -> Iterator[bytes]:
         with self.path.open("rb") as file:
             file.seek(self.start)
             left = self.size
-            while left and (chunk := file.read(min(_CHUNK, left))):
+            while left and (chunk := file.read(min(size, left))):
                 left -= len(chunk)
                 yield chunk

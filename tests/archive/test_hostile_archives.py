@@ -19,7 +19,7 @@ import onnx
 import pytest
 from packed import FILES, compressed, files_below, laid_out, with_manifest
 
-from epbuild.archive import members
+from epbuild.archive.members import UNLISTED, UnlistedMembers
 from epbuild.archive.oci_layout import CONTENT_DIGEST, CONTENT_SIZE, TITLE
 from epbuild.archive.opened import opened
 from epbuild.archive.refusal import UnsoundArchive
@@ -87,9 +87,9 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, **more: Any) -> tarfile.Tar
     return info
 
 
-def refused(path: Path, code: str = "EPB631") -> str:
+def refused(path: Path, code: str = "EPB631", unlisted: UnlistedMembers = UNLISTED) -> str:
     """The one sentence in which it is refused."""
-    with pytest.raises(UnsoundArchive) as error, opened(path):
+    with pytest.raises(UnsoundArchive) as error, opened(path, unlisted=unlisted):
         pytest.fail("it was unpacked")
     [problem] = error.value.problems
     assert (problem.code, problem.where, error.value.exit_code) == (code, path, 1)
@@ -332,13 +332,11 @@ def test_the_data_of_subgraphs_is_a_file_of_its_own_and_nothing_else_is(tmp_path
     assert blob_of(image, b"four").read_bytes() == b"four"
 
 
-def test_data_of_subgraphs_that_no_manifest_lists_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "_UNLISTED_BYTES", 0)
-    monkeypatch.setattr(members, "_UNLISTED_TIMES", 2)
+def test_data_of_subgraphs_that_no_manifest_lists_cannot_fill_the_disk(tmp_path: Path) -> None:
     models = {f"{number}/m.onnx": branching("w.bin") for number in range(5)}
     data = {f"{number}/w.bin": b"x" * 10_000 for number in range(5)}
     image = laid_out({**models, **data}, tmp_path / "image")
-    assert "which no manifest before it lists" in refused(image, "EPB631")
+    assert "which no manifest before it lists" in refused(image, "EPB631", UnlistedMembers(0, 2))
 
 
 @pytest.mark.parametrize("linkable", [True, False])

@@ -12,19 +12,20 @@ import shutil
 import sys
 import tarfile
 import tempfile
+import time
 import tracemalloc
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from packed import FILES, archived, compressed, files_below, laid_out, with_manifest
 
-from epbuild.archive import members
 from epbuild.archive.formats import ArchiveName
+from epbuild.archive.members import UNLISTED, UnlistedMembers
 from epbuild.archive.opened import opened
 from epbuild.archive.refusal import CannotUnpack, UnsoundArchive
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, NothingToVerify, Problem
@@ -63,8 +64,8 @@ def made(form: str, files: Mapping[str, bytes], folder: Path) -> Path:
     return path
 
 
-def held(path: Path) -> dict[str, bytes]:
-    with opened(path) as received:
+def held(path: Path, unlisted: UnlistedMembers = UNLISTED) -> dict[str, bytes]:
+    with opened(path, unlisted=unlisted) as received:
         return files_below(received.place)
 
 
@@ -244,17 +245,16 @@ def test_however_large_an_archive_is_a_few_megabytes_of_memory_are_enough(form: 
 
 @both_forms
 def test_zeros_are_unpacked_where_a_manifest_tells_of_them_and_are_a_bomb_where_none_does(
-    form: ArchiveName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: ArchiveName, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(members, "_UNLISTED_BYTES", MIB)
-    monkeypatch.setattr(members, "_UNLISTED_TIMES", 0)
+    little = UnlistedMembers(MIB, 0)
     files = {"zeros": bytes(2 * MIB)}
-    assert held(made(form, with_manifest(files), tmp_path))["zeros"] == files["zeros"]
+    assert held(made(form, with_manifest(files), tmp_path), little)["zeros"] == files["zeros"]
     # What is put into a folder before it is packed keeps its manifest there.
     below = {f"top/{name}": data for name, data in with_manifest(files).items()}
-    assert held(made("zip", below, tmp_path))["top/zeros"] == files["zeros"]
+    assert held(made("zip", below, tmp_path), little)["top/zeros"] == files["zeros"]
     with pytest.raises(UnsoundArchive, match=r"'zeros' would have 2,097,152 bytes.*EPB631"):
-        held(made(form, files, tmp_path))
+        held(made(form, files, tmp_path), little)
 
 
 @both_forms
@@ -271,14 +271,13 @@ def test_a_disk_without_room_is_told_before_it_is_full(
 
 def test_whoever_waits_for_longer_than_a_second_is_told_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made("zip", {"weights": bytes(4 * MIB)}, tmp_path)
-    clock: Any = type("Clock", (), {"now": 0.0, "monotonic": lambda self: self.now})()
-    monkeypatch.setattr(members, "time", clock)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     said: list[str] = []
     with opened(path, said.append):
         pass
     assert said == []
     ticks = iter(range(1000))
-    clock.monotonic = lambda: next(ticks)  # a second for each piece
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))  # a second for each piece
     with opened(path, said.append):
         pass
     assert said == [f"unpacking {path.as_posix()}: {size}" for size in ("262.1 kB", "2.9 MB")]

@@ -11,7 +11,6 @@ from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
 from epbuild.cache.logs import log_file
 from epbuild.cache.workspace import Workspace
-from epbuild.commands import log as logs
 from epbuild.commands.log import logged_steps, read_log
 from epbuild.commands.planning import read_plan
 from epbuild.core.errors import BuildError
@@ -61,12 +60,14 @@ def test_a_step_that_was_never_compiled_has_no_log_and_says_so(tmp_path: Path, m
     assert refused.value.problems[0].hint == "`epbuild log` lists the steps that have one."
 
 
-def test_a_log_that_is_no_text_can_still_be_read(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_CHUNK", 3)
-    log_file(built.folder / ".epbuild", CLASSIFIER).write_bytes("größe".encode() + b"\xff" + "→".encode())
+@pytest.mark.parametrize("before", [0, *range((1 << 16) - 12, 1 << 16)])
+def test_a_log_that_is_no_text_can_still_be_read(built: Workshop, before: int) -> None:
+    """Also where it goes on in the next of the pieces that are read."""
+    log = log_file(built.folder / ".epbuild", CLASSIFIER)
+    log.write_bytes(b"x" * before + "größe".encode() + b"\xff" + "→".encode())
     plan, workspace = opened(built)
     with workspace:
-        assert "".join(read_log(plan, CLASSIFIER, workspace, MAIN)) == "größe\ufffd→"
+        assert "".join(read_log(plan, CLASSIFIER, workspace, MAIN)) == "x" * before + "größe\ufffd→"
 
 
 @given(groups=st.tuples(names, names), targets=st.tuples(names, names))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moments import at_each_call
 from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
 
 from epbuild.cache.leases import lease
@@ -15,7 +16,6 @@ from epbuild.cache.roots import Roots
 from epbuild.commands.clean import check_idle, clean, remove_workspace
 from epbuild.core.directory import swap_in
 from epbuild.core.errors import PlanError, StoreError
-from epbuild.publish import removal
 from epbuild.publish.removal import Cleaned
 from epbuild.survey.snapshot_file import place_of
 from epbuild.toolchain.process import Ending
@@ -106,30 +106,23 @@ def test_a_file_that_was_changed_since_stays_until_force_is_used(built: Workshop
     assert built.compiled == []
 
 
-def test_a_file_that_is_changed_while_it_is_about_to_go_stays(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_changed_while_it_is_about_to_go_stays(built: Workshop) -> None:
     edited = built.output() / "prefill_qnn.bin"
 
-    def edit_then_swap(*arguments: Any) -> None:
-        edited.write_bytes(b"edited in the last moment")
-        swap_in(*arguments)
-
-    monkeypatch.setattr(removal, "swap_in", edit_then_swap)
-    cleaned(built, "emit:decoder/*")
+    with at_each_call(swap_in, lambda call: edited.write_bytes(b"edited in the last moment")):
+        cleaned(built, "emit:decoder/*")
     assert built.contents() == {"prefill_qnn.bin": b"edited in the last moment"}
 
 
-def test_a_clean_that_is_killed_leaves_its_mess_to_a_build_that_looks_for_it(
-    built: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clean_that_is_killed_leaves_its_mess_to_a_build_that_looks_for_it(built: Workshop) -> None:
     snapshot = Path(str(place_of(str(built.request.recipe), (), ())))
     snapshot.parent.mkdir()
     snapshot.write_bytes(b"nothing to do")
 
-    def killed(*arguments: Any) -> None:
+    def kill(call: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(removal, "swap_in", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), at_each_call(swap_in, kill):
         cleaned(built)
     assert not snapshot.exists()
 

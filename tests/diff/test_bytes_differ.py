@@ -16,7 +16,6 @@ from compiled_models import context_node, save
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.diff import bytes_differ
 from epbuild.diff.bytes_differ import FileDifference, compare_bytes
 
 STAMP, LATER = b'"timestamp": "2026-11-22 00:11:01 UTC"', b'"timestamp": "2026-11-22 00:12:05 UTC"'
@@ -25,6 +24,10 @@ STAMP, LATER = b'"timestamp": "2026-11-22 00:11:01 UTC"', b'"timestamp": "2026-1
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pairs")
+
+
+MIB = 1 << 20
+"""What is read at once."""
 
 
 def differ(folder: Path, old: bytes, new: bytes, name: str = "x.bin") -> FileDifference | None:
@@ -67,14 +70,14 @@ small_alphabet = st.integers(0, 2).map(lambda number: bytes([number]))
 contents = st.lists(small_alphabet, max_size=200).map(b"".join)
 
 
-@given(old=contents, new=contents, chunk=st.sampled_from([1, 7, 64, 1 << 20]))
+@given(old=contents, new=contents, before=st.sampled_from([0, MIB - 1, MIB - 7, MIB - 64]))
 def test_the_first_byte_and_the_number_of_those_that_differ_are_what_a_loop_over_them_says(
-    old: bytes, new: bytes, chunk: int, folder: Path
+    old: bytes, new: bytes, before: int, folder: Path
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bytes_differ, "_CHUNK", chunk)
-        told = differ(folder, old, new)
-    places = [at for at in range(max(len(old), len(new))) if old[at : at + 1] != new[at : at + 1]]
+    """Also where they are on both sides of the end of what is read at once."""
+    old, new = bytes(before) + old, bytes(before) + new
+    told = differ(folder, old, new)
+    places = [at for at in range(before, max(len(old), len(new))) if old[at : at + 1] != new[at : at + 1]]
     if not places:
         assert told is None
         return
@@ -85,11 +88,10 @@ def test_the_first_byte_and_the_number_of_those_that_differ_are_what_a_loop_over
         assert min(item.offset for item in told.found) == places[0]
 
 
-@given(before=st.binary(max_size=120), after=st.binary(max_size=120), chunk=st.sampled_from([8, 61, 1 << 20]))
-def test_a_time_of_day_is_recognised_wherever_it_is(before: bytes, after: bytes, chunk: int, folder: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bytes_differ, "_CHUNK", chunk)
-        told = differ(folder, before + STAMP + after, before + LATER + after)
+@given(before=st.binary(max_size=120), after=st.binary(max_size=120), at=st.sampled_from([0, MIB - 8, MIB - 61]))
+def test_a_time_of_day_is_recognised_wherever_it_is(before: bytes, after: bytes, at: int, folder: Path) -> None:
+    before = bytes(at) + before
+    told = differ(folder, before + STAMP + after, before + LATER + after)
     assert told is not None
     assert {item.meaning for item in told.found} == {"timestamp"}
     [item] = told.found

@@ -10,11 +10,13 @@ from typing import Any
 import onnx
 import pytest
 from compiled_models import BINARY, QNN, SIGNATURE, context_node, save
+from moments import at_each_call
 from onnx import TensorProto, helper, numpy_helper
 
 from epbuild.core.errors import NothingToVerify
 from epbuild.diff.difference import Comparison, compare
 from epbuild.diff.traits import Incomparable
+from epbuild.verify.payload import Payload
 
 COMPATIBILITY = "ep_compatibility_info.QNNExecutionProvider"
 METADATA = {COMPATIBILITY: "v2:6:2.51.0:5.51.0:73:60:0:0"}
@@ -427,18 +429,10 @@ def test_what_cannot_be_read_is_no_difference_but_an_error(tmp_path: Path) -> No
         assert refused.value.exit_code == 2
 
 
-def test_a_shared_binary_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from epbuild.verify.payload import Payload
-
+def test_a_shared_binary_is_read_once(tmp_path: Path) -> None:
     read: list[str] = []
-    digest = Payload.sha256
-
-    def counted(payload: Payload) -> str:
-        read.append(payload.path.name)
-        return digest(payload)
-
-    monkeypatch.setattr(Payload, "sha256", counted)
-    compared(tmp_path)
+    with at_each_call(Payload.sha256, lambda call: read.append(call["self"].path.name)):
+        compared(tmp_path)
     assert sorted(read) == ["decode_ctx.onnx", "decode_ctx.onnx", "llm.bin", "llm.bin", "prefill_ctx.onnx", "prefill_ctx.onnx"]
 
 

@@ -238,15 +238,14 @@ def test_a_result_that_is_not_right_never_takes_the_place_of_the_model(
 
 def test_a_full_disk_between_two_models_leaves_both_loadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = shared_pair(tmp_path)
-    module = importlib.import_module("epbuild.onnxfile.packaging")
-    overwrite = module.overwrite
+    replace = Path.replace
 
-    def failing(drafted: Path, folder: Path, name: str) -> None:
-        if name == "b.onnx":
+    def failing(source: Path, destination: Path) -> Path:
+        if destination.name == "b.onnx":
             raise OSError(28, "No space left on device")
-        overwrite(drafted, folder, name)
+        return replace(source, destination)
 
-    monkeypatch.setattr(module, "overwrite", failing)
+    monkeypatch.setattr(Path, "replace", failing)
     with pytest.raises(OSError, match="No space"):
         change([*pair], "rename", "n.bin")
     assert [reference(model) for model in pair] == ["n.bin", "ab.bin"]

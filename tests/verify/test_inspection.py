@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from compiled_models import BINARY, QNN, context_node, list_files, relu, save
+from moments import at_each_call
 from onnx import helper
 
 from epbuild.core.errors import VerifyError
@@ -100,19 +101,13 @@ def test_models_that_share_a_binary_or_data_are_told_with_the_bytes_of_the_copie
     json.dumps(found)
 
 
-def test_a_binary_that_many_models_share_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binary_that_many_models_share_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "llm.bin").write_bytes(BINARY)
     for number in range(5):
         save(tmp_path / f"{number}.onnx", context_node())
     read: list[Path] = []
-    digest = Payload.sha256
-
-    def heard(payload: Payload) -> str:
-        read.append(payload.path)
-        return digest(payload)
-
-    monkeypatch.setattr(Payload, "sha256", heard)
-    inspect_files([tmp_path])
+    with at_each_call(Payload.sha256, lambda call: read.append(call["self"].path)):
+        inspect_files([tmp_path])
     assert read == [tmp_path / "llm.bin"]
 
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from onnx import AttributeProto, helper
 
 from epbuild.onnxfile.wire import encode_varint
-from epbuild.verify import payload
 from epbuild.verify.payload import Payload
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +36,7 @@ def test_nothing_is_overlooked_where_two_chunks_meet(file: Path, content: bytes,
     """Matches are those of the whole, as long as none is longer than what is held between two chunks."""
     pattern = rb"soc=[A-Z0-9]{1,12}(?=;)"
     file.write_bytes(bytes(start) + content + b"soc=AFTER;")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(payload, "_CHUNK", chunk)
-        patch.setattr(payload, "_LONGEST_MATCH", 32)
-        found = [match[0] for match in Payload(file, start, len(content)).matches(pattern)]
+    found = [match[0] for match in Payload(file, start, len(content)).matches(pattern, chunk=chunk, longest=32)]
     assert found == re.findall(pattern, content)
 
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import VerifyError
-from epbuild.verify import checks
-from epbuild.verify.checks import ExpectedEp, read_target
+from epbuild.verify.checks import ExpectedEp, check_embedded_size, read_target
 from epbuild.verify.compiled import (
     CompiledModel,
     Expected,
@@ -23,6 +22,7 @@ from epbuild.verify.compiled import (
     check_compiled,
     check_shared_bytes,
 )
+from epbuild.verify.facts import Model
 from epbuild.verify.payload import Payload
 
 STEP = "share:decoder/npu"
@@ -275,13 +275,13 @@ def test_an_embedded_context_of_no_bytes_is_no_context(out: Path) -> None:
     assert [code for code, _ in found] == ["EPB605", "EPB605"]
 
 
-def test_an_embedded_context_that_no_reader_can_take_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "PROTOBUF_LIMIT", 100)
-    for file in MODELS.values():
-        save(out / file, context_node(None, embed_mode=1, ep_cache_context=BINARY * 10))
-    found = problems(out, wanted(embed=True, one_binary=False))
-    assert {code for code, _ in found} == {"EPB606"}
-    assert "over 2 GiB" in found[0][1]
+def test_an_embedded_context_that_no_reader_can_take_is_refused(out: Path) -> None:
+    save(out / "prefill_ctx.onnx", context_node(None, embed_mode=1, ep_cache_context=BINARY * 10))
+    model = Model(out, "prefill_ctx.onnx")
+    assert check_embedded_size(model) is None
+    flaw = check_embedded_size(model, limit=100)
+    assert flaw is not None
+    assert (flaw.code, "over 2 GiB" in flaw.text) == ("EPB606", True)
 
 
 def test_all_faults_of_all_models_are_told_in_one_run(out: Path) -> None:
