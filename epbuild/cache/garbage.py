@@ -13,7 +13,7 @@ from epbuild.cache.leases import lease_if_free
 from epbuild.core.atomic import rename
 
 _NAME = re.compile(r"[0-9a-f]{64}")
-_DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged")
+_DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged", "identities/actions/damaged")
 _PARTIAL = "cas/partial"
 _REMOTE = "remote"
 _DRAFT = ".part"

@@ -59,7 +59,7 @@ class ActionRecords:
         if found is None:
             return None
         document, used = found
-        place = self._place(key)
+        place = self.place(key)
         if time.time() - used > self._fresh and not touch(place) and not place.exists():
             return None  # removed as unused, at this very moment
         return document
@@ -71,7 +71,7 @@ class ActionRecords:
 
     def put(self, key: str, document: Mapping[str, Any]) -> None:
         """Record `document`, which must be JSON (else ValueError or TypeError), under `key`. Raises StoreError."""
-        place = self._place(key)
+        place = self.place(key)
         envelope = {"format": RECORD_FORMAT, "key": key, "record": document}
         data = f"{canonical_json({**envelope, _DIGEST: document_digest(envelope)})}\n".encode()
         with explained(f"write {place}"), self._drafts.new() as draft:
@@ -87,21 +87,21 @@ class ActionRecords:
 
     def has(self, key: str) -> bool:
         """Whether there is a record, sound or not, under the key."""
-        return self._place(key).exists()
+        return self.place(key).exists()
 
     def use(self, key: str) -> None:
         """Note that the record, if it is there, is in use now."""
-        touch(self._place(key))
+        touch(self.place(key))
 
     def remove(self, entry: CacheEntry) -> bool:
         """Remove a record that was listed, unless it was used or put anew since, and return whether it is gone. Raises StoreError."""
-        place = self._place(entry.name)
+        place = self.place(entry.name)
         with explained(f"remove {place}"):
             return self._drafts.withdraw(place, entry.used_ns)
 
     def set_aside(self, key: str) -> None:
         """Let the record count as absent from now on."""
-        place = self._place(key)
+        place = self.place(key)
         # It counts as absent whether or not it can be moved.
         with suppress(OSError):
             self._damaged.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ class ActionRecords:
 
     def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], float] | None:
         """The document and when the record was last used, in Unix seconds."""
-        place = self._place(key)
+        place = self.place(key)
         with explained(f"read {place}"):
             try:
                 with place.open("rb") as file:
@@ -139,7 +139,8 @@ class ActionRecords:
         self.set_aside(key)
         return None
 
-    def _place(self, key: str) -> Path:
+    def place(self, key: str) -> Path:
+        """The file of a record, whether or not it is there."""
         if not _KEY.fullmatch(key):
             raise ValueError(f"not an action key: {key!r}")
         return self._records / key[:2] / f"{key}.json"

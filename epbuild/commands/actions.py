@@ -15,6 +15,7 @@ from epbuild.cache.workspace import Measurement
 from epbuild.commands.coverage import covered_models
 from epbuild.commands.execution import KeyedAction, WatchedExecution, last_written
 from epbuild.commands.makers import ActionMaker, maker_of
+from epbuild.commands.provisioning import Provisioning, name_of
 from epbuild.commands.publishing import Publishing, step_record
 from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.unmade import NoMaker, NotMade
@@ -54,7 +55,7 @@ class Actions:
     def __init__(
         self,
         found: Survey,
-        environments: Mapping[str, Environment],
+        toolchains: Provisioning,
         surveyor: Surveyor,
         progress: Progress,
         cancelled: threading.Event,
@@ -68,7 +69,7 @@ class Actions:
         self.leases = Leases(progress, cancelled, self.idle)
         self._found = found
         self._plan = found.plan
-        self._environments = dict(environments)
+        self._toolchains = toolchains
         self._surveyor = surveyor
         self._outputs = surveyor.outputs
         self._memory = surveyor.memory
@@ -206,26 +207,24 @@ class Actions:
 
     def _make(self, asked: Action, *, again: bool = False) -> None:
         """Make what the store keeps of an action, or find that it is there; `again`: although it was made, since the store has lost it."""
-        kind, status = kind_of(asked), self._found.actions[asked.id]
+        kind = kind_of(asked)
         action, document, needed = self._keyed(asked)
         origin = self._bring(action, document)
         if needed and self._surveyor.result(action, action_key(document)) is None and self._restore(needed):
             action, document, needed = self._keyed(asked)
             origin = self._bring(action, document)
         key, subject, maker = action_key(document), KeyedAction(action, needed, document), self._maker_of(action)
+        if self._result(action, key, again=again)[1] is None:
+            self._check_possible(action, key)
+            if not self._has_toolchain(action, document):
+                self._make(asked, again=again)
+                return
         self._progress.report(StepStarted(action.steps[0], kind.doing))
-        outcome: Outcome = "restored"
         with self.leases.hold(action.id, action.steps[0], self._store.root, key):
             begin = time.monotonic()  # to wait for another build is no work
-            result = self._surveyor.result(action, key)
-            if status.key is None and not again:
-                # What it needs came out as before: then so has it, even where the store has lost it and its outputs are in place.
-                here = self._surveyor.result_here(action, key)
-                if here is not None:
-                    outcome, result = "current", result or here
+            outcome, result = self._result(action, key, again=again)
             if result is None:
-                self._recall(action, key)
-                maker.check(action)
+                self._check_possible(action, key)
                 try:
                     with self.execution(subject, action.id) as execution:
                         result, outcome = maker.make(action, execution), "built"
@@ -285,14 +284,36 @@ class Actions:
 
     def _keyed(self, asked: Action) -> tuple[Action, Mapping[str, Any], tuple[Made, ...]]:
         """An action with all its files, the document of its key, and what it is made of."""
-        status, runs_in = self._found.actions[asked.id], asked.runs_in
-        if runs_in is None or runs_in.toolchain.name not in self._environments:
-            raise BuildError(Problem("EPB414", "the toolchain is not there", StepId(asked.id)))
+        status, toolchain = self._found.actions[asked.id], self._toolchains.known.of(asked)
+        if toolchain is None:
+            toolchain = self._toolchains.environment(asked)
         needed = tuple(self._made[ident] for ident in asked.needs)
-        if status.key is not None and not needed:
+        if status.key is not None and not needed and not self._toolchains.is_refused(asked):
             return asked, status.document, needed
         # What it needs may have been made in this very build, and may have come out as another.
-        return *self._surveyor.keyed(asked, needed, self._environments[runs_in.toolchain.name]), needed
+        return *self._surveyor.keyed(asked, needed, toolchain), needed
+
+    def _result(self, action: Action, key: str, *, again: bool) -> tuple[Outcome, ActionResult | None]:
+        """The result of an action that is known, and what that means for its steps."""
+        result = self._surveyor.result(action, key)
+        if self._found.actions[action.id].key is None and not again:
+            # What it needs came out as before: then so has it, even where the store has lost it and its outputs are in place.
+            here = self._surveyor.result_here(action, key)
+            if here is not None:
+                return "current", result or here
+        return "restored", result
+
+    def _has_toolchain(self, action: Action, document: Mapping[str, Any]) -> bool:
+        """Have the toolchain of an action here; returns whether it is the one that the document of its key has."""
+        name = name_of(action)
+        if name not in self._toolchains.known.environments:
+            self._progress.report(StepStarted(action.steps[0], f"waiting for the toolchain {name}"))
+            self.idle.add(action.id)
+        try:
+            environment = self._toolchains.environment(action)
+        finally:
+            self.idle.discard(action.id)
+        return not differences({"toolchain": document["toolchain"]}, {"toolchain": kind_of(action).identity(action, environment)})
 
     def _restore(self, needed: Iterable[Made]) -> bool:
         """Make again what the store has lost of results that something is about to be made of; returns whether there was any."""
@@ -302,12 +323,16 @@ class Actions:
             self.remake(made.action.id)
         return bool(lost)
 
-    def _recall(self, action: Action, key: str) -> None:
-        """Raises the error that the action failed with the last time, if nothing has changed since, and nobody wants it tried again."""
+    def _check_possible(self, action: Action, key: str) -> None:
+        """Raises the error that an action failed with the last time, if nothing has changed since and nobody wants it tried again.
+
+        Raises EpbuildError, too, where it cannot be made here.
+        """
         failure = None if self._retry else self._known_failures.of(action.id, key)
         if failure is not None:
             self._remembered.add(action.id)
             raise failure.again()
+        self._maker_of(action).check(action)
 
     def _put(self, key: str, document: Mapping[str, Any], result: ActionResult) -> None:
         self._surveyor.records.put(key, _record(document, result))
@@ -344,9 +369,8 @@ class Actions:
 
     def _held_still(self, action: Action, document: Mapping[str, Any]) -> Environment:
         """The action's toolchain as it is now; raises BuildError unless it is still what `document` has."""
-        kind = kind_of(action)
-        name = action.runs_in.toolchain.name if action.runs_in is not None else ""
-        environment = self._environments[name] = self._environments[name].now()
+        kind, name = kind_of(action), name_of(action)
+        environment = self._toolchains.current(action)
         changes = differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
             message = f"the toolchain '{name}' changed before it was {kind.done}: {'; '.join(changes)}"

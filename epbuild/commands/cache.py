@@ -20,6 +20,7 @@ from epbuild.cache.roots import Roots
 from epbuild.commands.gc import LEASE, blob_sizes, readable_workspace
 from epbuild.core.errors import StoreError
 from epbuild.plan.result import action_records
+from epbuild.toolchain.identity import toolchain_records
 
 _THREADS = min(4, os.cpu_count() or 1)
 _BATCH = 256
@@ -66,7 +67,8 @@ class CacheCheck:
 def cache_stats(root: Path, toolchains: Path) -> CacheStats:
     """What is in the store at `root`, and in the folder of all environments. Writes nothing. Raises StoreError."""
     found: dict[Kind, tuple[int, int]] = dict.fromkeys(KINDS, (0, 0))
-    records = itertools.chain.from_iterable(each.entries() for each in (action_records(root), address_records(root)))
+    kinds = (action_records(root), address_records(root), toolchain_records(root))
+    records = itertools.chain.from_iterable(each.entries() for each in kinds)
     for entry in itertools.chain(BlobStore(root).entries(), records, Garbage(root).entries()):
         count, size = found[entry.kind]
         found[entry.kind] = (count + 1, size + entry.size)
@@ -154,8 +156,9 @@ def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tup
         else:
             continue
         records.set_aside(key)
-    for _ in _read_records(address_records(root), found, broken):
-        pass  # an address whose content has gone is fetched again
+    for others in (address_records(root), toolchain_records(root)):
+        for _ in _read_records(others, found, broken):
+            pass  # an address whose content has gone is fetched again, and a toolchain has none
     return lost, broken
 
 

@@ -28,6 +28,16 @@ class ToolchainStarted(Event):
 
 
 @dataclass(frozen=True)
+class ToolchainInstalling(Event):
+    """What the installer of an environment does; `done` bytes are here, of the `total` that is known so far."""
+
+    toolchain: str
+    text: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class ToolchainReady(Event):
     """An environment can be used."""
 

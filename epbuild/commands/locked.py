@@ -1,13 +1,14 @@
 """A recipe's lock in a build: what is made from it, and what is not as it has it.
 
 With `strict` (`--locked`) whatever is not so is an error. Without, it is a warning, and a toolchain that the lock does not fit is made as
-if there were no lock: what fits is used either way, so that the same build has the same keys with and without `--locked`.
+if there were no lock: what fits is used either way, so that the same build has the same keys with and without `--locked`. A toolchain whose
+`platforms` leave this one out is for other machines: it is never made here, and what it is there may be known (`commands.toolchains`).
 """
 
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from epbuild.core.errors import EpbuildError, PlanError, Position, Problem, Tool
 from epbuild.core.safepath import read_regular
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.steps import Plan
-from epbuild.recipe.model import ModelSpec, Recipe
+from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.toolchain.environment import Environment
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class HeldLock:
     platform: str | None = None
     environments: Mapping[str, LockedEnvironment] = field(default_factory=dict)
     """The toolchains of the plan that the lock fits, each as it is locked for this platform."""
+    elsewhere: Mapping[str, Mapping[str, LockedEnvironment]] = field(default_factory=dict)
+    """The same toolchains as they are locked for other platforms, where epbuild makes them."""
     warnings: tuple[Problem, ...] = ()
 
     def deviations(self, plan: Plan, environments: Mapping[str, Environment], digests: Digests) -> tuple[Problem, ...]:
@@ -49,25 +52,29 @@ class HeldLock:
         """
         if self.lock is None:
             return ()
-        found = [
-            *self._raised(ToolchainError, self._other_toolchains(plan, environments)),
+        toolchains = [needs.toolchain for needs in plan.toolchains().values()]
+        return (
+            *self.other_toolchains(toolchains, environments),
             *self._raised(PlanError, self._other_models(plan, digests)),
-        ]
-        return tuple(found)
+        )
 
-    def _other_toolchains(self, plan: Plan, environments: Mapping[str, Environment]) -> list[Problem]:
+    def other_toolchains(self, toolchains: Iterable[ToolchainSpec], environments: Mapping[str, Environment]) -> list[Problem]:
+        """Where a toolchain that is there is not what was locked. Raises ToolchainError if the lock is strict."""
+        problems = []
+        for toolchain in toolchains:
+            if toolchain.name in self.environments and toolchain.name in environments:
+                problems += self._other_toolchain(toolchain, environments[toolchain.name])
+        return self._raised(ToolchainError, problems)
+
+    def _other_toolchain(self, toolchain: ToolchainSpec, environment: Environment) -> list[Problem]:
         from epbuild.toolchain.resolve import deviations
 
-        problems = []
-        for name, (toolchain, *_) in plan.toolchains().items():
-            if name in self.environments and name in environments:
-                reasons = deviations(environments[name], str(self.platform), self.environments[name])
-                if reasons:
-                    message = f"the toolchain '{name}' does not match {self.path.name}: {', '.join(reasons)}"
-                    folder = environments[name].memory.parent
-                    remedy = "Put that right in its environment" if toolchain.interpreter else f"Remove {folder}"
-                    problems.append(Problem("EPB308", message, toolchain.where, f"{remedy}, or run `epbuild lock`."))
-        return problems
+        reasons = deviations(environment, str(self.platform), self.environments[toolchain.name])
+        if not reasons:
+            return []
+        message = f"the toolchain '{toolchain.name}' does not match {self.path.name}: {', '.join(reasons)}"
+        remedy = "Put that right in its environment" if toolchain.interpreter else f"Remove {environment.memory.parent}"
+        return [Problem("EPB308", message, toolchain.where, f"{remedy}, or run `epbuild lock`.")]
 
     def _other_models(self, plan: Plan, digests: Digests) -> list[Problem]:
         fetched = [(model, files) for model, files in plan.sources() if model.is_remote]
@@ -149,25 +156,26 @@ def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool, fits: bool = False) -
     from epbuild.toolchain.platforms import platform_here
 
     platform = platform_here()
-    environments, missing = {}, []
+    environments, elsewhere, missing = {}, {}, []
     for name, (toolchain, *_) in plan.toolchains().items():
         if name in {misfit.toolchain for misfit in unfit}:
             continue
-        locked = lock.toolchains[name].platforms.get(platform or "") if name in lock.toolchains else None
-        if locked is not None:
-            environments[name] = locked
-        else:
+        platforms = lock.toolchains[name].platforms if name in lock.toolchains else {}
+        elsewhere[name] = {other: found for other, found in platforms.items() if other != platform and not found.is_installed}
+        if platform is not None and platform in platforms:
+            environments[name] = platforms[platform]
+        elif platform in toolchain.platforms or not toolchain.platforms or not elsewhere[name]:
             message = (
                 f"{path.name} does not have the toolchain '{name}' for this platform, {platform or sysconfig.get_platform()}"
             )
-            elsewhere = "" if toolchain.interpreter else ", or name the platform in the toolchain's 'platforms'"
+            name_it = "" if toolchain.interpreter else ", or name the platform in the toolchain's 'platforms'"
             missing.append(
-                Problem("EPB245", message, toolchain.where, f"Run `epbuild lock` here{elsewhere}." if strict else _WITHOUT)
+                Problem("EPB245", message, toolchain.where, f"Run `epbuild lock` here{name_it}." if strict else _WITHOUT)
             )
     if missing and strict:
         raise PlanError(*missing)
     warnings = [replace(misfit.problem, hint=_WITHOUT) if misfit.toolchain else misfit.problem for misfit in unfit]
-    return HeldLock(path, True, strict, lock, platform, environments, (*warnings, *missing))
+    return HeldLock(path, True, strict, lock, platform, environments, elsewhere, (*warnings, *missing))
 
 
 def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]:

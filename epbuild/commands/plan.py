@@ -25,6 +25,7 @@ from epbuild.commands.planning import (
     workspace_of,
 )
 from epbuild.commands.shared_results import remote_cache, results_of
+from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.errors import Problem
 from epbuild.core.shown import shown_path
 from epbuild.plan.result import action_records
@@ -34,6 +35,7 @@ from epbuild.survey.orphans import Outputs
 from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot import variables_of
 from epbuild.survey.status import Survey, Surveyor
+from epbuild.toolchain.identity import toolchain_records
 
 if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
     from epbuild.remote.attempts import Warn
@@ -114,12 +116,7 @@ def surveyed(
     planned = plan_again(request, variables, wanted=wanted)
     recipe, plan, scope = planned.recipe, planned.plan, planned.scope
     lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
-    cache, toolchains = cache_directory(), request.toolchains
-    environments = {
-        name: toolchains.prepare(toolchain, recipe.directory, entries, lock.environments.get(name), packages)
-        for name, (toolchain, entries, packages) in plan.toolchains().items()
-        if toolchains.ready(toolchain, recipe.directory, lock.environments.get(name))
-    }
+    cache = cache_directory()
     refused: list[Problem] = []
     with (
         remote_cache(remote_of(request, recipe), warn or refused.append, cancelled) as remote,
@@ -128,9 +125,12 @@ def surveyed(
         store = BlobStore(cache)
         results = results_of(remote, store, warn or refused.append)
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
+        known = PlanToolchains(
+            plan, recipe.directory, lock, ToolchainSources(request.toolchains, toolchain_records(cache), results)
+        )
         surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, results)
-        doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, environments, surveyor.digests))
-        found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), environments, scope)
+        doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, known.environments, surveyor.digests))
+        found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), known, scope)
         if results is not None:
             results.warn_of_the_rest()
         found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *refused)))

@@ -17,15 +17,17 @@ from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.actions import Actions, Making
-from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStarted
+from epbuild.commands.events import OutputRemoved
 from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.commands.plan import plan_again, with_orphans
 from epbuild.commands.planning import ReadVariables, Request, remote_of, workspace_of
+from epbuild.commands.provisioning import ONLINE, Circumstances, Provisioning
 from epbuild.commands.remote import ModelFetcher, RemoteModels
 from epbuild.commands.removal import remove_orphan
 from epbuild.commands.shared_results import SharedResults
+from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.entries import HiddenFolders
-from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StoreError, ToolchainError
+from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StoreError
 from epbuild.core.shown import shown_path
 from epbuild.engine.action import Runnable
 from epbuild.engine.capacity import memory_here
@@ -35,16 +37,15 @@ from epbuild.engine.scheduler import Scheduler
 from epbuild.plan.possible import obstacles
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import action_records
-from epbuild.plan.steps import Emission, Plan
+from epbuild.plan.steps import Emission, SessionGroup
 from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.snapshot import clock, own_files
 from epbuild.survey.snapshot_file import forget
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.survey.taking import Ended, Looked, Moment, take
-from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.identity import toolchain_records
 
-_ONLINE = "Do it once without --offline."
 _SETTLED = frozenset({"built", "emitted", "restored", "current"})
 """How the last step of an action has ended that need not be looked at before something changes."""
 
@@ -63,7 +64,7 @@ class _NeededModels:
         if known is not None:
             return known
         if _is_offline(self.request):
-            raise PlanError(Problem("EPB525", f"the model '{model.name}' is not here yet", model.path_where, _ONLINE))
+            raise PlanError(Problem("EPB525", f"the model '{model.name}' is not here yet", model.path_where, ONLINE))
         # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
         with lasting_workspace(self.request.recipe) as workspace:
             lasting = replace(remote, workspace=workspace, fetcher=self.fetcher)
@@ -87,35 +88,42 @@ def run(
     lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
     for warning in (*plan.warnings, *lock.warnings):
         progress.report(Warned(warning))
-    impossible = obstacles([group for group in plan.session_groups.values() if not group.may_fail], sys.platform)
-    if impossible and not request.keep_going:
-        raise EnvironmentFailure(*impossible)  # before anything is installed
     cache = cache_directory()
     store = BlobStore(cache)
     shared = SharedResults(store, progress, stop)
     with shared.opened(remote_of(request, recipe), reads=not request.rebuild_and_compare), ExitStack() as open_workspace:
-        environments = _environments(request, recipe, plan, lock, progress)
+        sources = ToolchainSources(request.toolchains, toolchain_records(cache), shared.results)
+        known = PlanToolchains(plan, recipe.directory, lock, sources)
+        here = dict(known.environments)
+        provisioning = Provisioning(known, Circumstances(lock, _is_offline(request)), shared, progress, stop)
+        open_workspace.enter_context(provisioning)
+        _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))
+        provisioning.make_unknown(plan.actions.values())  # else nothing is installed before it is known what to do
         workspace = open_workspace.enter_context(lasting_workspace(request.recipe))
         workspace.sweep()
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
         surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, shared.results)
-        doubts = lock.deviations(plan, environments, surveyor.digests)
+        doubts = lock.deviations(plan, here, surveyor.digests)
         for warning in doubts:
             progress.report(Warned(warning))
+        if not doubts:
+            provisioning.record()
         lock = replace(lock, warnings=(*lock.warnings, *doubts))
         plan = replace(plan, warnings=(*plan.warnings, *lock.warnings))
         try:
-            found = with_orphans(surveyor.survey(plan, environments, scope), surveyor.outputs, request)
+            found = with_orphans(surveyor.survey(plan, known, scope), surveyor.outputs, request)
         except Cancelled as error:
             raise KeyboardInterrupt from error
         todo = set(found.todo)
+        must_run = [found.plan.actions[ident] for ident in found.todo if not found.actions[ident].remote]
+        _refuse_obstacles(request, (action for action in must_run if isinstance(action, SessionGroup)))
         if todo:
             forget(str(request.recipe))  # should this build be killed, the next one has to clean up
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
         making = Making(request.compiles, request.retry)
-        actions = Actions(found, environments, surveyor, progress, stop, making=making, shared=shared)
+        actions = Actions(found, provisioning, surveyor, progress, stop, making=making, shared=shared)
         steps = sum(step.action in todo for step in plan.steps)
         total = len(plan.steps) + len(found.rest)
         progress.report(RunStarted(recipe.name, total, steps, actions.expect(request.jobs), request.keep_going))
@@ -136,7 +144,9 @@ def run(
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
         progress.report(ended)
         began = began or _clock_at(begin, request.recipe)
-        if request.emits and began is not None and (ended.exit_code == 0 or not found.orphans):
+        # What was made meanwhile was not looked at from the beginning.
+        is_whole_look = not provisioning.warnings and (scope is None or not provisioning.made)
+        if request.emits and is_whole_look and began is not None and (ended.exit_code == 0 or not found.orphans):
             looked = Looked(
                 recipe,
                 found.plan,
@@ -144,8 +154,8 @@ def run(
                 began,
                 variables.seen,
                 lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
-                shared=_shared(recipe, environments.values(), lock) if scope is None else _texts(recipe) if scope.pieces else {},
-                absent=() if lock.exists else (lock.path,),
+                shared=_shared(recipe, known, lock) if scope is None else _texts(recipe) if scope.pieces else {},
+                absent=(*known.absent(), *(() if lock.exists else (lock.path,))),
                 actions=dict(_ended(found, actions, surveyor)),
                 outputs={status.step.id: status.outputs for status in found.steps()},
             )
@@ -199,12 +209,11 @@ def _ended(found: Survey, actions: Actions, surveyor: Surveyor) -> Iterator[tupl
         yield ident, Ended(made.key if made is not None else key, settled, files)
 
 
-def _shared(recipe: Recipe, environments: Iterable[Environment], lock: HeldLock) -> dict[Path, str]:
+def _shared(recipe: Recipe, known: PlanToolchains, lock: HeldLock) -> dict[Path, str]:
     """The files and folders that all that a build does came from, with their SHA-256 where it is known."""
     files = [*map(Path, own_files()), *((lock.path,) if lock.exists else ())]
     files += (recipe.directory / catalog.name for catalog in recipe.catalogs)
-    files += (path for environment in environments for path in environment.watched())
-    return {**dict.fromkeys(files, ""), **_texts(recipe)}
+    return {**dict.fromkeys(files, ""), **known.watched(), **_texts(recipe)}
 
 
 def _texts(recipe: Recipe) -> dict[Path, str]:
@@ -266,19 +275,8 @@ def _is_offline(request: Request) -> bool:
     return request.remote is not None and request.remote.offline
 
 
-def _environments(request: Request, recipe: Recipe, plan: Plan, lock: HeldLock, progress: Progress) -> dict[str, Environment]:
-    toolchains, environments = request.toolchains, {}
-    for name, (toolchain, entries, packages) in plan.toolchains().items():
-        begin = time.monotonic()
-        locked = lock.environments.get(name)
-        there = toolchains.ready(toolchain, recipe.directory, locked)
-        if not there and _is_offline(request):
-            raise ToolchainError(Problem("EPB525", f"the toolchain '{name}' is not here yet", toolchain.where, _ONLINE))
-        if not there:
-            tag_cache(cache_directory())
-            progress.report(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
-        environment = toolchains.prepare(toolchain, recipe.directory, entries, locked, packages)
-        if not there:
-            progress.report(ToolchainReady(name, environment.onnxruntime, time.monotonic() - begin))
-        environments[name] = environment
-    return environments
+def _refuse_obstacles(request: Request, groups: Iterable[SessionGroup]) -> None:
+    """Raises EnvironmentFailure where some of these groups, which have to be compiled, cannot be on this machine."""
+    impossible = obstacles([group for group in groups if not group.may_fail], sys.platform)
+    if impossible and not request.keep_going:
+        raise EnvironmentFailure(*impossible)

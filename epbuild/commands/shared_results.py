@@ -69,6 +69,7 @@ class SharedResults:
         self._lock = threading.Lock()
         self._writing: list[Future[object]] = []
         self._offer: Future[None] | None = None
+        self._writing_toolchains: list[Future[object]] = []
         self._warned = False
         self.results: RemoteResults | None = None
         """What there is to read."""
@@ -86,7 +87,7 @@ class SharedResults:
                 yield
             finally:
                 if self._pool is not None:
-                    if not all(future.done() for future in self._writing):
+                    if not all(future.done() for future in (*self._writing, *self._writing_toolchains)):
                         self._cancelled.set()  # the build ends before its time
                     self._pool.shutdown(cancel_futures=True)
 
@@ -101,6 +102,14 @@ class SharedResults:
         if self._pool is not None and self._cache is not None and keys:
             self._offer = self._pool.submit(self._add_missing, self._cache, keys, records)
 
+    def add_toolchain(self, key: str, record: Mapping[str, Any]) -> None:
+        """Write a toolchain record to the remote cache, if this build writes, while it goes on."""
+        if self._pool is not None and self._cache is not None:
+            from epbuild.toolchain.remote_record import TOOLCHAIN
+
+            with self._lock:
+                self._writing_toolchains.append(self._pool.submit(self._cache.publish, TOOLCHAIN, key, record, self._store))
+
     def finish(self, actions: int) -> None:
         """Wait for what is being written, and report what came of it all; `actions` is how many results the plan has."""
         if self._cache is None:
@@ -108,6 +117,9 @@ class SharedResults:
         if self._offer is not None:
             with suppress(Cancelled):
                 self._offer.result()
+        for future in self._writing_toolchains:
+            with suppress(StoreError, Cancelled):
+                future.result()  # which only saves others time
         lost = 0
         for number, future in enumerate(self._writing):
             if not future.done():

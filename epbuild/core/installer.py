@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from epbuild.core.errors import Problem, ToolchainError
 
 _SAID_LINES = 6
+_POLL_SECONDS = 0.1
+_LAST_LINES_SECONDS = 5.0
 
 
-def run_uv(arguments: Sequence[str], changes: Mapping[str, str | None] | None = None) -> subprocess.CompletedProcess[str]:
+class UvListener:
+    """Gets what uv logs while it runs, and ends it when `cancelled` is set. This one does nothing with it."""
+
+    def __init__(self, cancelled: threading.Event | None = None) -> None:
+        self.cancelled = cancelled or threading.Event()
+
+    def logged(self, line: str) -> None:
+        """A line that uv wrote, without its end."""
+
+
+def run_uv(
+    arguments: Sequence[str], changes: Mapping[str, str | None] | None = None, listener: UvListener | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run uv to its end; `changes` are variables of its environment (None: without it). Raises ToolchainError where there is no uv."""
     import uv
 
@@ -23,15 +39,40 @@ def run_uv(arguments: Sequence[str], changes: Mapping[str, str | None] | None = 
             Problem("EPB301", "the program uv, which makes toolchains, is missing from epbuild's environment", None, hint)
         ) from error
     wanted = {**os.environ, "UV_NO_PROGRESS": "1", "NO_COLOR": "1", "VIRTUAL_ENV": None, **(changes or {})}
-    return subprocess.run(
-        [program, *arguments],
-        capture_output=True,
+    environment = {name: value for name, value in wanted.items() if value is not None}
+    command = [program, *arguments]
+    if listener is None:
+        return subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", errors="replace", env=environment, check=False
+        )
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         errors="replace",
-        env={name: value for name, value in wanted.items() if value is not None},
-        check=False,
+        env=environment,
     )
+    lines: list[str] = []
+    reader = threading.Thread(target=_read_lines, args=(process, lines, listener), daemon=True)
+    reader.start()
+    try:
+        while process.poll() is None and not listener.cancelled.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    code = process.wait()
+    reader.join(_LAST_LINES_SECONDS)  # a process that uv started may hold the pipe open
+    return subprocess.CompletedProcess(command, code, "", "".join(lines))
+
+
+def _read_lines(process: subprocess.Popen[str], lines: list[str], listener: UvListener) -> None:
+    for line in process.stderr or ():
+        lines.append(line)
+        listener.logged(line.rstrip())
 
 
 def reported(stderr: str) -> tuple[str, str]:

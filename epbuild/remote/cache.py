@@ -121,7 +121,7 @@ class RemoteCache:
     def look_up(self, kind: RecordKind, key: str) -> LookUp:
         """The record of a key, if there is one that may be used. Raises Cancelled."""
         found = self._found(kind, key)
-        if found != Miss(answered=False):
+        if kind.is_result and found != Miss(answered=False):
             self._tally.looked_up(found=isinstance(found, RemoteRecord), usable=not isinstance(found, Unusable))
         return found
 
@@ -195,7 +195,8 @@ class RemoteCache:
                 self._tally.sent(len(data))
         except (RemoteError, SwitchedOff, MissingBlob, DamagedBlob, ValueError):  # the last: larger than any reader takes
             return None
-        self._tally.published()
+        if kind.is_result:
+            self._tally.published()
         return "written"
 
     def _found(self, kind: RecordKind, key: str) -> LookUp:

@@ -53,6 +53,8 @@ class RecordKind:
     files: Callable[[Mapping[str, Any]], Mapping[str, Blob]]
     """The files of a record of the right shape, by name."""
     log: Callable[[Mapping[str, Any]], Blob | None] = lambda record: None
+    is_result: bool = True
+    """Whether it is what an action came to, which statistics count."""
 
 
 @dataclass(frozen=True)

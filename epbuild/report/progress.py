@@ -19,6 +19,7 @@ from epbuild.commands.events import (
     RemoteCacheUsed,
     ResultsShared,
     StepCompared,
+    ToolchainInstalling,
     ToolchainLocked,
     ToolchainReady,
     ToolchainStarted,
@@ -87,6 +88,8 @@ class _BuildLines(Listener):
                 self._begin(Completion(0, groups, left), "comparison", f"{groups} to make again and compare{_time_left(left)}")
             case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
                 self._show(name, text)
+            case ToolchainInstalling(name, text, done, total):
+                self._show(name, f"{text}, {amount(done)} of {amount(total)} here" if total else text)
             case Fetching(name, _, done, total):
                 self._show(name, f"fetching {amount(done)}" + (f" of {amount(total)}" if total else ""))
             case ResultsShared(_, done, total):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
@@ -16,7 +16,7 @@ from epbuild.engine.capacity import estimated_memory
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action
-from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.identity import Identified
 
 A = TypeVar("A", bound=Action)
 R = TypeVar("R", bound=ActionResult)
@@ -29,6 +29,16 @@ class KeyInputs:
     digests: Mapping[Path, str]
     toolchain: Mapping[str, Any]
     needed: Sequence[Made] = ()
+
+
+class KnownToolchains(Protocol):
+    """The toolchains that actions run in, as far as their identities are known."""
+
+    def of(self, action: Action) -> Identified | None:
+        """That of an action; None while it is not known."""
+
+    def why_unknown(self, action: Action) -> str:
+        """Why that of an action is not known, as a reason for work."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +75,9 @@ class Kind(ABC, Generic[A, R]):
     def document(self, action: A, inputs: KeyInputs) -> dict[str, Any]:
         """The document that its key is the digest of."""
 
-    def identity(self, action: A, environment: Environment) -> dict[str, Any]:
+    def identity(self, action: A, toolchain: Identified) -> dict[str, Any]:
         """What its toolchain is to it, as the document holds it."""
-        return environment.identity(())
+        return toolchain.identity(())
 
     def unmet(self, action: A, result: R) -> Sequence[Problem]:
         """What is asked of any result and is no part of the key, and this result does not meet."""

@@ -13,6 +13,7 @@ from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.attempts import Warn
 from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord, Unusable
+from epbuild.toolchain.remote_record import TOOLCHAIN
 
 _MOST_WARNINGS = 3
 _MADE_HERE = "It is made here."
@@ -68,6 +69,15 @@ class RemoteResults:
             self._refuse(step, str(error))
             return None
         return result
+
+    def toolchains(self, wanted: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+        """The toolchain records that are there for some keys, each with the toolchain that it is for. Raises Cancelled."""
+        found = self._cache.look_up_all(TOOLCHAIN, wanted)
+        for name in dict.fromkeys(wanted[key] for key, record in found.items() if isinstance(record, Unusable)):
+            why = next(str(record) for key, record in found.items() if isinstance(record, Unusable) and wanted[key] == name)
+            message = f"the record of the toolchain '{name}' in the remote cache cannot be used: {why}"
+            self._warn(Problem("EPB522", message, None, _MADE_HERE))
+        return {key: record.record for key, record in found.items() if isinstance(record, RemoteRecord)}
 
     def warn_of_the_rest(self) -> None:
         """Warn of how many more results could not be used than those that were named, and of how many nothing is known."""

@@ -18,7 +18,7 @@ from epbuild.plan.result import CompileResult
 from epbuild.plan.shapes import sized
 from epbuild.plan.steps import SessionGroup
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
-from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.identity import Identified
 from epbuild.verify.compiled import check_shared_bytes
 from epbuild.verify.expectations import shared_bytes, unmeasured, unmet_expectations
 
@@ -49,8 +49,8 @@ class SessionGroups(Kind[SessionGroup, CompileResult]):
     def document(self, action: SessionGroup, inputs: KeyInputs) -> dict[str, Any]:
         return CompileRequest.of(action, inputs.digests, inputs.toolchain).keyed
 
-    def identity(self, action: SessionGroup, environment: Environment) -> dict[str, Any]:
-        return environment.identity(*action.uses)
+    def identity(self, action: SessionGroup, toolchain: Identified) -> dict[str, Any]:
+        return toolchain.identity(*action.uses)
 
     def unmet(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
         """What of `expect` a result does not meet; what sharing saves is not judged before it is measured."""

@@ -28,13 +28,13 @@ from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step
 from epbuild.recipe.model import Recipe
 from epbuild.survey.action_status import ActionStatus, StepState, Work, waves
-from epbuild.survey.kind import KeyInputs
+from epbuild.survey.kind import KeyInputs, KnownToolchains
 from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
 from epbuild.survey.pins import check_pins
 from epbuild.survey.remembered import Failures
 from epbuild.survey.scope import Scope
-from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.identity import Identified
 
 if TYPE_CHECKING:  # few builds use a remote cache
     from epbuild.survey.remote_results import RemoteResults
@@ -149,8 +149,8 @@ class Surveyor:
         self._recipe = recipe
         self.digests = Digests(workspace.files)
 
-    def survey(self, plan: Plan, environments: Mapping[str, Environment], scope: Scope | None = None) -> Survey:
-        """The status of every action of a plan, or of the part that is looked at; toolchains not in `environments` are not there yet.
+    def survey(self, plan: Plan, toolchains: KnownToolchains, scope: Scope | None = None) -> Survey:
+        """The status of every action of a plan, or of the part that is looked at, as far as its `toolchains` are known.
 
         Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
         """
@@ -163,7 +163,7 @@ class Surveyor:
                 if isinstance(action, Emission):
                     found[action.id] = self._with_kept(action, self._emission(action, found))
                     continue
-                known = self._keyed(action, found, environments, digests)
+                known = self._keyed(action, found, toolchains, digests)
                 if isinstance(known, _Keyed):
                     keyed.append(known)
                 else:
@@ -200,7 +200,7 @@ class Surveyor:
         return read_result(action, here) if here is not None else None
 
     def keyed(
-        self, action: Action, needed: Sequence[Made], environment: Environment, digests: Mapping[Path, str] = MappingProxyType({})
+        self, action: Action, needed: Sequence[Made], toolchain: Identified, digests: Mapping[Path, str] = MappingProxyType({})
     ) -> tuple[Action, dict[str, Any]]:
         """An action with all its files, and the document that its key is the digest of, once what it needs is made.
 
@@ -211,7 +211,7 @@ class Surveyor:
         action = kind.resolved(action, needed, self.store)
         known = {**digests, **{self.store.place(digest): digest for made in needed for digest in made.result.digests.values()}}
         known |= self.digests.of_many(path for path in action.files if path not in known)
-        return action, kind.document(action, KeyInputs(known, kind.identity(action, environment), needed))
+        return action, kind.document(action, KeyInputs(known, kind.identity(action, toolchain), needed))
 
     def is_whole(self, made: Made) -> bool:
         """Whether the store has all files of a result, as they were stored; what is not is set aside. Raises StoreError."""
@@ -228,7 +228,7 @@ class Surveyor:
         self,
         action: Action,
         found: Mapping[str, ActionStatus],
-        environments: Mapping[str, Environment],
+        toolchains: KnownToolchains,
         digests: Mapping[Path, str],
     ) -> _Keyed | ActionStatus:
         """What is known of an action, or, as long as its key is not, where it stands."""
@@ -243,10 +243,10 @@ class Surveyor:
         needed = [made for ident in action.needs if (made := found[ident].made) is not None]
         if len(needed) < len(action.needs):
             return pending(*(f"needs {ident}" for ident in action.needs if found[ident].made is None))
-        name = action.runs_in.toolchain.name if action.runs_in is not None else ""
-        if name not in environments:
-            return pending(f"the toolchain '{name}' is not provisioned yet")
-        action, document = self.keyed(action, needed, environments[name], digests)
+        toolchain = toolchains.of(action)
+        if toolchain is None:
+            return pending(toolchains.why_unknown(action))
+        action, document = self.keyed(action, needed, toolchain, digests)
         key = action_key(document)
         # What was built here stands even when the store has lost it, as long as its outputs are in place.
         here = before.result if before is not None and before.action_key == key else self.memory.result(key)

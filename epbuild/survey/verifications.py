@@ -14,7 +14,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.result import VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification, verification_document
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
-from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.identity import Identified
 from epbuild.verify.live.judging import note, unmet_numbers
 from epbuild.verify.live.model import other_values
 
@@ -34,8 +34,8 @@ class Verifications(Kind[Verification, VerificationResult]):
     def document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
         return verification_document(action, inputs.digests, inputs.toolchain)
 
-    def identity(self, action: Verification, environment: Environment) -> dict[str, Any]:
-        return environment.identity(*action.uses)
+    def identity(self, action: Verification, toolchain: Identified) -> dict[str, Any]:
+        return toolchain.identity(*action.uses)
 
     def unmet(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
         return [problem for checked in action.members for problem in unmet_numbers(action, checked, result)]

@@ -13,18 +13,27 @@ from epbuild.cache.location import toolchain_directory
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.core.installer import UvListener
 from epbuild.core.safepath import user_path
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import Requirement
 from epbuild.toolchain.fingerprint import Fingerprint, look, of_package, watched
 from epbuild.toolchain.packages import FileState, is_touched, state_of
 from epbuild.toolchain.process import RunWorker, supervise
-from epbuild.toolchain.provision import Requirements, environment_folder, installed_file, provision, provisioned, read_installed
+from epbuild.toolchain.provision import (
+    Requirements,
+    complete_file,
+    environment_folder,
+    installed_file,
+    provision,
+    provisioned,
+    read_installed,
+)
 
 if TYPE_CHECKING:
     from epbuild.toolchain.lock_facts import LockedEnvironment
 
-_RUNTIME = "onnxruntime"
+RUNTIME = "onnxruntime"
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class Environment:
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
         """What the environment is to a compile with these EPs, and these packages of custom operators, as a key holds it."""
         used = list(entries)
-        modules = {*_modules(used), *packages}
+        modules = {*modules_of(used), *packages}
         return self.fingerprint.document(modules, host=any(entry.output_depends_on_host for entry in used))
 
     def watched(self) -> list[Path]:
@@ -85,9 +94,7 @@ class Environment:
     def onnxruntime(self) -> str:
         """The version of ONNX Runtime, under whatever name it is packaged."""
         packages = self.fingerprint.distributions
-        return packages.get(_RUNTIME) or next(
-            (packages[name] for name in sorted(packages) if name.startswith(_RUNTIME)), "unknown"
-        )
+        return packages.get(RUNTIME) or next((packages[name] for name in sorted(packages) if name.startswith(RUNTIME)), "unknown")
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,12 @@ class Toolchains:
             return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - which is false, too, where nobody may look
         return provisioned(environment_folder(_requirements(toolchain, locked), self.home)) is not None
 
+    def place(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> Path:
+        """A file that is there as soon as the environment is."""
+        if toolchain.interpreter is not None:
+            return _existing(toolchain, base)
+        return complete_file(environment_folder(_requirements(toolchain, locked), self.home))
+
     def prepare(
         self,
         toolchain: ToolchainSpec,
@@ -109,12 +122,13 @@ class Toolchains:
         entries: Sequence[EpEntry],
         locked: LockedEnvironment | None = None,
         packages: Mapping[str, Position] = MappingProxyType({}),
+        listener: UvListener | None = None,
     ) -> Environment:
         """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
 
         One that is made holds exactly what is `locked` (None: what the installer chooses for the toolchain's packages). `entries` are the
         EPs that it is used for, `packages` the modules of custom operators and where each is asked for. Raises ToolchainError, also when
-        one of them is not in it, or when an existing environment does not hold what the recipe requires.
+        one of them is not in it, or when an existing environment does not hold what the recipe requires. `listener`: that of uv.
         """
         if toolchain.interpreter is not None:
             interpreter = _existing(toolchain, base)
@@ -129,9 +143,9 @@ class Toolchains:
             memory = self.home / "interpreters" / f"{digest_of(os.fsencode(interpreter))[:20]}.json"
         else:
             requirements = _requirements(toolchain, locked)
-            interpreter = provision(requirements, self.home, name=toolchain.name, where=toolchain.where)
+            interpreter = provision(requirements, self.home, name=toolchain.name, where=toolchain.where, listener=listener)
             memory = environment_folder(requirements, self.home) / "fingerprint.json"
-        modules = frozenset({*_modules(entries), *packages})
+        modules = frozenset({*modules_of(entries), *packages})
         seen = look(interpreter, modules, memory, toolchain.where)
         taken = seen.fingerprint
         wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries), *_without(toolchain, taken, packages)]
@@ -145,9 +159,9 @@ def toolchains_here() -> Toolchains:
     return Toolchains(toolchain_directory())
 
 
-def _modules(entries: Iterable[EpEntry]) -> set[str]:
+def modules_of(entries: Iterable[EpEntry]) -> set[str]:
     """The Python packages whose libraries take part: ONNX Runtime's, and those of the EPs."""
-    return {_RUNTIME, *(entry.module for entry in entries)}
+    return {RUNTIME, *(entry.module for entry in entries)}
 
 
 def _held(toolchain: ToolchainSpec) -> tuple[Requirement, ...]:

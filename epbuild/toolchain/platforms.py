@@ -30,6 +30,9 @@ MARKERS = {
 }
 """The environment marker of each platform (PEP 508)."""
 
+PYTHON_SYSTEMS = {f"{system}-{kind}": _MACHINE_MARKERS[system][0] for system in _MACHINE_MARKERS for kind in ("x86_64", "arm64")}
+"""What `sys.platform` is on each platform."""
+
 MACOS_VERSION = "26.0"
 """The macOS that packages are chosen for, for the same reason; uv reads it from MACOSX_DEPLOYMENT_TARGET."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.core.installer import is_network, reported, run_uv
+from epbuild.core.installer import UvListener, is_network, reported, run_uv
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.packages import digests_of, package_tree
 
@@ -68,7 +68,12 @@ def environment_folder(requirements: Requirements, home: Path) -> Path:
 def provisioned(folder: Path) -> Path | None:
     """The interpreter of the environment in a folder, if it is complete, else None. Writes nothing and starts nothing."""
     interpreter = _interpreter(folder)
-    return interpreter if (folder / "complete").is_file() and interpreter.exists() else None
+    return interpreter if complete_file(folder).is_file() and interpreter.exists() else None
+
+
+def complete_file(folder: Path) -> Path:
+    """What marks the environment in a folder as complete."""
+    return folder / "complete"
 
 
 def installed_file(folder: Path) -> Path:
@@ -88,11 +93,13 @@ def read_installed(folder: Path) -> dict[str, str]:
     return document if isinstance(document, dict) else {}
 
 
-def provision(requirements: Requirements, home: Path, *, name: str, where: Position | None) -> Path:
+def provision(
+    requirements: Requirements, home: Path, *, name: str, where: Position | None, listener: UvListener | None = None
+) -> Path:
     """The interpreter of the environment for `requirements`, made if it is not there yet.
 
-    `name` and `where` are the toolchain's, for messages. Two processes that want one environment wait for each other.
-    Raises ToolchainError (EPB301) that names the package, and what uv reported.
+    `name` and `where` are the toolchain's, for messages; `listener` is that of uv. Two processes that want one environment
+    wait for each other. Raises ToolchainError (EPB301) that names the package, and what uv reported.
     """
     folder = environment_folder(requirements, home)
     ready = provisioned(folder)
@@ -103,19 +110,19 @@ def provision(requirements: Requirements, home: Path, *, name: str, where: Posit
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            return provisioned(folder) or _make(requirements, folder, name, where)
+            return provisioned(folder) or _make(requirements, folder, name, where, listener)
     except OSError as error:
         hint = "Free some space, or set EPBUILD_TOOLCHAIN_DIR to a folder that can be written."
         message = f"toolchain '{name}' could not be written to {folder}: {error}"
         raise ToolchainError(Problem("EPB302", message, where, hint)) from error
 
 
-def _make(requirements: Requirements, folder: Path, name: str, where: Position | None) -> Path:
+def _make(requirements: Requirements, folder: Path, name: str, where: Position | None, listener: UvListener | None) -> Path:
     shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
     interpreter = _interpreter(folder)
 
     def uv(*arguments: str, changes: Mapping[str, str | None] | None = None) -> None:
-        done = run_uv(arguments, changes)
+        done = run_uv(arguments, changes, listener)
         if done.returncode != 0:
             shutil.rmtree(folder, ignore_errors=True)
             raise _failure(requirements, name, where, done.stderr, lacks_python=arguments[0] == "venv")
@@ -137,7 +144,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
         # With nothing to install from, this succeeds where all that the recipe asks for is there already.
         uv(*install, "--offline", "--no-index", *requirements.packages, changes={"UV_FIND_LINKS": None})
         installed_file(folder).write_text(json.dumps(_installed(folder / "env")), encoding="utf-8")
-    (folder / "complete").write_text(json.dumps(sorted(held)), encoding="utf-8")
+    complete_file(folder).write_text(json.dumps(sorted(held)), encoding="utf-8")
     return interpreter
 
 

@@ -149,6 +149,7 @@ class DescribedToolchains(Toolchains):
         entries: object,
         locked: LockedEnvironment | None = None,
         packages: object = (),
+        listener: object = None,
     ) -> Environment:
         return self._workshop.prepare(toolchain, locked)
 

@@ -19,6 +19,7 @@ from epbuild.commands import run as building
 from epbuild.onnxfile import headers
 from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot_file import PIECES, forget, place_of, snapshots_of
+from epbuild.toolchain.environment import Toolchains
 
 SETTLED_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
 
@@ -29,6 +30,9 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
     (workshop.folder / "fingerprint.json").write_text("{}", encoding="utf-8")
+    given = workshop.request.toolchains
+    monkeypatch.setattr(Toolchains, "ready", lambda _, *asked: given.ready(*asked))  # what the command line finds
+    monkeypatch.setattr(Toolchains, "prepare", lambda _, *asked: given.prepare(*asked))
     monkeypatch.chdir(workshop.folder)
     time.sleep(SETTLED_SECONDS)
     assert execute(["run", "-j1"]) == 0

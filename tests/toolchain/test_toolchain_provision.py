@@ -48,7 +48,7 @@ class FakeUv:
         self.interrupted = False
 
     def __call__(
-        self, arguments: Sequence[str], changes: Mapping[str, str | None] | None = None
+        self, arguments: Sequence[str], changes: Mapping[str, str | None] | None = None, listener: object = None
     ) -> subprocess.CompletedProcess[str]:
         self.commands.append(list(arguments))
         if arguments[0] == "venv":

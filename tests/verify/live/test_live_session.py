@@ -56,7 +56,15 @@ class Home(Toolchains):
         (place / "complete").write_text(json.dumps(sorted(packages)), encoding="utf-8")
         self.holds[tuple(sorted(packages))] = holds
 
-    def prepare(self, toolchain: Any, base: Path, entries: Any, locked: object = None, packages: Any = ()) -> Environment:
+    def prepare(
+        self,
+        toolchain: Any,
+        base: Path,
+        entries: Any,
+        locked: object = None,
+        packages: Any = (),
+        listener: object = None,
+    ) -> Environment:
         self.packages.clear()
         self.packages.update(packages)
         if toolchain.interpreter is not None:

@@ -1,0 +1,204 @@
+"""Provisioning: toolchains of a build, made when the first action needs them.
+
+Several are made at once. What was known of one by its record is compared with what was made: where the two differ, the record is not used
+any more, and the actions that have not begun get the keys of what was made.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from epbuild.cache.leases import Cancelled
+from epbuild.cache.location import cache_directory, tag_cache
+from epbuild.commands.events import ToolchainInstalling, ToolchainReady, ToolchainStarted
+from epbuild.core.errors import EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
+from epbuild.engine.events import Progress, Warned
+from epbuild.plan.key import differences
+from epbuild.plan.steps import Action
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.installing import InstallProgress
+
+if TYPE_CHECKING:
+    from epbuild.commands.locked import HeldLock
+    from epbuild.commands.toolchains import PlanToolchains
+
+ONLINE = "Do it once without --offline."
+_POLL_SECONDS = 0.2
+_STOP_SECONDS = 2.0
+
+
+class RecordSink(Protocol):
+    """Takes toolchain records that others may use."""
+
+    def add_toolchain(self, key: str, record: Mapping[str, Any]) -> None:
+        """Share a record of an environment that is here, if this build shares what it makes."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What toolchains are made under: the recipe's lock, and whether other machines may be asked."""
+
+    lock: HeldLock
+    offline: bool = False
+
+
+class Provisioning:
+    """Makes the toolchains of one build, each once. For any thread."""
+
+    def __init__(
+        self, known: PlanToolchains, under: Circumstances, sink: RecordSink, progress: Progress, cancelled: threading.Event
+    ) -> None:
+        self.known = known
+        self.warnings: list[Problem] = []
+        """What was warned of since toolchains are made."""
+        self._under = under
+        self._sink = sink
+        self._progress = progress
+        self._cancelled = cancelled
+        self._futures: dict[str, Future[Environment]] = {}
+        """Those that were not here when the build began."""
+        self._guard = threading.Lock()
+        self._refused: set[str] = set()
+
+    @property
+    def made(self) -> bool:
+        """Whether any was made."""
+        return bool(self._futures)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not all(future.done() for future in self._futures.values()):
+            self._cancelled.set()  # nobody needs them any more
+            wait(self._futures.values(), _STOP_SECONDS)
+
+    def record(self) -> None:
+        """Write down what the toolchains are that are here, and are as they are locked, and what a remote cache knew of the others."""
+        with suppress(StoreError):  # it only saves time
+            self.known.remember_known()
+        for name, environment in self.known.environments.items():
+            if name not in self._futures:
+                self._record(name, environment)
+
+    def make_unknown(self, actions: Iterable[Action]) -> None:
+        """Make the toolchains of which nothing is known, all at once: there are no keys without them. Raises ToolchainError."""
+        unknown = [action for action in actions if action.runs_in is not None and self.known.of(action) is None]
+        names = [name_of(action) for action in unknown if self.known.is_for_here(action)]
+        self.begin(names)
+        for name in dict.fromkeys(names):
+            self._wait(name)
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Have these toolchains made, while others go on; those that are here, or under way, are left alone."""
+        with self._guard:
+            for name in dict.fromkeys(names):
+                if name not in self.known.environments and name not in self._futures:
+                    future: Future[Environment] = Future()
+                    self._futures[name] = future
+                    threading.Thread(target=self._fulfil, args=(name, future), name=f"toolchain {name}", daemon=True).start()
+
+    def is_refused(self, action: Action) -> bool:
+        """Whether the toolchain of an action turned out to be another than its record has."""
+        return bool(self._refused) and name_of(action) in self._refused
+
+    def environment(self, action: Action) -> Environment:
+        """The environment of an action, which is made if it is not here.
+
+        Raises ToolchainError, EnvironmentFailure where the action cannot be done on this machine, and Cancelled.
+        """
+        if not self.known.is_for_here(action):
+            reason = self.known.why_not_here(action)
+            raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can."))
+        name = name_of(action)
+        if name not in self.known.environments:
+            self.begin([name])
+            self._wait(name)
+        return self.known.environments[name]
+
+    def current(self, action: Action) -> Environment:
+        """The environment of an action as it is now. Raises what `environment` does."""
+        now = self.known.environments[name_of(action)] = self.environment(action).now()
+        return now
+
+    def _wait(self, name: str) -> None:
+        future = self._futures.get(name)
+        while future is not None and not future.done():
+            if self._cancelled.wait(_POLL_SECONDS) and not future.done():
+                raise Cancelled(name)
+        if future is not None:
+            future.result()
+
+    def _fulfil(self, name: str, future: Future[Environment]) -> None:
+        try:
+            future.set_result(self._make(name))
+        except BaseException as error:  # noqa: BLE001 - what waits for it has to know
+            future.set_exception(error)
+
+    def _make(self, name: str) -> Environment:
+        begin, toolchain = time.monotonic(), self.known.needs[name].toolchain
+        there = self.known.is_ready(name)
+        if not there:
+            if self._under.offline:
+                raise ToolchainError(Problem("EPB525", f"the toolchain '{name}' is not here yet", toolchain.where, ONLINE))
+            tag_cache(cache_directory())
+            self._progress.report(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
+        environment = self.known.prepare(name, InstallProgress(_Installation(name, self._progress), self._cancelled))
+        if not there:
+            self._progress.report(ToolchainReady(name, environment.onnxruntime, time.monotonic() - begin))
+        self._compare(name, environment)
+        doubts = self._under.lock.other_toolchains([toolchain], {name: environment})
+        for problem in doubts:
+            self._warn(problem)
+        self.known.environments[name] = environment
+        if not doubts:
+            self._record(name, environment)
+        return environment
+
+    def _compare(self, name: str, environment: Environment) -> None:
+        """Refuse what was recorded of a toolchain if it is another one."""
+        recorded, needs = self.known.recorded(name), self.known.needs[name]
+        if recorded is None:
+            return
+        changes = differences(
+            {"toolchain": recorded.identity(needs.entries, needs.packages)},
+            {"toolchain": environment.identity(needs.entries, needs.packages)},
+        )
+        if changes:
+            self._refused.add(name)
+            more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
+            message = f"the toolchain '{name}' is not what was recorded of it: {changes[0]}{more}"
+            hint = "The record is not used any more; what was restored by it is made anew by the next build."
+            self._warn(Problem("EPB312", message, needs.toolchain.where, hint))
+
+    def _record(self, name: str, environment: Environment) -> None:
+        for key, record in self.known.records(name, environment).items():
+            with suppress(StoreError):
+                self.known.remember({key: record})
+            self._sink.add_toolchain(key, record)
+
+    def _warn(self, problem: Problem) -> None:
+        self.warnings.append(problem)
+        self._progress.report(Warned(problem))
+
+
+@dataclass(frozen=True)
+class _Installation:
+    """Reports how far the installation of a toolchain is."""
+
+    toolchain: str
+    progress: Progress
+
+    def installing(self, doing: str, done: int, total: int) -> None:
+        self.progress.report(ToolchainInstalling(self.toolchain, doing, done, total))
+
+
+def name_of(action: Action) -> str:
+    """The name of the toolchain that an action runs in; empty where it runs in none."""
+    return action.runs_in.toolchain.name if action.runs_in is not None else ""

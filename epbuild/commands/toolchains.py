@@ -1,0 +1,209 @@
+"""Toolchains of a plan: environments that are here, and records of the others.
+
+What a toolchain is to a key is known, in this order, from its environment, if that is here; from its records (`toolchain.identity`) in the
+store; from those in a remote cache; and else only once it is made (`commands.provisioning`). What cannot be made on this machine, since the
+recipe wants it for other platforms, or its EP cannot compile here, is known by the records of a platform that the lock has it for: so what
+was compiled there is found here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from epbuild.cache.records import ActionRecords
+from epbuild.core.digest import file_digest
+from epbuild.core.installer import UvListener
+from epbuild.plan.possible import obstacle
+from epbuild.plan.steps import Action, InTarget, Plan
+from epbuild.toolchain.environment import Environment, Toolchains
+from epbuild.toolchain.identity import (
+    Identified,
+    RecordedToolchain,
+    record_documents,
+    record_key,
+    recorded_toolchain,
+    records_of,
+)
+from epbuild.toolchain.lock_facts import LockedEnvironment
+from epbuild.toolchain.platforms import PYTHON_SYSTEMS
+
+if TYPE_CHECKING:
+    from epbuild.commands.locked import HeldLock
+
+Place = tuple[str, str]
+"""A toolchain and a platform, by their names; this machine's platform is the empty text where it has no name."""
+
+
+class SharedRecords(Protocol):
+    """Toolchain records in a remote cache."""
+
+    def toolchains(self, wanted: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
+        """The records of some keys that may be used, each key with the toolchain that it is for."""
+
+
+@dataclass(frozen=True)
+class ToolchainSources:
+    """Where what is known of toolchains comes from."""
+
+    environments: Toolchains
+    records: ActionRecords
+    remote: SharedRecords | None = None
+
+
+class PlanToolchains:
+    """The toolchains of a plan of a recipe in `base`, as far as they are known. Writes nothing, but for what is asked for."""
+
+    def __init__(self, plan: Plan, base: Path, lock: HeldLock, sources: ToolchainSources) -> None:
+        self.needs = plan.toolchains()
+        self._base = base
+        self._lock = lock
+        self._sources = sources
+        self._here = lock.platform or ""
+        self._platforms: dict[tuple[str, str], tuple[str, ...]] = {}
+        """Where what runs in a toolchain for a target can run, by their names."""
+        used = {(name, platform) for action in plan.actions.values() for name, platform in self._places(action)}
+        self.environments: dict[str, Environment] = {}
+        """Those that are here, by name; others are added when they are made."""
+        for name in self.needs:
+            if (name, self._here) in used and self.is_ready(name):
+                self.environments[name] = self.prepare(name)
+        self._documents = {
+            place: documents
+            for place in sorted(used)
+            if (locked := self._locked(place)) is not None
+            and (documents := record_documents(locked, place[1], self.needs[place[0]].entries, self.needs[place[0]].packages))
+        }
+        self._records = dict(self._read({place for place in self._documents if place[0] not in self.environments}))
+        self._recorded = dict(self._known())
+
+    def of(self, action: Action) -> Identified | None:
+        """What the toolchain of an action is; None where that is not known."""
+        for name, platform in self._places(action):
+            found = self.environments.get(name) if platform == self._here else None
+            recorded = found or self._recorded.get((name, platform))
+            if recorded is not None and (platform == self._here or not _depends_on_host(action)):
+                return recorded
+        return None
+
+    def why_unknown(self, action: Action) -> str:
+        """Why the toolchain of an action is not known."""
+        name = action.runs_in.toolchain.name if action.runs_in is not None else ""
+        if self.is_for_here(action):
+            return f"the toolchain '{name}' is not provisioned yet"
+        return self.why_not_here(action)
+
+    def is_for_here(self, action: Action) -> bool:
+        """Whether an action can be done on this machine, as far as that is known."""
+        return any(platform == self._here for _, platform in self._places(action))
+
+    def why_not_here(self, action: Action) -> str:
+        """Why an action cannot be done on this machine, as a clause."""
+        reason = obstacle(action.target, sys.platform) if isinstance(action, InTarget) else None
+        if reason is not None:
+            return reason.removesuffix(".")
+        name = action.runs_in.toolchain.name if action.runs_in is not None else ""
+        return f"the toolchain '{name}' is for {', '.join(self._lock.elsewhere.get(name, ()))}, and this is {self._here}"
+
+    def is_ready(self, name: str) -> bool:
+        """Whether the environment of a toolchain is here."""
+        return self._sources.environments.ready(self.needs[name].toolchain, self._base, self._lock.environments.get(name))
+
+    def prepare(self, name: str, listener: UvListener | None = None) -> Environment:
+        """The environment of a toolchain, which is made where it is not here. Raises ToolchainError."""
+        toolchain, entries, packages = self.needs[name]
+        locked = self._lock.environments.get(name)
+        return self._sources.environments.prepare(toolchain, self._base, entries, locked, packages, listener)
+
+    def recorded(self, name: str) -> RecordedToolchain | None:
+        """What is recorded of a toolchain that was not here."""
+        return self._recorded.get((name, self._here))
+
+    def records(self, name: str, environment: Environment) -> dict[str, dict[str, Any]]:
+        """What there is to record of a toolchain whose environment is as it is locked, by key."""
+        return dict(records_of(environment, self._documents.get((name, self._here), {}).values()))
+
+    def remember(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep records in the store that are not there as they are. Raises StoreError."""
+        for key, record in records.items():
+            if self._sources.records.get(key) != record:
+                self._sources.records.put(key, record)
+
+    def remember_known(self) -> None:
+        """Keep the records in the store that came out of a remote cache. Raises StoreError."""
+        for records in self._records.values():
+            self.remember({record_key(record["document"]): record for record in records.values()})
+
+    def watched(self) -> dict[Path, str]:
+        """The files and folders that what is known came from, with their SHA-256 where it is known. Raises OSError."""
+        files = [path for environment in self.environments.values() for path in environment.watched()]
+        keys = {
+            record_key(document)
+            for place in self._recorded
+            if not self._is_replaced(place)
+            for document in self._documents[place].values()
+        }
+        kept = [self._sources.records.place(key) for key in sorted(keys)]
+        return {**dict.fromkeys(files, ""), **{path: file_digest(path) if path.is_file() else "" for path in kept}}
+
+    def absent(self) -> list[Path]:
+        """The files that are not there, and would let more be known."""
+        missing = [name for name, platform in self._recorded if platform == self._here and name not in self.environments]
+        return [
+            self._sources.environments.place(self.needs[name].toolchain, self._base, self._lock.environments.get(name))
+            for name in missing
+        ]
+
+    def _is_replaced(self, place: Place) -> bool:
+        """Whether the environment is here by now that a record was used for."""
+        return place[1] == self._here and place[0] in self.environments
+
+    def _places(self, action: Action) -> Iterator[Place]:
+        """The toolchain of an action, on the platforms that it can run on, the best first."""
+        if action.runs_in is None:
+            return
+        toolchain, target = action.runs_in.toolchain, action.target if isinstance(action, InTarget) else None
+        asked = (toolchain.name, target.name if target is not None else "")
+        if asked not in self._platforms:
+            others = self._lock.elsewhere.get(toolchain.name, {})
+            platforms: tuple[str, ...] = (self._here,)
+            if target is not None and obstacle(target, sys.platform) is not None:
+                platforms = tuple(other for other in others if obstacle(target, PYTHON_SYSTEMS[other]) is None)
+            elif toolchain.platforms and self._here not in toolchain.platforms and others:
+                platforms = tuple(others)
+            self._platforms[asked] = platforms
+        for platform in self._platforms[asked]:
+            yield toolchain.name, platform
+
+    def _locked(self, place: Place) -> LockedEnvironment | None:
+        name, platform = place
+        if platform == self._here:
+            return self._lock.environments.get(name)
+        return self._lock.elsewhere[name][platform]
+
+    def _read(self, places: set[Place]) -> Iterator[tuple[Place, Mapping[str, Mapping[str, Any]]]]:
+        """The records that there are of toolchains, by Python package: those of the store, else those of the remote cache."""
+        keys = {place: {module: record_key(document) for module, document in self._documents[place].items()} for place in places}
+        wanted = {key: name for (name, _), of in keys.items() for key in of.values()}
+        found: dict[str, Mapping[str, Any]] = {}
+        for key in wanted:
+            record = self._sources.records.get(key)
+            if record is not None:
+                found[key] = record
+        if self._sources.remote is not None:
+            found |= self._sources.remote.toolchains({key: name for key, name in wanted.items() if key not in found})
+        for place, of in keys.items():
+            yield place, {module: found[key] for module, key in of.items() if key in found}
+
+    def _known(self) -> Iterator[tuple[Place, RecordedToolchain]]:
+        for place, records in self._records.items():
+            found = recorded_toolchain(records) if records.keys() == self._documents[place].keys() else None
+            if found is not None:
+                yield place, found
+
+
+def _depends_on_host(action: Action) -> bool:
+    return isinstance(action, InTarget) and any(entry.output_depends_on_host for entry in action.uses[0])

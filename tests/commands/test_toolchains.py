@@ -1,0 +1,311 @@
+"""Toolchains of a build: where what is known of one comes from, and that one is made only when an action needs it."""
+
+from __future__ import annotations
+
+import sysconfig
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remote_places import DirectoryPlace
+from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
+from small_locks import digest
+
+from epbuild.commands.events import ToolchainReady, ToolchainStarted
+from epbuild.commands.lock_fit import catalog_facts
+from epbuild.commands.planning import RemoteChoice
+from epbuild.core.errors import EpbuildError, Problem, ToolchainError
+from epbuild.engine.events import StepFinished, Warned
+from epbuild.recipe.load import load
+from epbuild.recipe.model import ToolchainSpec
+from epbuild.remote.envelope import RemoteRecord, seal, unseal
+from epbuild.remote.keys import SigningKey
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.identity import toolchain_records
+from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedToolchain, Package
+from epbuild.toolchain.lock_file import render
+from epbuild.toolchain.remote_record import TOOLCHAIN
+
+OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
+HERE = "linux-x86_64"
+COMPILED = ["prefill+decode", "classifier"]
+LIBRARY = {"onnxruntime_qnn/libQnnHtp.so": "ab" * 32}
+OTHER_LIBRARY = {"onnxruntime_qnn/libQnnHtp.so": "cd" * 32}
+
+
+class Machine(Workshop):
+    """A checkout with a lock, on a machine that has its toolchain once that was made."""
+
+    def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, cache, monkeypatch)
+        self.write_recipe(("outputs:\n", f"cache: {{trust: ['{OURS.public}']}}\noutputs:\n"))
+        self.remote = RemoteChoice()
+        self.toolchain_is_there = False
+        self.made = 0
+        self.failing: ToolchainError | None = None
+        self.libraries = LIBRARY
+        self.lock()
+
+    def lock(self) -> None:
+        packages = (Package(name, version, (digest(f"{name} {version}"),)) for name, version in sorted(self.packages.items()))
+        locked = LockedEnvironment("cpython-3.11", tuple(packages))
+        recipe = load(self.folder / "epbuild.yaml")
+        toolchains = {"qnn": LockedToolchain(("onnxruntime-qnn==2.7.0",), {HERE: locked})}
+        (self.folder / "epbuild.lock").write_text(render(Lock("small", toolchains, {}, catalog_facts(recipe))), encoding="utf-8")
+
+    def prepare(self, toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Environment:
+        if not self.toolchain_is_there:
+            self.made += 1
+            if self.failing is not None:
+                raise self.failing
+            self.toolchain_is_there = True
+        environment = super().prepare(toolchain, locked)
+        return replace(environment, fingerprint=replace(environment.fingerprint, libraries=self.libraries))
+
+    @property
+    def warnings(self) -> list[str]:
+        return [event.problem.code for event in self.events if isinstance(event, Warned)]
+
+    def outcomes(self) -> set[str]:
+        return {event.outcome for event in self.events if isinstance(event, StepFinished)}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryPlace:
+    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", str(tmp_path / "remote"))
+    monkeypatch.setenv("EPBUILD_SIGNING_KEY", OURS.text)
+    return DirectoryPlace(tmp_path / "remote")
+
+
+@pytest.fixture(autouse=True)
+def on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: HERE)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: DirectoryPlace) -> Callable[[str], Machine]:
+    return lambda name: Machine(tmp_path / name, tmp_path / f"cache-{name}", monkeypatch)
+
+
+def shared_by(machine: Callable[[str], Machine]) -> Machine:
+    """Build on a first machine, which writes to the remote cache."""
+    writer = machine("writer")
+    writer.remote = RemoteChoice("write")
+    assert writer.build().exit_code == 0
+    assert (writer.compiled, writer.made, writer.warnings) == (COMPILED, 1, [])
+    return writer
+
+
+def outputs(machine: Machine) -> dict[str, dict[str, bytes]]:
+    return {group: machine.contents(group) for group in ("decoder", "classifier")}
+
+
+def toolchain_names(place: DirectoryPlace) -> list[str]:
+    found = {name: unseal(place.read("ac", name) or b"", TOOLCHAIN, name, None) for name in place.names("ac")}
+    return [name for name, record in found.items() if isinstance(record, RemoteRecord)]
+
+
+def test_with_all_results_shared_no_toolchain_is_made_and_nothing_compiled(machine: Callable[[str], Machine]) -> None:
+    writer = shared_by(machine)
+    reader = machine("reader")
+    assert {status.step.id: (status.state, status.remote) for status in reader.survey().steps()} == {
+        **dict.fromkeys([*COMPILES, SHARE, CLASSIFIER], ("restorable", True)),
+        **dict.fromkeys([EMIT_DECODER, EMIT_CLASSIFIER], ("new", False)),
+    }
+    assert not reader.cache.exists()
+    assert reader.build().exit_code == 0
+    assert (reader.made, reader.compiled, reader.warnings) == (0, [], [])
+    assert outputs(reader) == outputs(writer)
+    assert not [event for event in reader.events if isinstance(event, (ToolchainStarted, ToolchainReady))]
+    assert set(reader.states().values()) == {"current"}
+    reader.remote = None
+    assert reader.build().exit_code == 0
+    assert (reader.made, reader.outcomes()) == (0, {"current"}), "the store knows the toolchain by now"
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_environment_comes_before_the_store_and_the_store_before_the_remote_cache(
+    here: bool, stored: bool, shared: bool, machine: Callable[[str], Machine], place: DirectoryPlace
+) -> None:
+    """Each of the three has another library: the key shows which one was believed."""
+    keys = {}
+    if shared:
+        shared_by(machine)
+        keys["shared"] = machine("asked").survey().actions[SHARE].key
+    reader = machine("reader")
+    if stored:
+        reader.libraries, reader.remote = OTHER_LIBRARY, None
+        reader.build()
+        reader.remote, reader.toolchain_is_there = RemoteChoice(), False
+        keys["stored"] = reader.survey().actions[SHARE].key
+    if here:
+        reader.libraries, reader.toolchain_is_there = {"onnxruntime_qnn/libQnnHtp.so": "ef" * 32}, True
+        keys["here"] = reader.survey().actions[SHARE].key
+    status = reader.survey().actions[SHARE]
+    assert len(set(keys.values())) == len(keys)
+    assert status.key == (keys.get("here") or keys.get("stored") or keys.get("shared"))
+    if not keys:
+        assert status.reasons == ("the toolchain 'qnn' is not provisioned yet",)
+
+
+def test_a_toolchain_is_made_once_an_action_must_run_and_others_are_restored(machine: Callable[[str], Machine]) -> None:
+    shared_by(machine)
+    reader = machine("reader")
+    tamper(reader.folder / "classifier.onnx", (reader.folder / "prefill.onnx").read_bytes())
+    assert reader.survey().actions[CLASSIFIER].key is not None
+    assert reader.build().exit_code == 0
+    assert (reader.made, reader.compiled, reader.warnings) == (1, ["classifier"], [])
+    kinds = [type(event) for event in reader.events if isinstance(event, (ToolchainStarted, ToolchainReady))]
+    assert kinds == [ToolchainStarted, ToolchainReady]
+
+
+def test_without_a_lock_the_toolchain_is_made_to_know_the_keys(machine: Callable[[str], Machine]) -> None:
+    shared_by(machine)
+    reader = machine("reader")
+    (reader.folder / "epbuild.lock").unlink()
+    assert set(reader.states().values()) == {"new"}
+    assert reader.build().exit_code == 0
+    assert (reader.made, reader.compiled) == (1, [])
+
+
+def test_another_lock_is_another_toolchain(machine: Callable[[str], Machine]) -> None:
+    shared_by(machine)
+    reader = machine("reader")
+    reader.packages = {**reader.packages, "numpy": "2.4.1"}
+    reader.lock()
+    assert set(reader.states().values()) == {"new"}
+
+
+def unsigned(record: Any, name: str) -> bytes:
+    return b"{}"
+
+
+def by_another(record: Any, name: str) -> bytes:
+    return seal(TOOLCHAIN, name, record, THEIRS)
+
+
+def of_another_library(record: Any, name: str) -> bytes:
+    """Signed by a trusted key, and wrong."""
+    result = {**record["result"], "libraries": dict.fromkeys(record["result"]["libraries"], "99" * 32)}
+    return seal(TOOLCHAIN, name, {**record, "result": result}, OURS)
+
+
+def harm(place: DirectoryPlace, change: Callable[[Any, str], bytes]) -> None:
+    for name in toolchain_names(place):
+        found = unseal(place.read("ac", name) or b"", TOOLCHAIN, name, None)
+        assert isinstance(found, RemoteRecord)
+        place.write("ac", name, change(found.record, name))
+
+
+@pytest.mark.parametrize("change", [unsigned, by_another])
+def test_a_record_that_nobody_trusted_signed_is_not_believed(
+    change: Callable[[Any, str], bytes], machine: Callable[[str], Machine], place: DirectoryPlace
+) -> None:
+    writer = shared_by(machine)
+    harm(place, change)
+    reader = machine("reader")
+    assert set(reader.states().values()) == {"new"}
+    assert reader.build().exit_code == 0
+    assert (reader.made, reader.compiled) == (1, []), "made for the keys, whose results are there"
+    assert reader.warnings == ["EPB522"]
+    assert outputs(reader) == outputs(writer)
+
+
+def test_a_wrong_record_leads_to_a_key_that_nobody_has_a_result_for_and_compiles_nothing_under_it(
+    machine: Callable[[str], Machine], place: DirectoryPlace
+) -> None:
+    writer = shared_by(machine)
+    harm(place, of_another_library)
+    reader = machine("reader")
+    wrong = reader.survey().actions[SHARE].key
+    assert wrong is not None
+    assert reader.build().exit_code == 0
+    assert (reader.made, reader.compiled) == (1, []), "what was made has the key of the result that is there"
+    assert reader.warnings == ["EPB312"]
+    assert outputs(reader) == outputs(writer)
+    assert wrong not in {reader.record(step).action_key for step in (SHARE, CLASSIFIER)}
+    assert set(reader.states().values()) == {"current"}
+    # What is here is recorded, and what was wrong is gone from the store.
+    reader.toolchain_is_there = False
+    assert set(reader.states().values()) == {"current"}
+
+
+def test_a_result_of_a_wrong_toolchain_is_used_only_if_it_was_signed_for_that(
+    machine: Callable[[str], Machine], place: DirectoryPlace
+) -> None:
+    """A poisoned record of the toolchain, and the results of the right one under the keys that it leads to."""
+    writer = shared_by(machine)
+    results = {name: place.read("ac", name) for name in place.names("ac") if name not in toolchain_names(place)}
+    harm(place, of_another_library)
+    asked = machine("asked").survey()
+    for wrong, right in zip((asked.actions[SHARE].key, asked.actions[CLASSIFIER].key), results.values(), strict=True):
+        assert wrong is not None
+        place.write("ac", wrong, right)
+    reader = machine("reader")
+    assert reader.build().exit_code == 0
+    assert (reader.made, outputs(reader)) == (1, outputs(writer))
+    assert set(reader.warnings) == {"EPB522", "EPB312"}
+
+
+def test_what_failed_to_be_made_fails_the_steps_that_need_it(machine: Callable[[str], Machine]) -> None:
+    shared_by(machine)
+    reader = machine("reader")
+    tamper(reader.folder / "classifier.onnx", source_model(9.0))
+    reader.failing = ToolchainError(Problem("EPB307", "no network"))
+    finished = reader.build()
+    assert (finished.exit_code, reader.failures, reader.made) == (3, ["EPB307"], 1)
+    reader.failing = None
+    assert reader.build().exit_code == 0
+    assert reader.compiled == ["classifier"], "it is no failure of the step's, which would be remembered"
+
+
+def test_offline_what_must_run_needs_its_toolchain_here(machine: Callable[[str], Machine]) -> None:
+    shared_by(machine)
+    reader = machine("reader")
+    reader.build()
+    reader.remote = RemoteChoice(offline=True)
+    assert reader.build().exit_code == 0
+    tamper(reader.folder / "classifier.onnx", source_model(9.0))
+    assert (reader.build().exit_code, reader.failures) == (3, ["EPB525"])
+    bare = machine("bare")
+    bare.remote = RemoteChoice(offline=True)
+    with pytest.raises(EpbuildError) as caught:
+        bare.build()
+    assert [problem.code for problem in caught.value.problems] == ["EPB525"]
+
+
+def test_an_environment_that_is_not_as_it_is_locked_is_not_recorded(
+    machine: Callable[[str], Machine], place: DirectoryPlace
+) -> None:
+    writer = machine("writer")
+    writer.remote = RemoteChoice("write")
+    writer.packages = {**writer.packages, "six": "1.17"}
+    assert writer.build().exit_code == 0
+    assert writer.warnings == ["EPB308"]
+    assert toolchain_names(place) == []
+    assert list(toolchain_records(writer.cache).entries()) == []
+
+
+def test_several_toolchains_are_made_at_once(machine: Callable[[str], Machine]) -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    class Meeting(Machine):
+        def prepare(self, toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Environment:
+            both.wait()  # raises unless the other one is made meanwhile
+            return Workshop.prepare(self, toolchain, locked)
+
+    workshop = machine("meeting")
+    workshop.__class__ = Meeting
+    (workshop.folder / "epbuild.lock").unlink()
+    workshop.write_recipe(
+        ("toolchains:\n", "toolchains:\n  other: {packages: [onnxruntime-qnn==2.7.0]}\n"),
+        ("plain: {toolchain: qnn,", "plain: {toolchain: other,"),
+    )
+    workshop.remote = None
+    assert workshop.build().exit_code == 0
+    assert workshop.compiled == COMPILED
