@@ -37,7 +37,6 @@ _COMMENT = (
 )
 _HEAD = ("epbuild-lock",)
 _AGAIN = "Write it anew with `epbuild lock`."
-_NO_FACT = "this line is no fact of a lock"
 _CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
 
 _PREFIX = "sha256:"
@@ -87,23 +86,21 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
     number = 0
     # Not by `splitlines`, which knows more ends of lines than git does.
     for number, line in enumerate(renewed(text).removesuffix("\n").split("\n"), start=1):
+        key, value = _fact(line)
         if line.startswith(_CONFLICT):
             hint = "Run `epbuild lock`: it settles it, and keeps the versions that it can."
             wrong(number, "the lock has a merge conflict", hint)
-            continue
-        key, value = _fact(line)
-        if not key and value == {}:  # empty, or a comment
-            continue
-        if not seen:
-            _check_head(key, value, Position(file, number, 1))
+        elif not key and value == {}:  # empty, or a comment
+            pass
         elif key in seen:
             before, other = seen[key]
             wrong(number, f"the lock {'repeats' if value == other else 'contradicts'} line {before}")
-            continue
-        elif not reading.take(key, value):
-            wrong(number, _NO_FACT)
-            continue
-        seen[key] = number, value
+        elif seen and not reading.take(key, value):
+            wrong(number, "this line is no fact of a lock")
+        else:
+            if not seen:
+                _check_head(key, value, Position(file, number, 1))
+            seen[key] = number, value
     if not seen:
         wrong(1, "the lock is empty")
     elif not reading.recipe:
