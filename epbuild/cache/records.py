@@ -22,13 +22,13 @@ from epbuild.cache.entries import CacheEntry, files_below
 from epbuild.cache.errors import NewerRecord, explained
 from epbuild.core.atomic import rename
 from epbuild.core.canonical import canonical_json
-from epbuild.core.digest import document_digest
+from epbuild.core.digest import digest_of, document_digest
 
 RECORD_FORMAT = 2
 """The number in every record file that changes when a reader must."""
 
-Shape = Callable[[Mapping[str, Any]], bool]
-"""Whether a document is of the shape that its readers rely on."""
+Shape = Callable[[Mapping[str, Any]], object]
+"""What a document means to its readers; nothing that is true, where it is not of the shape that they rely on."""
 
 _WITHOUT_DIGEST = 1  # the last format that had none
 _DIGEST = "sha256"
@@ -39,11 +39,11 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 class ActionRecords:
     """The records below `root`, one file each. Any number of threads and processes may use one root at once.
 
-    A record whose document is not of the `shape`, where one is given, counts as damaged. A use is noted as the time of the file, but not
-    before it has been `fresh` for so many seconds.
+    A record whose document is not of the `shape` counts as damaged. A use is noted as the time of the file, but not before it has been
+    `fresh` for so many seconds.
     """
 
-    def __init__(self, root: Path, shape: Shape | None = None, *, fresh: float = 600.0) -> None:
+    def __init__(self, root: Path, shape: Shape = lambda document: True, *, fresh: float = 600.0) -> None:
         self._shape = shape
         self._fresh = fresh
         self._records = root / "actions"
@@ -55,14 +55,19 @@ class ActionRecords:
 
         This counts as a use of the record. Raises StoreError when it is there but may not be read.
         """
+        found = self.read(key)
+        return None if found is None else found[0]
+
+    def read(self, key: str) -> tuple[dict[str, Any], Any] | None:
+        """What `get` gives, and what that means by the `shape` of these records."""
         found = self._read(key)
         if found is None:
             return None
-        document, used = found
+        document, meaning, used = found
         place = self.place(key)
         if time.time() - used > self._fresh and not touch(place) and not place.exists():
             return None  # removed as unused, at this very moment
-        return document
+        return document, meaning
 
     def look(self, key: str) -> dict[str, Any] | None:
         """What `get` gives, without using the record. Raises StoreError, and its NewerRecord where this epbuild cannot know."""
@@ -112,8 +117,8 @@ class ActionRecords:
         with explained(f"clean up {self._records}"):
             self._drafts.sweep()
 
-    def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], float] | None:
-        """The document and when the record was last used, in Unix seconds."""
+    def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], Any, float] | None:
+        """The document, what it means, and when the record was last used, in Unix seconds."""
         place = self.place(key)
         with explained(f"read {place}"):
             try:
@@ -134,8 +139,8 @@ class ActionRecords:
                     raise NewerRecord(place, found)
                 return None
             case {"format": found, "key": written, "record": dict(document)} if (found, written) == (RECORD_FORMAT, key):
-                if _is_whole(envelope, data) and (self._shape is None or self._shape(document)):
-                    return document, used
+                if _is_whole(envelope, data) and (meaning := self._shape(document)):
+                    return document, meaning, used
         self.set_aside(key)
         return None
 
@@ -153,8 +158,8 @@ def address_records(root: Path) -> ActionRecords:
 
 def _is_whole(envelope: Mapping[str, Any], data: bytes) -> bool:
     """Whether the bytes that were read are an envelope as it was written."""
-    content = {name: value for name, value in envelope.items() if name != _DIGEST}
-    try:
-        return envelope.get(_DIGEST) == document_digest(content) and data == f"{canonical_json(envelope)}\n".encode()
-    except ValueError:  # what no JSON can hold, and Python reads: NaN, lone surrogates
+    digest = envelope.get(_DIGEST)
+    if not isinstance(digest, str) or not _KEY.fullmatch(digest):
         return False
+    head, _, tail = data.partition(f',"{_DIGEST}":"{digest}"'.encode())
+    return tail.endswith(b"}\n") and digest_of(head + tail[:-1]) == digest

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from epbuild.core.host import on_windows
 if TYPE_CHECKING:
     import ctypes
     from collections.abc import Callable
+    from concurrent.futures import Executor
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
 
@@ -168,11 +170,16 @@ def _in_threads(work: Callable[[Path], None], paths: Sequence[Path]) -> None:
         for path in paths:
             work(path)
         return
+    for _ in _syncing().map(work, paths):
+        pass
+
+
+@cache
+def _syncing() -> Executor:
+    """The threads that sync, kept: to start eight for each of a thousand small outputs takes longer than what they do."""
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(min(_SYNCING_THREADS, len(paths)), thread_name_prefix="sync") as pool:
-        for _ in pool.map(work, paths):
-            pass
+    return ThreadPoolExecutor(_SYNCING_THREADS, thread_name_prefix="sync")
 
 
 def _fail(error: OSError) -> None:

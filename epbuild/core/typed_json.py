@@ -10,6 +10,8 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
+_PLAIN = frozenset({str, int, float, bool, NoneType})
+
 
 class MalformedJson(ValueError):
     """A JSON value is not what it is read as."""
@@ -26,12 +28,23 @@ def from_json(kind: type[T], value: object) -> T:
 
 def to_json(value: object) -> Any:
     """A dataclass as JSON: a field that has its default, other than an empty list, is left out."""
-    if is_dataclass(value) and not isinstance(value, type):
-        known = ((field, getattr(value, field.name)) for field in fields(value))
-        return {field.name: to_json(item) for field, item in known if item == () or item != _default(field)}
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, tuple):
+        return [to_json(item) for item in value]
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in value.items()}
-    return [to_json(item) for item in value] if isinstance(value, tuple) else value
+    known = _defaults(kind)
+    if known is None:
+        return value
+    return {name: to_json(item) for name, default in known if (item := getattr(value, name)) == () or item != default}
+
+
+@cache
+def _defaults(kind: Any) -> list[tuple[str, object]] | None:
+    """The fields of a dataclass with their defaults; None for another type."""
+    return [(field.name, _default(field)) for field in fields(kind)] if is_dataclass(kind) else None
 
 
 def _default(field: Any) -> object:
@@ -59,6 +72,8 @@ def _reader(kind: Any) -> Callable[[object], Any]:
     wanted, is_flag = ((int, float) if kind is float else kind), kind is bool
 
     def read(value: object) -> Any:
+        if type(value) is kind:
+            return value
         if origin is None and isinstance(value, wanted) and isinstance(value, bool) == is_flag:
             return value
         raise MalformedJson(str(kind))

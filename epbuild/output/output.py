@@ -15,7 +15,7 @@ from epbuild.core.errors import StepId
 from epbuild.output.files import GeneratedFile, OutputFile, Resolve, named
 from epbuild.output.layout import LAYOUTS, Layout
 from epbuild.output.pack import PACKS, Destination, Files, Identities
-from epbuild.output.parts import Inputs, PartContents, in_order, part_contents
+from epbuild.output.parts import ArrangedPart, Inputs, PartContents, in_order
 from epbuild.plan.key import action_key
 from epbuild.plan.made import Made
 from epbuild.plan.outputs import BOM, MANIFEST, PROVENANCE
@@ -86,16 +86,20 @@ class Output:
     def _artifacts(self, resolve: Resolve) -> tuple[Artifact, ...]:
         """The files of the output, less its provenance, which is about them all."""
         emission = self.emission
-        layout = LAYOUTS[emission.layout].of(
-            emission, [self._part(part, resolve) for part in emission.parts], self.inputs, resolve
-        )
+        layout = LAYOUTS[emission.layout].of(emission, [self._part(part, resolve) for part in self._parts], self.inputs, resolve)
         artifacts = [*layout.artifacts, *self._bill(layout, resolve)]
         manifest = layout.manifest(artifacts, PROVENANCE if emission.provenance and not emission.is_file else None)
         return in_order([*artifacts, resolve(OutputFile(MANIFEST, "manifest", GeneratedFile(manifest)))])
 
-    def _part(self, part: Part, resolve: Resolve) -> PartContents:
+    @cached_property
+    def _parts(self) -> list[ArrangedPart]:
         made = {item.group.id: item for item in self.made}
-        contents = part_contents(self.emission, part, [made[ident] for ident in part.session_groups], resolve)
+        return [
+            ArrangedPart.of(self.emission, part, [made[ident] for ident in part.session_groups]) for part in self.emission.parts
+        ]
+
+    def _part(self, arranged: ArrangedPart, resolve: Resolve) -> PartContents:
+        part, contents = arranged.part, arranged.contents(resolve)
         if part.genai is not None:
             from epbuild.output.genai_files import pipeline_artifacts
 

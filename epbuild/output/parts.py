@@ -62,24 +62,34 @@ class PartContents:
         return self.made[0].group.share
 
 
-def part_contents(emission: Emission, part: Part, made: Sequence[Made], resolve: Resolve) -> PartContents:
-    """The artifacts of a part, less its manifest.
+@dataclass(frozen=True)
+class ArrangedPart:
+    """A part with its files, less its manifest, before any of them is made; its `models` where they are not merged."""
 
-    Raises BuildError when two files would get one path, and what `resolve` raises.
-    """
-    merging = part.merging
-    names = part.models if merging is None else draft_names(part, merging)
-    files = arrange((item.compiled for item in made), names, part.binaries, MANIFEST, emission.id)
-    if merging is None:
-        artifacts = tuple(resolve(_below(part, file)) for file in files)
-        return PartContents(part, tuple(made), tuple(_models(part, made, files)), artifacts)
-    path = part.models[merging.name]
-    merged = resolve(_below(part, OutputFile(path, "model", MergedModels(part, merging, files))))
-    drafts = set(names.values())
-    others = tuple(resolve(_below(part, file)) for file in files if file.path not in drafts)
-    # What will be in the model is read from the model, once that is there.
-    facts = read_merged(merged.file) if merged.file is not None else MergedModel()
-    return PartContents(part, tuple(made), (_merged_model(part, merging, made, facts),), (*others, merged))
+    part: Part
+    made: tuple[Made, ...]
+    files: tuple[OutputFile, ...]
+    models: tuple[ManifestModel, ...]
+
+    @classmethod
+    def of(cls, emission: Emission, part: Part, made: Sequence[Made]) -> ArrangedPart:
+        """The part of what was `made`. Raises BuildError when two files would get one path."""
+        names = part.models if part.merging is None else draft_names(part, part.merging)
+        files = arrange((item.compiled for item in made), names, part.binaries, MANIFEST, emission.id)
+        return cls(part, tuple(made), files, tuple(_models(part, made, files)) if part.merging is None else ())
+
+    def contents(self, resolve: Resolve) -> PartContents:
+        """The part with its artifacts, less its manifest. Raises what `resolve` raises."""
+        part, merging = self.part, self.part.merging
+        if merging is None:
+            return PartContents(part, self.made, self.models, tuple(resolve(_below(part, file)) for file in self.files))
+        path = part.models[merging.name]
+        merged = resolve(_below(part, OutputFile(path, "model", MergedModels(part, merging, self.files))))
+        drafts = set(draft_names(part, merging).values())
+        others = tuple(resolve(_below(part, file)) for file in self.files if file.path not in drafts)
+        # What will be in the model is read from the model, once that is there.
+        facts = read_merged(merged.file) if merged.file is not None else MergedModel()
+        return PartContents(part, self.made, (_merged_model(part, merging, self.made, facts),), (*others, merged))
 
 
 def _below(part: Part, file: OutputFile) -> OutputFile:

@@ -253,24 +253,29 @@ _KINDS: Mapping[str | None, tuple[str, Any, type[ActionResult]]] = {
 
 def action_records(root: Path) -> ActionRecords:
     """The action records in the store at `root`."""
-    return ActionRecords(root, is_action_record)
+    return ActionRecords(root, read_action_record)
 
 
 def is_action_record(record: Mapping[str, Any]) -> bool:
-    """Whether a record has the shape of its kind of action, a model for each member, and all that its models refer to as artifacts.
+    """Whether a record is one that `read_action_record` reads."""
+    return read_action_record(record) is not None
+
+
+def read_action_record(record: Mapping[str, Any]) -> ActionResult | None:
+    """The result in a record; None unless it has its shape, a model for each member, and the artifacts that they name.
 
     A record's checksum holds that its bytes are those that were written; this holds that they mean what is read here.
     """
     document = record.get("document")
     kind = document.get("kind") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(kind, str | None) or kind not in _KINDS:
-        return False
+        return None
     part, part_kind, result_kind = _KINDS[kind]
     try:
         known = from_json(part_kind, document.get(part))
-        result = from_json(result_kind, record.get("result"))
+        result: ActionResult = from_json(result_kind, record.get("result"))
     except MalformedJson:
-        return False
+        return None
     if isinstance(result, CompileResult) and [model.member for model in result.models] != [item.name for item in known]:
-        return False
-    return set(result.names) <= result.artifacts.keys()
+        return None
+    return result if set(result.names) <= result.artifacts.keys() else None

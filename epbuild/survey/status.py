@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -148,6 +149,8 @@ class Surveyor:
         """What a remote cache has, where one is read."""
         self._recipe = recipe
         self.digests = Digests(workspace.files)
+        self._outputs: dict[str, Output] = {}
+        """The output of each emission as it was asked for last: what it is made of need not be found again."""
 
     def survey(self, plan: Plan, toolchains: KnownToolchains, scope: Scope | None = None) -> Survey:
         """The status of every action of a plan, or of the part that is looked at, as far as its `toolchains` are known.
@@ -184,8 +187,8 @@ class Surveyor:
 
     def result(self, action: Action, key: str) -> ActionResult | None:
         """The result of an action in the store, if it is all there."""
-        record = self.records.get(key)
-        result = read_result(action, record["result"]) if record is not None else None
+        record = self.records.read(key)
+        result = record[1] if record is not None and isinstance(record[1], kind_of(action).result) else None
         whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return result if whole else None
 
@@ -341,7 +344,10 @@ class Surveyor:
         groups, others = (
             [item for item in made if isinstance(item.action, SessionGroup) == is_group] for is_group in (True, False)
         )
-        return Output(emission, groups, inputs, checked=others)
+        last = self._outputs.get(emission.id)
+        if last is None or last.emission is not emission or last.inputs.files != inputs.files or not _same(last, groups, others):
+            last = self._outputs[emission.id] = Output(emission, groups, inputs, checked=others)
+        return last
 
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What is wrong with emitted files: a sentence for each that is missing or not as it was."""
@@ -367,6 +373,12 @@ def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | N
     except MalformedJson:
         return None
     return result
+
+
+def _same(output: Output, groups: Sequence[Made], others: Sequence[Made]) -> bool:
+    """Whether an output is of the very results."""
+    before, now = (*output.made, *output.checked), (*groups, *others)
+    return len(before) == len(now) and all(map(operator.is_, before, now))
 
 
 def _lacks(action: Action, result: ActionResult) -> tuple[str, ...]:
