@@ -29,6 +29,9 @@ from epbuild.cache.entries import CacheEntry
 from epbuild.cache.garbage import Garbage
 from epbuild.cache.records import ActionRecords
 
+_MODELS_AT_ONCE = 100
+"""Remote models that are removed under their leases, each of which is an open file."""
+
 Reason = Literal["unused", "over size", "damaged"]
 
 
@@ -140,8 +143,26 @@ class _Collection:
             reason = self._reason(entry, total)
             if reason is None:
                 self._outcome.recent.append(entry)
+            elif entry.kind == "remote model" and not self.dry_run:
+                total -= self._take_models(entry, reason, total)
             else:
                 total -= self._take(entry, reason)
+
+    def _take_models(self, first: CacheEntry, reason: Reason, total: int) -> int:
+        """Remove a remote model, and those that are next to go: what is needed is found once. Returns the bytes that this freed."""
+        taken, left = [(first, reason)], total - first.size
+        while self._queue and len(taken) < _MODELS_AT_ONCE:
+            entry = self._queue[0][-1]
+            why = self._reason(entry, left) if entry.kind == "remote model" else None
+            if why is None:
+                break
+            heapq.heappop(self._queue)
+            taken.append((entry, why))
+            left -= entry.size
+        gone = self._garbage.remove_models([entry for entry, _ in taken], lambda: self.ask_needs().models)
+        self._outcome.recent += (entry for entry, _ in taken if entry.name not in gone)
+        self._outcome.removed += (item for item in taken if item[0].name in gone)
+        return sum(entry.size for entry, _ in taken if entry.name in gone)
 
     def _take(self, entry: CacheEntry, reason: Reason) -> int:
         """Remove an entry, and with a record the blobs that it alone named; returns the bytes that this freed."""
@@ -180,7 +201,7 @@ class _Collection:
             case "blob":
                 return self._blobs.remove(entry)
             case _:
-                return self._garbage.remove(entry, lambda: self.ask_needs().models)
+                return self._garbage.remove(entry)
 
     def _is_free(self, digest: str) -> bool:
         return not self._namings[digest] and digest not in self._needs.blobs

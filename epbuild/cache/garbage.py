@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from epbuild.cache.drafts import discard, touch
@@ -37,10 +38,10 @@ class Garbage:
                     yield CacheEntry("partial download", f"{_PARTIAL}/{path.name}", status.st_size, status.st_mtime_ns)
             yield from self._remote()
 
-    def remove(self, entry: CacheEntry, needed: Callable[[], Container[str]] = frozenset) -> bool:
-        """Remove what was listed, unless another process is at it, has used it since, or needs it, and return whether it is gone.
+    def remove(self, entry: CacheEntry) -> bool:
+        """Remove what was listed, no remote model, unless another process is at it or has used it since; return whether it is gone.
 
-        `needed` gives the remote models that are needed, and is asked under the lease that their users take. Raises StoreError.
+        Raises StoreError.
         """
         path = self._root / entry.name
         with explained(f"remove {path}"):
@@ -56,17 +57,29 @@ class Garbage:
                         discard_all(path)
                         discard(path.with_name(f"{path.name}.json"))
                         return True
-                case "remote model":
-                    with lease_if_free(self._root, f"remote-{path.name}") as held:
-                        if not held or not _as_listed(path, entry) or entry.name in needed():
-                            return False
+        raise ValueError(f"not garbage: {entry}")
+
+    def remove_models(self, entries: Iterable[CacheEntry], needed: Callable[[], Container[str]]) -> set[str]:
+        """Remove remote models as `remove` does, but those that are needed; returns the names of those that are gone.
+
+        `needed` gives those that are, and is asked once, under the leases that the users of all these take. Raises StoreError.
+        """
+        with ExitStack() as held:
+            free = [
+                entry for entry in entries if held.enter_context(lease_if_free(self._root, f"remote-{Path(entry.name).name}"))
+            ]
+            kept, gone = needed(), set()
+            for entry in free:
+                path = self._root / entry.name
+                with explained(f"remove {path}"):
+                    if entry.name not in kept and _as_listed(path, entry):
                         # As a draft it counts as not fetched from one moment to the next, however far its removal gets.
                         draft = path.with_suffix(_DRAFT)
                         discard_all(draft)
                         rename(path, draft)
                         discard_all(draft)
-                        return True
-        raise ValueError(f"not garbage: {entry}")
+                        gone.add(entry.name)
+            return gone
 
     def use(self, name: str) -> None:
         """Note that a remote model, if it is there, is in use now."""

@@ -91,8 +91,8 @@ def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event |
         bad = _check_blobs(BlobStore(root), found, progress, stop)
         lost, broken = _check_records(root, found, bad)
     if bad or lost or broken:
-        origins = _Origins(Roots(root).workspaces()[0])
-        found.damaged += [DamagedEntry("blob", digest, why, origins.of_blob(digest, lost)) for digest, why in bad.items()]
+        origins = _Origins(Roots(root).workspaces()[0], lost)
+        found.damaged += [DamagedEntry("blob", digest, why, origins.of_blob(digest)) for digest, why in bad.items()]
         found.damaged += [DamagedEntry("record", key, why, origins.of_key(key)) for key, why in broken.items()]
     return found
 
@@ -177,31 +177,28 @@ def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, s
 
 
 class _Origins:
-    """What blobs and records were part of, as far as workspaces know."""
+    """What blobs and records were part of, as far as workspaces know, and the `lost` records."""
 
-    def __init__(self, workspaces: Iterable[Path]) -> None:
-        self._steps: list[tuple[str, str, Mapping[str, Any]]] = []
+    def __init__(self, workspaces: Iterable[Path], lost: Iterable[Mapping[str, Any]]) -> None:
+        self._of_keys: dict[str, list[str]] = {}
+        self._of_blobs: dict[str, list[str]] = {}
+        self._of_lost: dict[str, list[str]] = {}
         for directory in workspaces:
             with readable_workspace(directory) as workspace:
-                self._steps += [
-                    (f"{step.step} in {directory.parent}", step.action_key, step.result)
-                    for _, step in workspace.steps()
-                    if "artifacts" in step.result
-                ]
+                for _, step in workspace.steps():
+                    if "artifacts" in step.result:
+                        name = f"{step.step} in {directory.parent}"
+                        self._of_keys.setdefault(step.action_key, []).append(name)
+                        _note_blobs(self._of_blobs, step.result, f" of {name}")
+        for record in lost:
+            _note_blobs(self._of_lost, record["result"], f", {_made_from(record['document'])}")
 
     def of_key(self, key: str) -> tuple[str, ...]:
-        return tuple(name for name, action_key, _ in self._steps if action_key == key)
+        return tuple(self._of_keys.get(key, ()))
 
-    def of_blob(self, digest: str, records: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-        """The steps that have the blob, each with its name there; where no workspace knows any, what the records hold."""
-        known = [f"{name} of {step}" for step, _, result in self._steps for name in _blob_names(result, digest)]
-        if not known:
-            known = [
-                f"{name}, {_made_from(record['document'])}"
-                for record in records
-                for name in _blob_names(record["result"], digest)
-            ]
-        return tuple(dict.fromkeys(known))
+    def of_blob(self, digest: str) -> tuple[str, ...]:
+        """The steps that have the blob, each with its name there; where no workspace knows any, what the lost records hold."""
+        return tuple(dict.fromkeys(self._of_blobs.get(digest, []) or self._of_lost.get(digest, [])))
 
 
 def _made_from(document: Mapping[str, Any]) -> str:
@@ -211,6 +208,7 @@ def _made_from(document: Mapping[str, Any]) -> str:
     return f"compiled from {', '.join(member['name'] for member in document['members'])}"
 
 
-def _blob_names(result: Mapping[str, Any], digest: str) -> list[str]:
-    names = [name for name, blob in result["artifacts"].items() if blob["digest"] == digest]
-    return [*names, *(["the log"] if result["log"]["digest"] == digest else [])]
+def _note_blobs(found: dict[str, list[str]], result: Mapping[str, Any], of: str) -> None:
+    """Note for each blob of a result what it is `of`, by its digest."""
+    for name, blob in (*result["artifacts"].items(), ("the log", result["log"])):
+        found.setdefault(blob["digest"], []).append(f"{name}{of}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from epbuild.catalog.catalog import BUILT_IN
-from epbuild.onnxfile.connection import read_connection
+from epbuild.onnxfile.connection import read_connections
 from epbuild.onnxfile.merge import Merged, members_of, merge_models
 
 
@@ -14,7 +14,6 @@ def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence
     """Merge models, in the order in which they run, as `output`; a prefix is for each, or there are none. Raises ChangeRefused."""
     wanted = None
     if connections:
-        members = members_of(models)
-        wanted = [read_connection(text, members) for text in connections]
+        wanted = read_connections(connections, members_of(models))
     named = list(zip(models, prefixes or [""] * len(models), strict=True))
     return merge_models(named, wanted, output, BUILT_IN.context_changes())

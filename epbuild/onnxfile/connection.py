@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,19 +29,37 @@ class ConnectedModel:
     label: str
     header: ModelHeader
 
+    @cached_property
+    def inputs(self) -> Mapping[str, ValueInfo]:
+        """Its inputs by name, the first of each."""
+        return {value.name: value for value in reversed(self.header.inputs)}
 
-def read_connection(text: str, members: Sequence[ConnectedModel]) -> Connection:
-    """The connection that `MODEL.OUTPUT=MODEL.INPUT` means, where MODEL is a file's stem or the model's number, from 1.
+    @cached_property
+    def outputs(self) -> Mapping[str, ValueInfo]:
+        """Its outputs by name, the first of each."""
+        return {value.name: value for value in reversed(self.header.outputs)}
+
+
+def read_connections(texts: Iterable[str], members: Sequence[ConnectedModel]) -> list[Connection]:
+    """The connections that texts `MODEL.OUTPUT=MODEL.INPUT` mean, where MODEL is a file's stem or the model's number, from 1.
 
     Stems and names may have dots and equals signs: what counts is which reading names things that exist. Raises ChangeRefused
     (EPB627) where none does, or several do.
     """
+    named: dict[str, list[int]] = {}
+    for number, member in enumerate(members):
+        for name in dict.fromkeys((member.path.stem, str(number + 1))):
+            named.setdefault(name, []).append(number)
+    return [_read_connection(text, members, named) for text in texts]
+
+
+def _read_connection(text: str, members: Sequence[ConnectedModel], named: Mapping[str, Sequence[int]]) -> Connection:
     readings = [
         Connection(source, output, target, value)
         for at, sign in enumerate(text)
         if sign == "="
-        for source, output in _ends(text[:at], members)
-        for target, value in _ends(text[at + 1 :], members)
+        for source, output in _ends(text[:at], named)
+        for target, value in _ends(text[at + 1 :], named)
     ]
     found = [reading for reading in readings if _output(members, reading) and _input(members, reading)]
     if len(found) == 1:
@@ -108,14 +127,9 @@ def shown(value: ValueInfo) -> str:
     return f"{kind}[{shape}]"
 
 
-def _ends(text: str, members: Sequence[ConnectedModel]) -> list[tuple[int, str]]:
-    """The model and the value's name that `text` may mean."""
-    return [
-        (number, text[len(name) + 1 :])
-        for number, member in enumerate(members)
-        for name in dict.fromkeys((member.path.stem, str(number + 1)))
-        if text.startswith(f"{name}.")
-    ]
+def _ends(text: str, named: Mapping[str, Sequence[int]]) -> list[tuple[int, str]]:
+    """The model and the value's name that `text` may mean, where models are `named` so."""
+    return sorted((number, text[at + 1 :]) for at, sign in enumerate(text) if sign == "." for number in named.get(text[:at], ()))
 
 
 def _check_ends(members: Sequence[ConnectedModel], connection: Connection) -> tuple[ValueInfo, ValueInfo]:
@@ -132,15 +146,11 @@ def _check_ends(members: Sequence[ConnectedModel], connection: Connection) -> tu
 
 
 def _output(members: Sequence[ConnectedModel], connection: Connection) -> ValueInfo | None:
-    return _value(members[connection.source].header.outputs, connection.output)
+    return members[connection.source].outputs.get(connection.output)
 
 
 def _input(members: Sequence[ConnectedModel], connection: Connection) -> ValueInfo | None:
-    return _value(members[connection.target].header.inputs, connection.input)
-
-
-def _value(values: Sequence[ValueInfo], name: str) -> ValueInfo | None:
-    return next((value for value in values if value.name == name), None)
+    return members[connection.target].inputs.get(connection.input)
 
 
 def _named(values: Sequence[ValueInfo]) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from epbuild.core.digest import file_digest
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference
 from epbuild.onnxfile.connection import ConnectedModel, Connection, check_connections, fits, same_names, shown
@@ -246,47 +247,80 @@ def _stage_files(
     opened: Sequence[ConnectedModel], parts: Sequence[GraphPart], folder: Path, destination: Path
 ) -> tuple[list[str], list[str]]:
     """Copies the context binaries and the external data; the names of all, and of those that are not beside `destination` yet."""
-    placed: dict[str, tuple[str, Path]] = {}
-
-    def place(name: str, file: Path) -> str:
-        placed.setdefault(name.casefold(), (name, file))  # two names that differ in case only are one on some systems
-        return name
-
+    names_there = _Names(destination)
     for item, part in zip(opened, parts, strict=True):
         names: dict[str, str] = {}
         for node in item.header.ep_context_nodes:
             if node.reference is not None and node.reference not in names:
                 binary = find_binary(item.path, node)
-                names[node.reference] = place(_free_name(node.reference, binary, placed, destination), binary)
+                names[node.reference] = names_there.place(node.reference, binary)
         for proto_node in part.contexts:
             _set_reference(proto_node, names)
         for location in item.header.external_data:
             data = find_data(item.path, location)
-            if place(_free_name(location, data, placed, destination), data) != str(PurePosixPath(location)):
+            if names_there.place(location, data) != str(PurePosixPath(location)):
                 message = f"another file named {location} is in the way of the external data of {item.label}"
                 raise ChangeRefused(Problem("EPB624", message, None, "Merge into another folder, or give the data another name."))
     new = []
-    for name, source in placed.values():
+    for name, source in names_there.placed.values():
         there = (destination.parent / name).exists()
         stage(source, folder / name, link=there)
         if not there:
             new.append(name)
-    return [name for name, _ in placed.values()], new
+    return [name for name, _ in names_there.placed.values()], new
 
 
-def _free_name(reference: str, file: Path, placed: Mapping[str, tuple[str, Path]], destination: Path) -> str:
-    """`reference`, or with a number where another file has that name already."""
-    path = PurePosixPath(reference)
-    number = 1
-    while True:
-        name = str(path if number == 1 else path.with_name(f"{path.stem}_{number}{path.suffix}"))
-        target = destination.parent / name
-        others = [target] if os.path.lexists(target) else []
-        if name.casefold() in placed:
-            others.append(placed[name.casefold()][1])
-        if target != destination and all(other.is_file() and filecmp.cmp(other, file, shallow=False) for other in others):
-            return name
-        number += 1
+class _Names:
+    """The names of the files beside the merged model `destination`: what has one content has one name, and no other has it.
+
+    Files are only read where others of their size have the same name; each is read once.
+    """
+
+    def __init__(self, destination: Path) -> None:
+        self.placed: dict[str, tuple[str, Path]] = {}
+        """Each name with the file that it stands for; two names that differ in case only are one on some systems."""
+        self._destination = destination
+        self._known: dict[tuple[str, Path], str] = {}
+        self._taken: dict[tuple[str, int], dict[str, str]] = {}
+        """The names that were tried for a reference, by the size and the digest of what has them."""
+        self._unread: dict[tuple[str, int], list[tuple[Path, str]]] = {}
+        """Those whose digest is not known yet."""
+        self._tried = Counter[str]()
+        self._digest = cache(file_digest)
+
+    def place(self, reference: str, file: Path) -> str:
+        """`reference`, or with a number where another content has that name already."""
+        if (reference, file) not in self._known:
+            name = self._known[reference, file] = self._found(reference, file)
+            self.placed.setdefault(name.casefold(), (name, file))
+        return self._known[reference, file]
+
+    def _found(self, reference: str, file: Path) -> str:
+        path, size = PurePosixPath(reference), file.stat().st_size
+        while (name := self._same(reference, size, file)) is None:
+            self._tried[reference] += 1
+            number = self._tried[reference]
+            tried = str(path if number == 1 else path.with_name(f"{path.stem}_{number}{path.suffix}"))
+            target = self._destination.parent / tried
+            others = [target] if os.path.lexists(target) else []
+            if tried.casefold() in self.placed:
+                others.append(self.placed[tried.casefold()][1])
+            usable = target != self._destination and all(other.is_file() for other in others)
+            if usable and (len(others) < 2 or self._digest(others[0]) == self._digest(others[1])):
+                there = others[0] if others else file
+                self._unread.setdefault((reference, there.stat().st_size), []).append((there, tried))
+        return name
+
+    def _same(self, reference: str, size: int, file: Path) -> str | None:
+        """The name that has the content of a file, of those that were tried."""
+        unread = self._unread.pop((reference, size), [])
+        taken = self._taken.setdefault((reference, size), {})
+        if len(unread) == 1 and unread[0][0] == file and not taken:
+            self._unread[reference, size] = unread
+            return unread[0][1]
+        for other, name in unread:
+            taken.setdefault(self._digest(other), name)
+        return taken.get(self._digest(file)) if taken else None
 
 
 def _set_reference(node: Any, names: Mapping[str, str]) -> None:
