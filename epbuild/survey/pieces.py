@@ -13,15 +13,13 @@ import pickle
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from epbuild.core.atomic import write_file
+from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position
 from epbuild.recipe import model
 from epbuild.recipe.model import GroupSpec, Recipe
-from epbuild.survey.snapshot_file import PIECES, read_own
+from epbuild.survey.snapshot_file import PIECES, read_own, write_own
 
 Place = tuple[str, str]
 """A group and a target: what the parts of a plan are about."""
@@ -35,8 +33,8 @@ class Pieces:
     """The pieces of a recipe, by section and name, and what each means, wherever it is written: a digest."""
 
     base: bytes
-    base_meaning: bytes
-    sections: Mapping[str, Mapping[str, tuple[bytes, bytes]]]
+    base_meaning: str
+    sections: Mapping[str, Mapping[str, tuple[bytes, str]]]
 
     @classmethod
     def of(cls, recipe: Recipe) -> Pieces:
@@ -60,12 +58,7 @@ class Pieces:
 
     def write(self, place: str, written_for: tuple[Any, ...]) -> None:
         """Write them beside the snapshot at `place`. Where that fails, all has to be looked at the next time."""
-        content = marshal.dumps((written_for, self.base, self.base_meaning, self.sections))  # type: ignore[arg-type]
-        try:
-            Path(place).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_file(Path(f"{place}{PIECES}"), content, durable=False, mode=0o600)
-        except OSError:
-            return
+        write_own(f"{place}{PIECES}", marshal.dumps((written_for, self.base, self.base_meaning, self.sections)))  # type: ignore[arg-type]
 
     def part(self, places: Collection[Place]) -> Recipe | None:
         """The recipe of these groups for these targets; None where the pieces cannot be read."""
@@ -91,7 +84,7 @@ class Pieces:
 class _Section(Mapping[str, Any]):
     """A section of a recipe, of which a piece is read when it is asked for."""
 
-    def __init__(self, pieces: Mapping[str, tuple[bytes, bytes]]) -> None:
+    def __init__(self, pieces: Mapping[str, tuple[bytes, str]]) -> None:
         self._pieces = pieces
 
     def __getitem__(self, name: str) -> Any:
@@ -121,13 +114,13 @@ def part_of(recipe: Recipe, places: Collection[Place]) -> Recipe:
     )
 
 
-def _meaning(value: object) -> bytes:
+def _meaning(value: object) -> str:
     """The digest of a piece without the places of what is written in it."""
     data = io.BytesIO()
     pickler = pickle.Pickler(data)
     pickler.dispatch_table = _WITHOUT_PLACES
     pickler.dump(value)
-    return sha256(data.getvalue()).digest()
+    return digest_of(data.getvalue())
 
 
 def _nowhere() -> None:

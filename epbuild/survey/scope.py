@@ -66,9 +66,9 @@ class KnownPlan:
         """The number of each action, by its id."""
         return {action.id: number for number, action in enumerate(self.actions)}
 
-    def matching(self, globs: Sequence[str]) -> set[int]:
-        """The actions of the steps whose ids match a glob."""
-        return {step.action for step in self.steps if any(fnmatchcase(step.id, glob) for glob in globs)}
+    def matching(self, globs: Sequence[str]) -> list[set[int]]:
+        """The actions of the steps whose ids match, of each glob."""
+        return [{step.action for step in self.steps if fnmatchcase(step.id, glob)} for glob in globs]
 
     def with_what_follows(self, numbers: Collection[int]) -> set[int]:
         """These actions, and all that is made of them."""
@@ -94,13 +94,14 @@ class KnownPlan:
 
     def with_what_shares_an_output(self, places: set[Place]) -> set[Place]:
         """These places, and those that an output has beside one of them: a part of an output cannot be planned alone."""
-        before = -1
-        while places and len(places) > before:
-            before = len(places)
-            for action in self.actions:
-                if len(action.places) > 1 and not places.isdisjoint(action.places):
-                    places = places.union(action.places)
-        return places
+        found, before = set(places), -1
+        shared = [action.places for action in self.actions if len(action.places) > 1]
+        while found and len(found) > before:
+            before = len(found)
+            for together in shared:
+                if not found.isdisjoint(together):
+                    found.update(together)
+        return found
 
 
 @dataclass(frozen=True)
@@ -186,10 +187,11 @@ class LastLook:
         known = self.known
         asked = set(range(len(known.actions)))
         if selection:
-            if not all(known.matching([glob]) for glob in selection):
+            matching = known.matching(selection)
+            if not all(matching):
                 return None  # what is wrong with that is found where the whole recipe is read
-            asked = known.with_what_they_need(known.matching(selection))
-        again = known.with_what_follows({*self._changed, *known.matching(wanted)}) & asked
+            asked = known.with_what_they_need(set().union(*matching))
+        again = known.with_what_follows(self._changed.union(*known.matching(wanted))) & asked
         part = self.pieces.part(known.with_what_shares_an_output(known.places(again)))
         return Scope(part, frozenset(again), frozenset(asked), known, self.look) if part is not None else None
 
@@ -206,7 +208,7 @@ class LastLook:
             if any(member.model.name in changed["models"] for member in group.members)
         }
         groups |= changed["groups"]
-        again = {*self._changed, *known.matching(wanted)}
+        again = self._changed.union(*known.matching(wanted))
         for number, action in enumerate(known.actions):
             # A warning has the place of what it is about, which may be another now.
             if action.warnings or any(group in groups or target in changed["targets"] for group, target in action.places):

@@ -157,8 +157,22 @@ def read_own(place: str) -> bytes:
         return file.read()
 
 
+def write_own(place: str, content: bytes) -> None:
+    """Write a file for its owner alone, in a folder for this user alone. Where that fails there is none: it only saves time."""
+    from pathlib import Path
+
+    from epbuild.core.atomic import write_file
+
+    try:
+        Path(place).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The digest of a short secret reveals it to all who can try every one.
+        write_file(Path(place), content, durable=False, mode=0o600)
+    except OSError:
+        return
+
+
 def write(place: str, facts: Facts, stats: list[Stat], digests: list[bytes], steps: Any) -> None:
-    """Write a snapshot; `digests` has the SHA-256 of each file, or nothing. Where that fails there is none: it only saves time."""
+    """Write a snapshot; `digests` has the SHA-256 of each file, or nothing. Where that fails there is none."""
     starts = range(0, len(stats), PART)
     parts = [marshal.dumps(stats[start : start + PART]) for start in starts]
     parts += [marshal.dumps(digests[start : start + PART]) for start in starts]
@@ -197,17 +211,8 @@ def remove_older(root: str, time: float) -> None:
 
 
 def _write(place: str, facts: Facts, sections: Sequence[bytes | memoryview]) -> None:
-    from pathlib import Path
-
-    from epbuild.core.atomic import write_file
-
     head = marshal.dumps((vars(facts), tuple(map(len, sections))))
-    try:
-        Path(place).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # For its owner alone: the digest of a short secret reveals it to all who can try every one.
-        write_file(Path(place), b"".join([len(head).to_bytes(_LENGTH, "big"), head, *sections]), durable=False, mode=0o600)
-    except OSError:
-        return
+    write_own(place, b"".join([len(head).to_bytes(_LENGTH, "big"), head, *sections]))
 
 
 def _name(text: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.core.changetime import changed_ns
+from epbuild.core.digest import digest_of
 from epbuild.core.safepath import links_on_the_way
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
@@ -208,7 +208,7 @@ class _WatchedFiles:
         """Whether a file that was written in this run is old enough by now, and still holds what was written."""
         if self._now is None:
             self._now = clock(self._recipe) or (0, 0)
-        return is_settled(seen, ctime_ns, self._now) and sha256(Path(absolute).read_bytes()).hexdigest() == digest
+        return is_settled(seen, ctime_ns, self._now) and digest_of(Path(absolute).read_bytes()) == digest
 
     def _put(self, stat: Stat, digest: bytes, *, fresh: bool) -> int:
         number = self._numbers.setdefault(stat[0], len(self.stats))
