@@ -247,7 +247,7 @@ def _stage_files(
     opened: Sequence[ConnectedModel], parts: Sequence[GraphPart], folder: Path, destination: Path
 ) -> tuple[list[str], list[str]]:
     """Copies the context binaries and the external data; the names of all, and of those that are not beside `destination` yet."""
-    names_there = _Names(destination)
+    names_there = _FreeNames(destination)
     for item, part in zip(opened, parts, strict=True):
         names: dict[str, str] = {}
         for node in item.header.ep_context_nodes:
@@ -270,7 +270,7 @@ def _stage_files(
     return [name for name, _ in names_there.placed.values()], new
 
 
-class _Names:
+class _FreeNames:
     """The names of the files beside the merged model `destination`: what has one content has one name, and no other has it.
 
     Files are only read where others of their size have the same name; each is read once.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,13 +21,13 @@ from epbuild.core.errors import BuildError
 from epbuild.core.typed_json import MalformedJson
 from epbuild.output.existing import Written
 from epbuild.output.output import Output
-from epbuild.output.parts import Inputs
 from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
-from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step
+from epbuild.plan.steps import Action, Emission, Plan, Step
 from epbuild.recipe.model import Recipe
 from epbuild.survey.action_status import ActionStatus, StepState, Work, waves
+from epbuild.survey.described import Descriptions
 from epbuild.survey.kind import KeyInputs, KnownToolchains
 from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
@@ -147,10 +146,8 @@ class Surveyor:
         self.records = records
         self.remote = remote
         """What a remote cache has, where one is read."""
-        self._recipe = recipe
         self.digests = Digests(workspace.files)
-        self._outputs: dict[str, Output] = {}
-        """The output of each emission as it was asked for last: what it is made of need not be found again."""
+        self._described = Descriptions(recipe, self.digests)
 
     def survey(self, plan: Plan, toolchains: KnownToolchains, scope: Scope | None = None) -> Survey:
         """The status of every action of a plan, or of the part that is looked at, as far as its `toolchains` are known.
@@ -339,15 +336,7 @@ class Surveyor:
 
     def output(self, emission: Emission, made: Sequence[Made]) -> Output:
         """The output of an emission of what was `made`, as it has to be now. Raises StoreError when a file of the user's cannot be read."""
-        read = self._recipe.files if emission.provenance else ()
-        inputs = Inputs(self._recipe, self.digests.of_many([*read, *emission.files]))
-        groups, others = (
-            [item for item in made if isinstance(item.action, SessionGroup) == is_group] for is_group in (True, False)
-        )
-        last = self._outputs.get(emission.id)
-        if last is None or last.emission is not emission or last.inputs.files != inputs.files or not _same(last, groups, others):
-            last = self._outputs[emission.id] = Output(emission, groups, inputs, checked=others)
-        return last
+        return self._described.of(emission, made)
 
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What is wrong with emitted files: a sentence for each that is missing or not as it was."""
@@ -373,12 +362,6 @@ def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | N
     except MalformedJson:
         return None
     return result
-
-
-def _same(output: Output, groups: Sequence[Made], others: Sequence[Made]) -> bool:
-    """Whether an output is of the very results."""
-    before, now = (*output.made, *output.checked), (*groups, *others)
-    return len(before) == len(now) and all(map(operator.is_, before, now))
 
 
 def _lacks(action: Action, result: ActionResult) -> tuple[str, ...]:
