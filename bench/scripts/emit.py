@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from epbuild.archive.artifact import Artifact, Write
+from epbuild.archive.artifact import Artifact
 from epbuild.archive.formats import write_archive
 from epbuild.cache.blobs import BlobStore
+from epbuild.core.digest import Write
 from epbuild.publish.publisher import copy_all
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from epbuild.core.digest import Write
 from epbuild.core.errors import BuildError, Problem, StepId
 
 MANIFEST = "manifest.json"
@@ -37,9 +38,6 @@ class Artifact:
     file: Path | None = None
     """Where the finished file is that was made for this output; None: it is the blob of that digest in the store."""
 
-
-Write = Callable[[memoryview], object]
-"""Writes the next bytes of a file; the buffer is used again afterwards."""
 
 Copy = Callable[[Artifact, Write], None]
 """Copies the bytes of an artifact, in order and piece by piece, to a `Write`, and checks them on the way.

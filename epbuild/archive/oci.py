@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from epbuild.archive import oci_layout, zstd
 from epbuild.archive.artifact import MANIFEST, Artifact
 from epbuild.archive.members import Members
-from epbuild.archive.oci_layout import ImageBlob, blob_of, blob_path, descriptor, read_document, why_unreadable
+from epbuild.archive.oci_layout import blob_of, blob_path, descriptor, read_document, why_unreadable
 from epbuild.archive.refusal import damaged, nothing, quoted
 from epbuild.archive.zstd import Compressed
 from epbuild.core.canonical import canonical_json
-from epbuild.core.digest import Reading, digest_of
+from epbuild.core.digest import Blob, Reading, digest_of
 from epbuild.recipe.image_reference import DEFAULT_TAG
 
 _EMPTY = b"{}"
@@ -116,9 +116,9 @@ def image(
 class _Layer(NamedTuple):
     """A layer: its blob, the name of its file (None: it has none), and what that is if the blob is it in compressed form."""
 
-    blob: ImageBlob
+    blob: Blob
     name: str | None
-    artifact: ImageBlob | None = None
+    artifact: Blob | None = None
 
 
 def unpack(folder: Path, members: Members) -> None:
@@ -134,10 +134,10 @@ def unpack(folder: Path, members: Members) -> None:
         layers = [_layer(layer) for layer in manifest["layers"]]
     if not any(layer.name is not None for layer in layers):
         raise nothing(title, "is an image without named files, such as one of a container")
-    checked: set[ImageBlob] = set()
+    checked: set[Blob] = set()
     for blob, name, artifact in sorted(layers, key=lambda layer: layer.name is None or layer.name.rpartition("/")[2] != MANIFEST):
         if name is not None:
-            original = _file(folder, blob.path, title)
+            original = _file(folder, blob_path(blob.digest), title)
             pieces = _pieces(original, blob, title, checked)
             if artifact is None:
                 members.write(name, blob.size, pieces, original)
@@ -145,7 +145,7 @@ def unpack(folder: Path, members: Members) -> None:
                 members.write(name, artifact.size, _decompressed(pieces, artifact, f"the layer {quoted(name)}", title))
     for blob in {config, *(layer.blob for layer in layers)}:
         # What was linked has not been read, and of what many names have once is enough.
-        for _ in () if blob in checked else _pieces(_file(folder, blob.path, title), blob, title, checked):
+        for _ in () if blob in checked else _pieces(_file(folder, blob_path(blob.digest), title), blob, title, checked):
             pass
     members.part_subgraph_data()
 
@@ -164,8 +164,8 @@ def _manifest(folder: Path, title: str) -> Mapping[str, Any]:
             raise nothing(title, "is an image layout of something else than one image of files")
         blob = blob_of(images[0])
     if blob.size > oci_layout.MOST_BYTES:
-        raise damaged(title, f"{blob} is larger than any manifest")
-    data = b"".join(_pieces(_file(folder, blob.path, title), blob, title, set()))
+        raise damaged(title, f"the blob {blob.digest} is larger than any manifest")
+    data = b"".join(_pieces(_file(folder, blob_path(blob.digest), title), blob, title, set()))
     with _parsing(title, "its manifest"):
         document = json.loads(data)
     return document if isinstance(document, dict) else {}
@@ -192,7 +192,7 @@ def _layer(descriptor: Mapping[str, Any]) -> _Layer:
     return _Layer(blob, name.removesuffix(zstd.SUFFIX), artifact)
 
 
-def _decompressed(pieces: Iterator[bytes], artifact: ImageBlob, what: str, title: str) -> Iterator[bytes]:
+def _decompressed(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) -> Iterator[bytes]:
     """What compressed pieces come to, which is that content. Raises UnsoundArchive, EnvironmentFailure without the package for zstd."""
     package = zstd.package()
     reading = Reading()
@@ -205,7 +205,7 @@ def _decompressed(pieces: Iterator[bytes], artifact: ImageBlob, what: str, title
         raise damaged(title, f"{what} cannot be decompressed: {zstd.reason(error)}") from error
     for _ in pieces:  # what follows counts too: the blob is checked at its end
         pass
-    if (reading.digest, reading.size) != artifact:
+    if reading.blob != artifact:
         raise damaged(title, f"{what} is not, decompressed, what the image declares: it has another size or SHA-256")
 
 
@@ -241,18 +241,18 @@ def _document(folder: Path, path: str, title: str) -> Any:
     return json.loads(data)
 
 
-def _pieces(file: Path, blob: ImageBlob, title: str, checked: set[ImageBlob]) -> Iterator[bytes]:
+def _pieces(file: Path, blob: Blob, title: str, checked: set[Blob]) -> Iterator[bytes]:
     """The bytes of a blob, which is then one of those `checked`. Raises UnsoundArchive unless they are those that its digest names."""
     found = file.stat().st_size
     if found != blob.size:
-        raise damaged(title, f"{blob} has {found:,} bytes; the image declares {blob.size:,}")
+        raise damaged(title, f"the blob {blob.digest} has {found:,} bytes; the image declares {blob.size:,}")
     reading = Reading()
     with file.open("rb") as opened:
         while piece := opened.read(_PIECE_BYTES):
             reading.update(piece)
             yield piece
-    if reading.digest != blob.sha256:
-        raise damaged(title, f"{blob} was changed: it has another SHA-256 than its name")
+    if reading.digest != blob.digest:
+        raise damaged(title, f"the blob {blob.digest} was changed: it has another SHA-256 than its name")
     checked.add(blob)
 
 

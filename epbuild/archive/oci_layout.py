@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from epbuild.archive.artifact import Role
-from epbuild.core.digest import digest_of
+from epbuild.core.digest import Blob, digest_of
 from epbuild.core.safepath import real_path
 
 LAYOUT, INDEX = "oci-layout", "index.json"
@@ -65,30 +65,16 @@ MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class ImageBlob(NamedTuple):
-    """What names a blob: its SHA-256 in hex, and its size in bytes."""
-
-    sha256: str
-    size: int
-
-    @property
-    def path(self) -> str:
-        return blob_path(self.sha256)
-
-    def __str__(self) -> str:
-        return f"the blob {self.sha256}"
-
-
 def blob_path(sha256: str) -> str:
     return f"blobs/sha256/{sha256}"
 
 
-def blob_of(descriptor: Mapping[str, Any]) -> ImageBlob:
+def blob_of(descriptor: Mapping[str, Any]) -> Blob:
     """The blob that a descriptor names. Raises one of MALFORMED for anything that could lead elsewhere."""
     digest, size = descriptor["digest"], descriptor["size"]
     if not _DIGEST.fullmatch(digest) or not isinstance(size, int) or size < 0:
         raise ValueError(digest)
-    return ImageBlob(digest.removeprefix("sha256:"), size)
+    return Blob(digest.removeprefix("sha256:"), size)
 
 
 def descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
@@ -129,8 +115,8 @@ def listed(folder: Path) -> Mapping[str, str]:
         if document["annotations"][FORMAT_ANNOTATION] != FORMAT:
             return {}
         manifest = blob_of(named)
-        data = read_document(folder, manifest.path)
-        if digest_of(data) != manifest.sha256:
+        data = read_document(folder, blob_path(manifest.digest))
+        if digest_of(data) != manifest.digest:
             return {}
         described = json.loads(data)
         blobs = [blob_of(part) for part in (described["config"], *described["layers"])]
@@ -139,5 +125,5 @@ def listed(folder: Path) -> Mapping[str, str]:
     return {
         INDEX: digest_of(index),
         LAYOUT: digest_of(layout),
-        **{blob.path: blob.sha256 for blob in (manifest, *blobs)},
+        **{blob_path(blob.digest): blob.digest for blob in (manifest, *blobs)},
     }

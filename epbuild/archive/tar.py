@@ -13,9 +13,10 @@ from struct import Struct
 from typing import Any, BinaryIO, Protocol
 
 from epbuild.archive import zstd
-from epbuild.archive.artifact import Artifact, Copy, Write
+from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.members import Members
 from epbuild.archive.refusal import damaged, harmful, quoted
+from epbuild.core.digest import Write
 from epbuild.core.errors import StepId
 from epbuild.core.ring import Ring
 

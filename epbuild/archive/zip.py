@@ -19,9 +19,10 @@ from pathlib import Path, PurePosixPath
 from struct import Struct
 from typing import BinaryIO
 
-from epbuild.archive.artifact import MANIFEST, Artifact, Copy, Write
+from epbuild.archive.artifact import MANIFEST, Artifact, Copy
 from epbuild.archive.members import Members
 from epbuild.archive.refusal import damaged, harmful, quoted
+from epbuild.core.digest import Write
 from epbuild.core.errors import StepId
 
 MARKS: tuple[bytes, ...] = (b"PK\x03\x04", b"PK\x05\x06")

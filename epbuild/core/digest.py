@@ -32,6 +32,11 @@ class Blob:
     digest: str
     size: int
 
+    @property
+    def identity(self) -> str:
+        """What the content is, by the name that this has for content that is not written yet."""
+        return self.digest
+
 
 class Reading:
     """What is found of a content while it is read: its size, and where wished its SHA-256 (`digest`) and its XXH3 of 128 bits (`checksum`).

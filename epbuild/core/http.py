@@ -25,6 +25,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
 from epbuild import __version__
+from epbuild.core.digest import Write
 from epbuild.core.errors import HttpCancelled
 
 TIMEOUT_SECONDS = 30.0
@@ -45,9 +46,6 @@ _MAY_PASS = frozenset({408, 425, 429})
 _NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
 _TRUST = "Where a server or a proxy has a certificate of its own, name its authority in SSL_CERT_FILE."
 _ODD = "Find out what answers at this address."
-
-Write = Callable[[memoryview], object]
-"""Takes the next bytes of a body."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Mapping
 
+from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem, StepId
-from epbuild.output.files import OutputFile, RelinkedModel, StoredFile
+from epbuild.output.files import OutputFile, RelinkedModel
 from epbuild.plan.result import CompileResult, ModelResult
 
 
@@ -22,9 +23,9 @@ def arrange(
     `reserved` is a path for none of them. External data keeps its location beside its model, since the model names it. Raises BuildError
     when a model has several context binaries by one EP, for which the recipe has one name, or when two files would get one path.
     """
-    found: dict[str, OutputFile] = {reserved.casefold(): OutputFile(reserved, "manifest", StoredFile("", "", 0))}
+    found: dict[str, OutputFile] = {reserved.casefold(): OutputFile(reserved, "manifest", Blob("", 0))}
     for result in results:
-        stored = {name: StoredFile(name, blob.digest, blob.size) for name, blob in result.artifacts.items()}
+        stored = result.artifacts
         for model in result.models:
             path = names[model.member]
             folder = posixpath.dirname(path)

@@ -9,23 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from epbuild.archive.artifact import Artifact, Role
-from epbuild.core.canonical import JsonFile
+from epbuild.core.digest import Blob
 from epbuild.plan.key import action_key
 
 
 class FileSource(Protocol):
-    """Where the content of a file comes from."""
+    """Where the content of a file comes from: a `Blob` is in the store, a `JsonFile` is generated, and the others are below."""
 
     @property
     def identity(self) -> str:
         """What the content is, as 64 hexadecimal digits: equal identities are equal bytes."""
-
-    @property
-    def size(self) -> int:
-        """How many bytes it has; 0 while that is not known."""
 
 
 @dataclass(frozen=True)
@@ -46,31 +42,17 @@ cannot be merged.
 
 
 def named(file: OutputFile) -> Artifact:
-    """The artifact that a file will be: its `sha256` is the identity, and nothing is read or written."""
-    return Artifact(file.path, file.role, file.source.size, file.source.identity)
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    """A file in the store, under the name that its maker gave it."""
-
-    name: str
-    digest: str
-    size: int
-
-    @property
-    def identity(self) -> str:
-        return self.digest
+    """The artifact that a file will be: its `sha256` is the identity, its size 0 while it is not known; nothing is read or written."""
+    return Artifact(file.path, file.role, file.source.size if isinstance(file.source, Blob) else 0, file.source.identity)
 
 
 @dataclass(frozen=True)
 class RelinkedModel:
     """A model in the store whose references to binaries are rewritten."""
 
-    stored: StoredFile
+    stored: Blob
     references: Mapping[str, str]
     """The new references, by the old ones."""
-    size: ClassVar[int] = 0
 
     @property
     def identity(self) -> str:
@@ -83,20 +65,7 @@ class UserFile:
 
     file: Path
     sha256: str
-    size: ClassVar[int] = 0
 
     @property
     def identity(self) -> str:
         return self.sha256
-
-
-@dataclass(frozen=True)
-class GeneratedFile:
-    """A JSON file that is generated."""
-
-    file: JsonFile
-    size: ClassVar[int] = 0
-
-    @property
-    def identity(self) -> str:
-        return self.file.identity

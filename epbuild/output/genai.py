@@ -16,9 +16,7 @@ from typing import Any, Literal
 from epbuild.catalog.catalog import BUILT_IN, CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.safepath import climbs, is_anchored
-
-GenaiRole = Literal["embeddings", "prefill", "decode", "both", "lm_head"]
-"""What a model of a decoder does, in the order in which they run. `both`: it takes the prompt, and then each token."""
+from epbuild.recipe.model import GenaiRole
 
 _PROMPT, _TOKEN = "on the prompt", "on each token"
 _RUNS: Mapping[str, tuple[str, ...]] = {
@@ -28,6 +26,7 @@ _RUNS: Mapping[str, tuple[str, ...]] = {
     "both": (_PROMPT, _TOKEN),
     "lm_head": (_PROMPT, _TOKEN),
 }
+"""On what each role runs, in the order in which they do."""
 _OTHER_PARTS = ("embedding", "encoder", "speech", "vision")
 _INPUTS = {
     "input_ids": "input_ids",

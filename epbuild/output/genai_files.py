@@ -12,7 +12,7 @@ from epbuild.archive.artifact import Artifact, changed
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import BuildError, PlanError, Problem, StepId
 from epbuild.onnxfile.headers import read_header
-from epbuild.output.files import GeneratedFile, OutputFile, Resolve, UserFile
+from epbuild.output.files import OutputFile, Resolve, UserFile
 from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
 from epbuild.output.inference import inference_of
 from epbuild.plan.outputs import GENAI_CONFIG
@@ -73,7 +73,7 @@ def _pipeline_files(
         config = genai_config(_read(genai.config, digests[genai.config], StepId(emission.id)), stages)
     except GenaiError as error:
         raise BuildError(*(Problem("EPB419", text, StepId(emission.id), _HINT) for text in error.sentences)) from error
-    yield OutputFile(posixpath.join(folder, GENAI_CONFIG), "genai-config", GeneratedFile(config))
+    yield OutputFile(posixpath.join(folder, GENAI_CONFIG), "genai-config", config)
     for name, path in genai.files.items():
         yield OutputFile(posixpath.join(folder, name), "asset", UserFile(path, digests[path]))
 

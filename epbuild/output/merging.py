@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, VerifyError
@@ -30,7 +30,6 @@ class MergedModels:
     merging: Merging
     files: tuple[OutputFile, ...]
     """The models under draft names, and the files that they refer to; paths are below the part's folder."""
-    size: ClassVar[int] = 0
 
     @property
     def identity(self) -> str:

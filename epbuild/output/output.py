@@ -12,7 +12,7 @@ from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
 from epbuild.core.errors import StepId
-from epbuild.output.files import GeneratedFile, OutputFile, Resolve, named
+from epbuild.output.files import OutputFile, Resolve, named
 from epbuild.output.layout import LAYOUTS, Layout
 from epbuild.output.pack import PACKS, Destination, Files, Identities
 from epbuild.output.parts import ArrangedPart, Inputs, PartContents, in_order
@@ -89,7 +89,7 @@ class Output:
         layout = LAYOUTS[emission.layout].of(emission, [self._part(part, resolve) for part in self._parts], self.inputs, resolve)
         artifacts = [*layout.artifacts, *self._bill(layout, resolve)]
         manifest = layout.manifest(artifacts, PROVENANCE if emission.provenance and not emission.is_file else None)
-        return in_order([*artifacts, resolve(OutputFile(MANIFEST, "manifest", GeneratedFile(manifest)))])
+        return in_order([*artifacts, resolve(OutputFile(MANIFEST, "manifest", manifest))])
 
     @cached_property
     def _parts(self) -> list[ArrangedPart]:
@@ -118,7 +118,7 @@ class Output:
             models = chain(layout.base_models(), *compiled)
             name = f"{self.emission.title}/{self.emission.id.removeprefix('emit:')}"
             found = bill(self._materials(), models, layout.artifacts, name=name)
-            yield resolve(OutputFile(BOM, "bom", GeneratedFile(found)))
+            yield resolve(OutputFile(BOM, "bom", found))
 
     def _materials(self) -> Materials:
         from epbuild.output.materials import materials_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
-from epbuild.output.files import GeneratedFile, OutputFile, Resolve
+from epbuild.output.files import OutputFile, Resolve
 from epbuild.output.parts import in_order
 from epbuild.plan.key import action_key
 from epbuild.plan.outputs import PROVENANCE
@@ -146,7 +146,7 @@ def _with_statement(
 ) -> Sequence[Artifact]:
     if not emission.provenance:
         return artifacts
-    file = OutputFile(PROVENANCE, "provenance", GeneratedFile(statement(artifacts)))
+    file = OutputFile(PROVENANCE, "provenance", statement(artifacts))
     return in_order([*artifacts, resolve(file)])
 
 

@@ -15,7 +15,7 @@ from epbuild.catalog.catalog import CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.output.assets import share_files
-from epbuild.output.files import GeneratedFile, OutputFile, Resolve
+from epbuild.output.files import OutputFile, Resolve
 from epbuild.output.inference import inference_of
 from epbuild.output.manifest import ManifestModel, beside, named_files
 from epbuild.output.package_manifest import PackageVariant, check_package, package_manifest
@@ -56,7 +56,7 @@ class ModelPackage:
         recipe = inputs.recipe.name
         artifacts: Sequence[Artifact] = _bases(emission, parts, inputs, resolve)
         for part in parts:
-            manifest = GeneratedFile(part_manifest(part, part.artifacts, recipe))
+            manifest = part_manifest(part, part.artifacts, recipe)
             artifacts = [*artifacts, *part.artifacts, resolve(OutputFile(part.path(MANIFEST), "manifest", manifest))]
         variants: Sequence[PackageVariant] = (*(variant for part in parts for variant in _compiled(part)), *_not_compiled(parts))
         artifacts, variants = share_files(artifacts, variants)

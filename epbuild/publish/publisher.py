@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from epbuild.archive.artifact import Artifact, Copy, Write, changed
+from epbuild.archive.artifact import Artifact, Copy, changed
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file
 from epbuild.core.clone import Copier
-from epbuild.core.digest import Reading, digest_of, read
+from epbuild.core.digest import Reading, Write, digest_of, read
 from epbuild.core.directory import prepare, swap_in
 from epbuild.core.entries import HiddenFolders, free_name
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError

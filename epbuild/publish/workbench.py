@@ -6,10 +6,11 @@ from pathlib import Path
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.cache.blobs import BlobStore
-from epbuild.core.digest import digest_of, file_digest
+from epbuild.core.canonical import JsonFile
+from epbuild.core.digest import Blob, digest_of, file_digest
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.onnxfile.rewrite import relink
-from epbuild.output.files import GeneratedFile, OutputFile, RelinkedModel, StoredFile, UserFile
+from epbuild.output.files import OutputFile, RelinkedModel, UserFile
 from epbuild.output.merging import MergedModels, merge
 
 
@@ -32,11 +33,11 @@ class Workbench:
         """The artifact of a file. Raises BuildError where models cannot be merged."""
         path, role, source = file.path, file.role, file.source
         match source:
-            case GeneratedFile():
-                return self.write(path, role, source.file.data)
+            case JsonFile():
+                return self.write(path, role, source.data)
             case UserFile():
                 return Artifact(path, role, source.file.stat().st_size, source.sha256, source.file)
-            case StoredFile():
+            case Blob():
                 return self._fetched.get(path) or Artifact(path, role, source.size, source.digest)
             case RelinkedModel():
                 return self._fetched.get(path) or self._relinked(path, role, source)
@@ -62,7 +63,7 @@ class Workbench:
             below = f"{folder}/{file.path}" if folder else file.path
             if isinstance(file.source, RelinkedModel):
                 self._fetched[below] = self._relinked(below, file.role, file.source)
-            elif isinstance(file.source, StoredFile):
+            elif isinstance(file.source, Blob):
                 self._store.materialise(file.source.digest, self.folder / below)
                 self._fetched[below] = Artifact(below, file.role, file.source.size, file.source.digest, self.folder / below)
         for sentence in merge(source.part, source.merging, self.folder / folder):

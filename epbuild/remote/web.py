@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import urllib3
 
+from epbuild.core.digest import Write as SendPiece
 from epbuild.core.http import Body, Connect, HttpClient, Timeouts, Unreachable, asked_pause, may_pass
-from epbuild.core.http import Write as SendPiece
 from epbuild.remote.transport import Content, Download, Patience, RemoteError, Space, Trouble
 
 _OCTETS = "application/octet-stream"

@@ -27,12 +27,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from epbuild.archive import formats as archives
-from epbuild.archive.artifact import Artifact, Copy, Write
+from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.formats import ByteSink, compressor, listed
 from epbuild.archive.tar import write_tar
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob
-from epbuild.core.digest import Blob
+from epbuild.core.digest import Blob, Write
 from epbuild.core.errors import BuildError, EnvironmentFailure, StepId
 
 MIB = 1 << 20

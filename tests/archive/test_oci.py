@@ -19,10 +19,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.archive.artifact import Artifact, Role, Write
+from epbuild.archive.artifact import Artifact, Role
 from epbuild.archive.oci import Document, Image, image
 from epbuild.archive.oci_layout import MEDIA_TYPES, listed
 from epbuild.archive.zstd import compress
+from epbuild.core.digest import Write
 from epbuild.core.errors import BuildError
 
 FILES: Mapping[str, tuple[Role, bytes]] = {

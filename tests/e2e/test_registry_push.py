@@ -23,8 +23,9 @@ from typing import Any
 import pytest
 from projects import Project, emitted
 
-from epbuild.archive.artifact import Artifact, Role, Write
+from epbuild.archive.artifact import Artifact, Role
 from epbuild.archive.oci import Image, image
+from epbuild.core.digest import Write
 from epbuild.core.errors import EnvironmentFailure, HttpCancelled, StepId
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.recipe.image_reference import parse_image_reference

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pytest
 
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError
 from epbuild.output.arrangement import arrange
-from epbuild.output.files import OutputFile, RelinkedModel, StoredFile
+from epbuild.output.files import OutputFile, RelinkedModel
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature
 
 STEP = "emit:decoder/npu/directory"
@@ -17,13 +18,20 @@ QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 
 
+@dataclass(frozen=True)
+class StoredFile(Blob):
+    """A file in the store that knows its name."""
+
+    name: str
+
+
 def stored(name: str, content: str = "") -> StoredFile:
-    return StoredFile(name, f"digest of {content or name}", 1)
+    return StoredFile(f"digest of {content or name}", 1, name)
 
 
 def compiled(member: str, *, binaries: Sequence[tuple[str, StoredFile]] = (), data: Sequence[StoredFile] = ()) -> CompileResult:
     own = stored(f"{member}_ctx.onnx")
-    artifacts = {file.name: Blob(file.digest, file.size) for file in (own, *(file for _, file in binaries), *data)}
+    artifacts = {file.name: file for file in (own, *(file for _, file in binaries), *data)}
     by_ep = {file.name: ep for ep, file in binaries}
     names = tuple(file.name for file in data)
     model = ModelResult(member, ModelSignature((), ()), own.name, by_ep, names, nodes=(), fallback_nodes=0, compatibility={})

@@ -13,9 +13,10 @@ import onnx
 import warm_start
 from onnx import TensorProto, helper
 
-from epbuild.archive.artifact import Artifact, Write
+from epbuild.archive.artifact import Artifact
 from epbuild.archive.formats import ArchiveName, write_archive
 from epbuild.archive.oci import image
+from epbuild.core.digest import Write
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import zstandard
 
-from epbuild.archive.artifact import Artifact, Write
+from epbuild.archive.artifact import Artifact
 from epbuild.archive.formats import ArchiveName, write_archive
 from epbuild.archive.oci import image
 from epbuild.archive.zstd import Compressed, compress, is_compressed
+from epbuild.core.digest import Write
 
 FILES: Mapping[str, bytes] = {
     "m_ctx.onnx": b"\x08\x0a" * 700,

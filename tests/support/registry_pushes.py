@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import pytest
 from stand_in_registry import Registry, Server, digest
 
-from epbuild.archive.artifact import Artifact, Write
+from epbuild.archive.artifact import Artifact
 from epbuild.archive.oci import Image, image
+from epbuild.core.digest import Write
 from epbuild.core.errors import EnvironmentFailure, StepId
 from epbuild.core.http import Timeouts
 from epbuild.publish.registry.client import Pushed, push
