@@ -50,7 +50,6 @@ def pylock_text(toolchain: LockedToolchain) -> str | None:
 
 def origins_of(document: Mapping[str, Any], folder: Path) -> dict[str, FileOrigin]:
     """Where each file of a `pylock.toml` in `folder` comes from, by its SHA-256."""
-    # Not by `packaging.pylock`, which refuses a file without a digest: uv lists such, and what has none is reported with its name.
     packages = document.get("packages", ())
     files = [(file, True) for package in packages for file in package.get("wheels", ())]
     files += [(package["sdist"], False) for package in packages if "sdist" in package]
