@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from epbuild.cache.checksums import Check, Checksums
 from epbuild.cache.drafts import Draft, Drafts, discard, touch
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PIECE_BYTES = 1 << 20
+
+
+class BlobSource(Protocol):
+    """Where outputs have blobs from; each method is as `BlobStore` has it."""
+
+    def materialise(self, digest: str, destination: Path) -> None: ...
+
+    def copy(self, digest: str, write: Write) -> None: ...
 
 
 class BlobStore:

@@ -57,6 +57,10 @@ def run(
     no_emit: Annotated[
         bool, arguments.option("--no-emit", help="Make results and write no output: what is only published is left alone.")
     ] = False,
+    push_only: Annotated[
+        bool,
+        arguments.option("--push-only", help="Only push images, each file from where it is, and write no folder."),
+    ] = False,
     no_compile: Annotated[
         bool, arguments.option("--no-compile", help="Make no result: publish those that are there, and name those that are not.")
     ] = False,
@@ -82,6 +86,8 @@ def run(
     Of STEPs that are named, what they need is built as well.
     """
     file, steps, places = arguments.named(names, recipe)
+    if push_only and no_emit:
+        raise UsageError("--push-only pushes outputs; --no-emit makes none")
     if rebuild_and_compare and no_compile:
         raise UsageError("--rebuild-and-compare compiles; --no-compile does not")
     if rebuild_and_compare and (dry_run or check):
@@ -90,7 +96,7 @@ def run(
         file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare, retry=retry
     )
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    request = replace(request, remote=remote, places=places, emits=not no_emit, compiles=not no_compile)
+    request = replace(request, remote=remote, places=places, emits=not no_emit, push_only=push_only, compiles=not no_compile)
     if shard is not None:
         request = replace(request, shard=job_options.shard_of(shard, os.environ), emits=False)
     if not dry_run and not check:

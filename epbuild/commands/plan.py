@@ -59,7 +59,7 @@ def plan_again(
     The `variables` that the recipe reads are read. Raises what `read_plan` does.
     """
     last = None
-    if request.emits and not request.rebuild_and_compare and not request.every_model and not request.writes:
+    if request.emits_all and not request.rebuild_and_compare and not request.every_model and not request.writes:
         last = LastLook.at(request.recipe, request.settings)
     if last is None or (request.locked and last.look.facts.lock != "held"):
         return Planned(*read_plan(request, fetching, variables))

@@ -14,7 +14,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import check_lock, locked_wheels
 from epbuild.commands.remote import RemoteModels
 from epbuild.core.defaults import WORKSPACE
-from epbuild.core.errors import RecipeError
+from epbuild.core.errors import PlanError, Problem, RecipeError
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.selection import Places
 from epbuild.plan.steps import Plan
@@ -70,6 +70,8 @@ class Request:
     """Where a file has a step that is asked for, by the id or the glob."""
     emits: bool = True
     """Whether outputs are part of it; else it is about results alone."""
+    push_only: bool = False
+    """Whether it is about the outputs alone that are pushed, of which nothing is left here."""
     compiles: bool = True
     """Whether results that are missing may be made."""
     toolchains: Toolchains = field(default_factory=toolchains_here)
@@ -84,7 +86,12 @@ class Request:
     @property
     def is_whole(self) -> bool:
         """Whether it is about all that the recipe asks for."""
-        return self.emits and not self.selection
+        return self.emits_all and not self.selection
+
+    @property
+    def emits_all(self) -> bool:
+        """Whether outputs are part of it as the recipe has them."""
+        return self.emits and not self.push_only
 
 
 class ReadVariables(Mapping[str, str]):
@@ -145,6 +152,11 @@ def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, work
     plan = make_plan(recipe, selection, locate, request.places)
     if not request.emits:
         plan = plan.without_emissions()
+    if request.push_only:
+        plan = plan.of_pushed()
+        if not plan.actions:
+            message = "no output that is asked for is pushed"
+            raise PlanError(Problem("EPB240", message, None, "Set `push` of an output with `pack: oci` in the recipe."))
     if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
         from epbuild.output.genai_files import check_pipelines  # few recipes have any
 

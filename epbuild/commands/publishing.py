@@ -20,7 +20,7 @@ from epbuild.core.directory import mend, unfinished
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import HttpCancelled, StepId, StoreError
 from epbuild.core.shown import shown_path
-from epbuild.engine.events import Progress, StepFinished, StepOutput, StepStarted, Warned
+from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.output.existing import Written
@@ -28,7 +28,7 @@ from epbuild.output.output import Output
 from epbuild.plan.key import action_key
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
-from epbuild.publish.publisher import publish
+from epbuild.publish.publisher import publish, publish_from
 from epbuild.publish.sizes import compared, last_files
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.survey.orphans import PLACE, RESULTS, lease_name
@@ -75,7 +75,13 @@ class Publishing:
             self._ledger.end_all(emission.id, "current")
 
     def publish(self, emission: Emission) -> None:
-        """Put an output in its place, unless it is there. Raises EpbuildError, and Cancelled when the build is being stopped."""
+        """Put an output in its place, unless it is there; or push it, and put it nowhere.
+
+        Raises EpbuildError, and Cancelled when the build is being stopped.
+        """
+        if emission.push_only:
+            self._push(emission)
+            return
         self._progress.report(StepStarted(emission.steps[0], "publishing"))
         with self._actions.leases.hold(
             emission.id, emission.id, self._surveyor.workspace.directory, lease_name(self._outputs.place(emission.path))
@@ -103,15 +109,26 @@ class Publishing:
             written.settle()
         for problem in written.problems(emission):
             self._progress.report(Warned(problem))
-        size = sum(file["size"] for file in files.values())
+        note = shown_path(emission.path) + (f", pushed to {emission.push}" if emission.push is not None else "")
+        changed = compared(emission.id, shown_path(emission.path), last, files)
+        self._end(emission, files, time.monotonic() - begin, note, changed)
+
+    def _push(self, emission: Emission) -> None:
+        """Push an image, each blob from where it is: the store, or the remote cache."""
+        self._progress.report(StepStarted(emission.steps[0], "pushing"))
+        begin = time.monotonic()
+        _, files = self._write(self._output(emission), self._surveyor.written(emission), None)
+        self._end(emission, files, time.monotonic() - begin, f"pushed to {emission.push}")
+
+    def _end(self, emission: Emission, files: Mapping[str, Any], seconds: float, note: str, changed: Event | None = None) -> None:
         for part in emission.parts:
             if part.merging is not None:
                 merged = files.get(posixpath.join(part.folder, part.models[part.merging.name]))
-                note = f"{len(part.merging.members)} models"
-                self._ledger.end(StepFinished(part.merging.step, "built", 0.0, note, merged["size"] if merged else 0))
-        self._progress.report(compared(emission.id, shown_path(emission.path), last, files))
-        note = shown_path(emission.path) + (f", pushed to {emission.push}" if emission.push is not None else "")
-        self._ledger.end(StepFinished(emission.id, "emitted", time.monotonic() - begin, note, size))
+                models = f"{len(part.merging.members)} models"
+                self._ledger.end(StepFinished(part.merging.step, "built", 0.0, models, merged["size"] if merged else 0))
+        if changed is not None:
+            self._progress.report(changed)
+        self._ledger.end(StepFinished(emission.id, "emitted", seconds, note, sum(file["size"] for file in files.values())))
 
     def _emitted(self, emission: Emission, document: Mapping[str, Any]) -> StepRecord:
         """What is remembered of an emission that is in its place: where that is, and the results that it was made of."""
@@ -146,12 +163,14 @@ class Publishing:
         """
         emission = output.emission
 
-        pusher = _Pusher(emission.id, self._progress, self._actions.cancelled)
+        pusher, digests = _Pusher(emission.id, self._progress, self._actions.cancelled), self._surveyor.digests
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return output, publish(
-                    output, self._surveyor.store, written, self._surveyor.digests, self._progress, pusher, hidden
-                )
+                if emission.push_only:
+                    with self._surveyor.workspace.staging("push") as draft:
+                        blobs = self._surveyor.blobs_of([*output.made, *output.checked])
+                        return output, publish_from(draft, output, blobs, written, digests, self._progress, pusher)
+                return output, publish(output, self._surveyor.store, written, digests, self._progress, pusher, hidden)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise

@@ -146,7 +146,7 @@ def run(
         began = began or _clock_at(begin, request.recipe)
         # What was made meanwhile was not looked at from the beginning.
         is_whole_look = not provisioning.warnings and (scope is None or not provisioning.made)
-        if request.emits and is_whole_look and began is not None and (ended.exit_code == 0 or not found.orphans):
+        if request.emits_all and is_whole_look and began is not None and (ended.exit_code == 0 or not found.orphans):
             looked = Looked(
                 recipe,
                 found.plan,

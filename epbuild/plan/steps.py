@@ -14,7 +14,7 @@ of action is a further class here, of the `Action` protocol, and an entry each i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
@@ -244,6 +244,8 @@ class Emission:
     """Where a registry is to have it."""
     compression: Compression | None = None
     """None: the files are packed as they are."""
+    push_only: bool = False
+    """Whether the registry alone gets it, and nothing is put at `path`."""
     provenance: bool = False
     bom: bool = False
     title: str = ""
@@ -329,7 +331,20 @@ class Plan:
 
     def without_emissions(self) -> Plan:
         """What it has whose results are stored."""
-        kept = {ident: action for ident, action in self.actions.items() if not isinstance(action, Emission)}
+        return self._part({ident: action for ident, action in self.actions.items() if not isinstance(action, Emission)})
+
+    def of_pushed(self) -> Plan:
+        """The outputs that are pushed, which leave nothing here, and what they need."""
+        kept: dict[str, Action] = {}
+        needed: set[str] = set()
+        for ident, action in reversed(list(self.actions.items())):
+            pushed = replace(action, push_only=True) if isinstance(action, Emission) and action.push is not None else None
+            if pushed is not None or ident in needed:
+                kept[ident] = pushed or action
+                needed.update(action.needs)
+        return self._part(dict(reversed(kept.items())))
+
+    def _part(self, kept: Mapping[str, Action]) -> Plan:
         return Plan(tuple(step for step in self.steps if step.action in kept), kept, self.warnings, self.warned)
 
     def of(self, kind: type[_A]) -> dict[str, _A]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from epbuild.archive.artifact import Artifact, Copy, changed
-from epbuild.cache.blobs import BlobStore
+from epbuild.cache.blobs import BlobSource
 from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file
 from epbuild.core.clone import Copier
@@ -44,7 +44,7 @@ class Pusher(Protocol):
 
 def publish(
     output: Output,
-    store: BlobStore,
+    store: BlobSource,
     written: Written,
     digests: Digests,
     progress: Progress,
@@ -60,13 +60,20 @@ def publish(
     EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and what `pusher`
     raises.
     """
+    with prepare(output.emission.path, written, output.emission.id, hidden) as draft:
+        return publish_from(draft, output, store, written, digests, progress, pusher)
+
+
+def publish_from(
+    draft: Path, output: Output, store: BlobSource, written: Written, digests: Digests, progress: Progress, pusher: Pusher
+) -> Files:
+    """As `publish`, by way of an empty folder: on the file system of the output's place, unless that gets nothing."""
     emission, key = output.emission, output.key
-    with prepare(emission.path, written, emission.id, hidden) as draft:
-        bench = Workbench(draft / "made", store, emission.steps[0], progress)
-        bench.folder.mkdir()
-        for sentence in output.notes():
-            progress.report(StepOutput(emission.steps[0], sentence))
-        return output.publish_to(Publisher(emission, bench, draft, store, digests, written, pusher), bench.make, key)
+    bench = Workbench(draft / "made", store, emission.steps[0], progress)
+    bench.folder.mkdir()
+    for sentence in output.notes():
+        progress.report(StepOutput(emission.steps[0], sentence))
+    return output.publish_to(Publisher(emission, bench, draft, store, digests, written, pusher), bench.make, key)
 
 
 def recorded(artifacts: Iterable[Artifact]) -> Files:
@@ -86,7 +93,7 @@ class Publisher:
         emission: Emission,
         bench: Workbench,
         draft: Path,
-        store: BlobStore,
+        store: BlobSource,
         digests: Digests,
         written: Written,
         pusher: Pusher,
@@ -154,6 +161,9 @@ class Publisher:
         made = image_of(self._emission, self._layers(artifacts), annotations)
         generated = [self._bench.write(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *generated]
+        if self._emission.push_only and reference is not None:
+            self._pusher.push(made, reference, self.copy)  # each blob from where it is
+            return recorded(files)
         self.as_folder(files)
         if reference is not None:
             there = (replace(blob, file=self._emission.path / blob.path) for blob in made.blobs)

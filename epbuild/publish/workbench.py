@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from epbuild.archive.artifact import Artifact, Role
-from epbuild.cache.blobs import BlobStore
+from epbuild.cache.blobs import BlobSource
 from epbuild.core.canonical import JsonFile
 from epbuild.core.digest import Blob, digest_of, file_digest
 from epbuild.engine.events import Progress, StepOutput
@@ -21,7 +21,7 @@ class Workbench:
     connected where models were merged, and what was left out.
     """
 
-    def __init__(self, folder: Path, store: BlobStore, step: str, progress: Progress) -> None:
+    def __init__(self, folder: Path, store: BlobSource, step: str, progress: Progress) -> None:
         self.folder = folder
         self._store = store
         self._step = step

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
-from epbuild.core.digest import Blob, hash_stream
+from epbuild.core.digest import Blob, Reading, Write, hash_stream
 from epbuild.remote.attempts import Attempts, Breaker, SwitchedOff, Warn
 from epbuild.remote.envelope import MOST_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
@@ -30,6 +30,7 @@ from epbuild.remote.transport import Content, Download, RemoteError, Space, Tran
 THREADS = 64
 """How many look-ups are under way at once: a request takes time that no processor is used in."""
 
+_PIECE_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _GONE = "a file of it is gone from the remote cache"
 _DAMAGED = "a file of it is damaged in the remote cache"
@@ -146,6 +147,36 @@ class RemoteCache:
                 raise NotFetched("the remote cache cannot be read any more") from error
             except RemoteError as error:
                 raise NotFetched(error.reason) from error
+
+    def copy(self, blob: Blob, write: Write) -> None:
+        """Write a blob to `write` as it comes, and keep nothing; the last piece only once all of it is known to be right.
+
+        So who passes it on has passed on no whole content that is wrong. Raises NotFetched, Cancelled, and what `write` raises.
+        """
+        try:
+            download = self._reading.ask(lambda: self._transport.get("cas", blob.digest))
+        except (RemoteError, SwitchedOff) as error:
+            raise NotFetched(str(error) or "the remote cache cannot be read any more") from error
+        if download is None:
+            self._bad.add(blob.digest)
+            raise LostBlob(_GONE)
+        with self._tally.busy(), closing(download):
+            source, reading = _PacedDownload(download, _BLOB_PACE, self._received), Reading()
+            buffer, spare = (memoryview(bytearray(_PIECE_BYTES)) for _ in range(2))
+            held = buffer[:0]
+            while count := _read(source, buffer):
+                reading.update(buffer[:count])
+                if reading.size > blob.size:
+                    break
+                if held:
+                    write(held)
+                held, buffer, spare = buffer[:count], spare, buffer
+            if reading.blob != blob:
+                self._bad.add(blob.digest)
+                raise LostBlob(_DAMAGED)
+            if held:
+                write(held)
+        self._tally.fetched()
 
     def check(self, blob: Blob) -> None:
         """Read a blob through, and keep nothing of it. Raises NotFetched where it is not there, or another, and Cancelled."""
@@ -291,6 +322,13 @@ class _PacedDownload(io.RawIOBase):
         if count and seconds > self._pace.seconds and self._size <= seconds * self._pace.bytes_per_second:
             raise RemoteError("it sends too slowly", "Check the network.", "hung")
         return count
+
+
+def _read(source: _PacedDownload, buffer: memoryview) -> int:
+    try:
+        return source.readinto(buffer)
+    except RemoteError as error:
+        raise NotFetched(error.reason) from error
 
 
 def _blobs(kind: RecordKind, record: Mapping[str, Any]) -> list[Blob]:

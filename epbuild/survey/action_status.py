@@ -71,11 +71,13 @@ class Work:
         needed = {need for action in plan.actions.values() for need in action.needs}
         read, wanted, todo = set[str](), set[str](), list[str]()
         for ident, action in reversed(list(plan.actions.items())):
-            if ident in needed and ident not in read:
+            if ident in needed and ident not in wanted:
                 continue
             wanted.add(ident)
             if must_run(action, found[ident], is_read=ident in read):
                 todo.append(ident)
                 if not found[ident].remote:
+                    wanted.update(action.needs)
+                if not found[ident].remote and not (isinstance(action, Emission) and action.push_only):
                     read.update(action.needs)
         return cls(wanted, tuple(reversed(todo)))

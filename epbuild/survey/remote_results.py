@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from epbuild.cache.blobs import BlobStore
+from epbuild.cache.blobs import BlobSource, BlobStore
+from epbuild.cache.errors import MissingBlob
+from epbuild.core.digest import Blob, Write
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import counted
+from epbuild.plan.made import Made
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.attempts import Warn
 from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache
@@ -79,6 +84,11 @@ class RemoteResults:
             self._warn(Problem("EPB522", message, None, _MADE_HERE))
         return {key: record.record for key, record in found.items() if isinstance(record, RemoteRecord)}
 
+    def blobs_of(self, made: Sequence[Made]) -> BlobSource:
+        """The blobs of results, in the store or there; one that is at neither counts as lost by the store."""
+        sizes = {blob.digest: blob.size for item in made for blob in item.result.artifacts.values()}
+        return _BlobsOfResults(self._cache, self._store, sizes)
+
     def warn_of_the_rest(self) -> None:
         """Warn of how many more results could not be used than those that were named, and of how many nothing is known."""
         if self._unanswered and self._cache.is_readable:  # else a warning was given
@@ -95,3 +105,38 @@ class RemoteResults:
             is_named = self._unusable <= _MOST_WARNINGS
         if is_named:
             self._warn(Problem("EPB522", f"its result in the remote cache cannot be used: {why}", StepId(step), _MADE_HERE))
+
+
+class _BlobsOfResults:
+    """The blobs with some sizes, by digest: from the store, where they are there, else from a remote cache."""
+
+    def __init__(self, cache: RemoteCache, store: BlobStore, sizes: Mapping[str, int]) -> None:
+        self._cache = cache
+        self._store = store
+        self._sizes = sizes
+
+    def materialise(self, digest: str, destination: Path) -> None:
+        if (lacking := self._lacking(digest)) is not None:
+            with self._lost(digest):
+                self._cache.fetch(lacking, self._store)
+        self._store.materialise(digest, destination)
+
+    def copy(self, digest: str, write: Write) -> None:
+        """Nothing of it is kept here."""
+        if (lacking := self._lacking(digest)) is not None:
+            with self._lost(digest):
+                self._cache.copy(lacking, write)
+        else:
+            self._store.copy(digest, write)
+
+    def _lacking(self, digest: str) -> Blob | None:
+        """A blob that the store has not."""
+        size = self._sizes.get(digest)
+        return None if size is None or self._store.has(digest, size) else Blob(digest, size)
+
+    @contextmanager
+    def _lost(self, digest: str) -> Iterator[None]:
+        try:
+            yield
+        except NotFetched as error:
+            raise MissingBlob(digest, self._store.root) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from epbuild.cache.blobs import BlobStore
+from epbuild.cache.blobs import BlobSource, BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.memory import UNKNOWN, Configuration, StepRecord
@@ -212,6 +212,10 @@ class Surveyor:
         known = {**digests, **{self.store.place(digest): digest for made in needed for digest in made.result.digests.values()}}
         known |= self.digests.of_many(path for path in action.files if path not in known)
         return action, kind.document(action, KeyInputs(known, kind.identity(action, toolchain), needed))
+
+    def blobs_of(self, made: Sequence[Made]) -> BlobSource:
+        """The blobs of results, from the store, or else from the remote cache."""
+        return self.store if self.remote is None else self.remote.blobs_of(made)
 
     def is_whole(self, made: Made) -> bool:
         """Whether the store has all files of a result, as they were stored; what is not is set aside. Raises StoreError."""
