@@ -16,8 +16,8 @@ from workflow_runs import ROOT, Ci, Ran
 from epbuild.remote.keys import SigningKey
 
 OURS = SigningKey.generate()
-GITHUB, GITLAB = ROOT / "docs" / "ci" / "github.yml", ROOT / "docs" / "ci" / "gitlab-ci.yml"
-BUILT = " built "
+GITHUB, SMALL, GITLAB = (ROOT / "docs" / "ci" / f"{name}.yml" for name in ("github", "github-small", "gitlab-ci"))
+BUILT = "] built"
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,19 @@ def test_github_plans_compiles_in_a_matrix_and_publishes_what_the_jobs_have_made
     assert stored(remote) == before, "what nobody has looked at writes nothing"
 
 
+def test_a_small_repository_keeps_its_store_in_githubs_own_cache(locked: Project, tmp_path: Path) -> None:
+    project = copy_of_quickstart(tmp_path / "checkout", tmp_path / "unused")
+    (project.folder / "epbuild.lock").write_bytes((locked.folder / "epbuild.lock").read_bytes())
+    ci = Ci(project.folder, tmp_path, {})
+    [first] = ci.github(SMALL, ref="refs/heads/main")["build"]
+    assert succeeded([first])
+    assert BUILT in first.log
+    [second] = ci.github(SMALL, ref="refs/pull/1/merge")["build"]
+    assert succeeded([second])
+    assert BUILT not in second.log
+    assert published(second) == published(first)
+
+
 def test_gitlab_compiles_in_equal_jobs_and_publishes_what_they_have_made(locked: Project, tmp_path: Path) -> None:
     with serving_cache() as server:
         project = checkout(locked, tmp_path / "checkout", server.address)
@@ -127,11 +140,15 @@ def test_the_action_refuses_a_command_that_it_does_not_have(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("schema", "file"),
-    [("github-workflows", GITHUB), ("gitlab-ci", GITLAB), ("github-actions", ROOT / "action.yml")],
-    ids=lambda value: value if isinstance(value, str) else value.name,
+    ("schema", "files"),
+    [
+        ("github-workflows", [GITHUB, SMALL, *(ROOT / ".github" / "workflows").glob("*.yml")]),
+        ("github-actions", [ROOT / "action.yml"]),
+        ("gitlab-ci", [GITLAB]),
+    ],
+    ids=["workflows", "action", "pipeline"],
 )
-def test_a_file_is_what_its_schema_allows(schema: str, file: Path) -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", str(file)]
+def test_a_file_is_what_its_schema_allows(schema: str, files: list[Path]) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout

@@ -52,7 +52,7 @@ class Ci:
     scratch: Path
     variables: Mapping[str, str]
     """What the environment of every job has, beside the system's own variables."""
-    cache: dict[str, bytes] = field(default_factory=dict)
+    kept: dict[str, Path] = field(default_factory=dict)
     """What actions/cache keeps, by key, the oldest first."""
     _jobs: int = 0
     _programs: str = ""
@@ -94,7 +94,10 @@ class Ci:
 
     def _github_job(self, job: Mapping[str, Any], known: Mapping[str, Any]) -> Ran:
         folder, environment = self.start()
-        environment |= {"GITHUB_ACTIONS": "true", "RUNNER_TEMP": str(folder / "temp")}
+        known = {**known, "github": {**known["github"], "workspace": str(folder / "project")}}
+        own = {name: str(value(text, known)) for name, text in job.get("env", {}).items()}
+        own.pop("EPBUILD_TOOLCHAIN_DIR", None)  # to install them takes long
+        environment |= {**own, "GITHUB_ACTIONS": "true", "RUNNER_TEMP": str(folder / "temp")}
         run = Ran("success", folder)
         steps: dict[str, Any] = {}
         for step in job["steps"]:
@@ -138,12 +141,13 @@ class Ci:
             case "actions/checkout" | "actions/setup-python":
                 pass
             case "actions/cache/restore":
-                keys = [key for key in self.cache if key == given["key"] or key.startswith(given["restore-keys"])]
+                keys = [key for key in self.kept if key == given["key"] or key.startswith(given["restore-keys"])]
                 if keys:
-                    (project / given["path"]).parent.mkdir(parents=True, exist_ok=True)
-                    (project / given["path"]).write_bytes(self.cache[keys[-1]])
+                    copy(self.kept[keys[-1]], project / given["path"])
             case "actions/cache/save":
-                self.cache[given["key"]] = (project / given["path"]).read_bytes()
+                place = self.scratch / "kept" / str(len(self.kept))
+                copy(project / given["path"], place)
+                self.kept[given["key"]] = place
             case "actions/upload-artifact":
                 assert any((project / given["path"]).rglob("*"))
             case _:
@@ -192,6 +196,15 @@ class Ci:
     def _extended(self, text: Mapping[str, Any], name: str) -> dict[str, Any]:
         job = dict(text[name])
         return {**self._extended(text, job["extends"]), **job} if "extends" in job else job
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)
 
 
 def bash(script: str, variables: Mapping[str, str], run: Ran) -> None:
