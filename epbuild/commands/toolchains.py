@@ -19,6 +19,7 @@ from epbuild.core.digest import file_digest
 from epbuild.core.installer import UvListener
 from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Action, InTarget, Plan
+from epbuild.survey.platforms import possible_platforms
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.identity import (
     Identified,
@@ -29,7 +30,6 @@ from epbuild.toolchain.identity import (
     records_of,
 )
 from epbuild.toolchain.lock_facts import LockedEnvironment
-from epbuild.toolchain.platforms import PYTHON_SYSTEMS
 
 if TYPE_CHECKING:
     from epbuild.commands.locked import HeldLock
@@ -169,12 +169,8 @@ class PlanToolchains:
         asked = (toolchain.name, target.name if target is not None else "")
         if asked not in self._platforms:
             others = self._lock.elsewhere.get(toolchain.name, {})
-            platforms: tuple[str, ...] = (self._here,)
-            if target is not None and obstacle(target, sys.platform) is not None:
-                platforms = tuple(other for other in others if obstacle(target, PYTHON_SYSTEMS[other]) is None)
-            elif toolchain.platforms and self._here not in toolchain.platforms and others:
-                platforms = tuple(others)
-            self._platforms[asked] = platforms
+            platforms = possible_platforms(action, self._here, sys.platform, others)
+            self._platforms[asked] = (self._here,) if self._here in platforms else platforms
         for platform in self._platforms[asked]:
             yield toolchain.name, platform
 

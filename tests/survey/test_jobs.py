@@ -86,7 +86,7 @@ def test_what_was_never_made_is_guessed_by_the_like_of_it(workshop: Workshop) ->
         ((), {}, "linux"),
         (("windows-arm64",), {}, "arm"),
         (("windows-arm64", "linux-x86_64"), {}, "linux"),
-        ((), {"qnn": ("windows-arm64",)}, "arm"),
+        ((), {"qnn": ("windows-arm64",)}, "linux"),
         (("linux-x86_64",), {"qnn": ("windows-arm64",)}, "linux"),
     ],
 )
