@@ -132,11 +132,29 @@ def test_gitlab_compiles_in_equal_jobs_and_publishes_what_they_have_made(locked:
         assert server.count("PUT", "ac") == 0
 
 
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_the_action_installs_with_what_there_is(installer: str, tmp_path: Path) -> None:
+    (tmp_path / "checkout").mkdir()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("python", installer):
+        program = Path(sys.executable).with_name(name)
+        (programs / name).write_text(f'#!/bin/sh\nexec "{program}" "$@"\n', encoding="utf-8")
+        (programs / name).chmod(0o755)
+    workflow = tmp_path / "w.yml"
+    workflow.write_text(
+        "jobs: {x: {steps: [{uses: epbuild/epbuild@v0, with: {command: setup, package: filelock}}]}}", encoding="utf-8"
+    )
+    [run] = Ci(tmp_path / "checkout", tmp_path, {"PATH": f"{programs}:/usr/bin:/bin"}).github(workflow)["x"]
+    assert succeeded([run])
+    assert list((run.folder / "temp" / "epbuild" / "lib").rglob("filelock/__init__.py"))
+
+
 def test_the_action_refuses_a_command_that_it_does_not_have(tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     workflow = tmp_path / "w.yml"
     workflow.write_text(
-        "jobs: {x: {steps: [{uses: epbuild/epbuild@v0, with: {command: lock, package: typing-extensions}}]}}", encoding="utf-8"
+        "jobs: {x: {steps: [{uses: epbuild/epbuild@v0, with: {command: lock, package: filelock}}]}}", encoding="utf-8"
     )
     [run] = Ci(tmp_path / "checkout", tmp_path, {}).github(workflow)["x"]
     assert run.result == "failure"

@@ -273,7 +273,7 @@ def _named(token: str, known: Mapping[str, Any], success: bool) -> Any:
         return token == "true"
     found: Any = known
     for part in token.split("."):
-        found = found.get(part, "")
+        found = found.get(part, "") if isinstance(found, Mapping) else ""
     return found
 
 
