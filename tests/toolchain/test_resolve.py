@@ -17,7 +17,6 @@ from small_environments import write_wheel
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.schemas import schema
 from epbuild.recipe.model import ToolchainSpec
-from epbuild.toolchain import resolve as module
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.lock_facts import LockedEnvironment, Package
@@ -138,7 +137,7 @@ def file(digest: str) -> dict[str, Any]:
 @pytest.fixture
 def uv(monkeypatch: pytest.MonkeyPatch) -> FakeUv:
     fake = FakeUv([{"name": "a", "version": "1", "wheels": [file(A)]}])
-    monkeypatch.setattr(module, "run_uv", fake)
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: fake(command[1:]))
     return fake
 
 

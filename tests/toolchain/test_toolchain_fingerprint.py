@@ -6,18 +6,19 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from moments import at_each_call
 from small_environments import install, make_environment, posix_only, site_of, write_script
 
 from epbuild.core.errors import Position, ToolchainError
-from epbuild.toolchain import fingerprint as module
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.fingerprint import Fingerprint, look
+from epbuild.toolchain.fingerprint import Fingerprint, look, probe
+from epbuild.toolchain.packages import digests_of
 
 MODULES = ("tiny_ep", "tiny_runtime")
 LIBRARIES = {
@@ -39,17 +40,11 @@ def interpreter(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def probed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def probed() -> Iterator[list[Path]]:
     """The interpreters that were started, in order."""
     started: list[Path] = []
-    probe = module.probe
-
-    def counting(interpreter: Path, modules: Iterable[str], where: Position | None = None) -> dict[str, Any]:
-        started.append(interpreter)
-        return probe(interpreter, modules, where)
-
-    monkeypatch.setattr(module, "probe", counting)
-    return started
+    with at_each_call(probe, lambda call: started.append(call["interpreter"])):
+        yield started
 
 
 def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Fingerprint:
@@ -268,14 +263,9 @@ def test_a_file_that_cannot_be_read_is_told(interpreter: Path, tmp_path: Path) -
         fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
 
 
-def test_a_file_that_vanishes_while_it_is_read_is_told(
-    interpreter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def digests_of(paths: Iterable[str]) -> list[str]:
-        raise FileNotFoundError(2, "No such file or directory", next(iter(paths)))
-
-    monkeypatch.setattr(module, "digests_of", digests_of)
-    with pytest.raises(ToolchainError) as caught:
+def test_a_file_that_vanishes_while_it_is_read_is_told(interpreter: Path, tmp_path: Path) -> None:
+    library = site_of(interpreter) / "tiny_ep" / "libep.so"
+    with pytest.raises(ToolchainError) as caught, at_each_call(digests_of, lambda call: library.unlink()):
         fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
     [problem] = caught.value.problems
     assert (problem.code, problem.where) == ("EPB310", WHERE)
@@ -425,5 +415,6 @@ def test_a_broken_interpreter_is_told_with_what_it_said_last(tmp_path: Path, scr
 
 @pytest.mark.skipif(os.name == "nt", reason=posix_only)
 def test_an_interpreter_that_hangs_does_not_hang_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PROBE_SECONDS", 0.1)
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *given, timeout, **options: run(*given, timeout=timeout / 1200, **options))
     assert "timed out" in refusal(write_script(tmp_path / "python", "exec sleep 60"), tmp_path / "memory.json")
