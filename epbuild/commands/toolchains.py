@@ -21,6 +21,7 @@ from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Action, InTarget, Plan
 from epbuild.survey.platforms import possible_platforms
 from epbuild.toolchain.environment import Environment, Toolchains
+from epbuild.toolchain.host import drivers_of
 from epbuild.toolchain.identity import (
     Identified,
     RecordedToolchain,
@@ -65,6 +66,9 @@ class PlanToolchains:
         self._here = lock.platform or ""
         self._platforms: dict[tuple[str, str], tuple[str, ...]] = {}
         """Where what runs in a toolchain for a target can run, by their names."""
+        self._used = {
+            action.target.name: action.uses[0] for action in plan.actions.values() if isinstance(action, InTarget)
+        }.values()
         used = {(name, platform) for action in plan.actions.values() for name, platform in self._places(action)}
         self.environments: dict[str, Environment] = {}
         """Those that are here, by name; others are added when they are made."""
@@ -148,6 +152,10 @@ class PlanToolchains:
         }
         kept = [self._sources.records.place(key) for key in sorted(keys)]
         return {**dict.fromkeys(files, ""), **{path: file_digest(path) if path.is_file() else "" for path in kept}}
+
+    def drivers(self) -> Mapping[Any, str]:
+        """The versions of the drivers that what is known depends on, by how each is read."""
+        return drivers_of(entry for uses in self._used for entry in uses)
 
     def absent(self) -> list[Path]:
         """The files that are not there, and would let more be known."""

@@ -291,11 +291,11 @@ def test_changed_external_data_is_told_by_its_model_and_location(workshop: Path)
         (("libraries", "onnxruntime_qnn/libNew.so"), "c" * 64, "library onnxruntime_qnn/libNew.so added: cccccccc"),
         (("python",), "cpython-3.12", "toolchain python changed: cpython-3.11 -> cpython-3.12"),
         (("platform",), "win-arm64", "toolchain platform changed: linux-x86_64 -> win-arm64"),
-        (("host_cpu",), "Another CPU", "toolchain host cpu added: Another CPU"),
+        (("host",), {"cpu": "Another CPU"}, "this machine's CPU added: Another CPU"),
     ],
 )
 def test_a_change_of_the_toolchain_is_told_by_its_package_or_library(
-    workshop: Path, place: tuple[str, ...], value: str | None, sentence: str
+    workshop: Path, place: tuple[str, ...], value: str | dict[str, str] | None, sentence: str
 ) -> None:
     toolchain = copy.deepcopy(TOOLCHAIN)
     *path, last = place
@@ -526,7 +526,7 @@ documents = st.fixed_dictionaries(
                 "distributions": versions,
                 "libraries": st.dictionaries(words, digests, max_size=2),
             },
-            optional={"host_cpu": words},
+            optional={"host": st.fixed_dictionaries({"cpu": words})},
         ),
     }
 )
@@ -562,7 +562,7 @@ def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
         "custom_ops": ("custom operators ", "the library of custom operators "),
         "catalog": ("epbuild's catalog of session keys", "catalog "),
         "session_options": "session key ",
-        "toolchain": ("toolchain ", "package ", "library "),
+        "toolchain": ("toolchain ", "package ", "library ", "this machine's CPU "),
     }
     found = differences(old, mixed)
     assert bool(found) == (old[part] != new[part])

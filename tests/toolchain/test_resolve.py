@@ -236,7 +236,7 @@ def test_uv_is_quoted_when_it_finds_no_packages(uv: FakeUv, stderr: str, hint: s
 
 
 def there(distributions: dict[str, str], python: str = "cpython-3.11", platform: str = "linux-x86_64") -> Environment:
-    return Environment("npu", Path("python"), Fingerprint(python, platform, distributions, {}, "a CPU"), Path("memory.json"))
+    return Environment("npu", Path("python"), Fingerprint(python, platform, distributions, {}), Path("memory.json"))
 
 
 def test_what_somebody_elses_environment_holds_is_locked_by_version() -> None:

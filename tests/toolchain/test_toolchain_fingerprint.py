@@ -70,8 +70,8 @@ def test_the_other_files_of_the_packages_are_in_it_and_in_a_key_as_one_digest_ea
     taken = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
     assert taken.files == {"tiny_ep/__init__.py": sha256(b""), "tiny_ep/readme.txt": sha256(b"no library")}
     listing = "".join(f"{digest}  {name}\n" for name, digest in taken.files.items())
-    assert taken.document(MODULES, host=False)["files"] == {"tiny_ep": sha256(listing.encode())}
-    assert taken.document(["tiny_runtime"], host=False)["files"] == {}
+    assert taken.document(MODULES)["files"] == {"tiny_ep": sha256(listing.encode())}
+    assert taken.document(["tiny_runtime"])["files"] == {}
 
 
 def test_the_bytecode_that_python_leaves_behind_is_no_part_of_it(interpreter: Path, tmp_path: Path) -> None:
@@ -97,23 +97,23 @@ def test_equal_environments_in_different_places_are_one_toolchain(interpreter: P
     other = make_environment(tmp_path / "another place" / "env")
     install(other, "tiny.ep", "1.0", LIBRARIES)
     documents = [
-        fingerprint(python, MODULES, tmp_path / "m.json").document(MODULES, host=True) for python in (interpreter, other)
+        fingerprint(python, MODULES, tmp_path / "m.json").document(MODULES, {"cpu": "A CPU"}) for python in (interpreter, other)
     ]
     assert documents[0] == documents[1]
     assert str(tmp_path) not in json.dumps(documents[0])
 
 
 def test_the_cpu_is_in_the_document_only_where_an_eps_output_depends_on_it() -> None:
-    taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, {"a/b.so": "0" * 64}, "A CPU")
-    assert "A CPU" not in json.dumps(taken.document(["a"], host=False))
-    assert taken.document(["a"], host=True) == {**taken.document(["a"], host=False), "host_cpu": "A CPU"}
+    taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, {"a/b.so": "0" * 64})
+    assert "A CPU" not in json.dumps(taken.document(["a"]))
+    assert taken.document(["a"], {"cpu": "A CPU"}) == {**taken.document(["a"]), "host": {"cpu": "A CPU"}}
 
 
 def test_a_key_has_the_libraries_of_the_eps_that_take_part_whatever_else_the_environment_is_used_for() -> None:
     names = ("onnxruntime/capi/x.so", "left/l.so", "left.libs/c.so", "right/r.so", "inner/i.so")
-    taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, dict.fromkeys(names, "0" * 64), "A CPU")
-    assert set(taken.document(["onnxruntime", "left"], host=False)["libraries"]) == set(names[:3])
-    assert set(taken.document(["outer.inner"], host=False)["libraries"]) == {"inner/i.so"}
+    taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, dict.fromkeys(names, "0" * 64))
+    assert set(taken.document(["onnxruntime", "left"])["libraries"]) == set(names[:3])
+    assert set(taken.document(["outer.inner"])["libraries"]) == {"inner/i.so"}
 
 
 def test_an_environment_that_did_not_change_is_not_started_again(interpreter: Path, tmp_path: Path, probed: list[Path]) -> None:
