@@ -42,6 +42,7 @@ _COMMANDS = {
     "clean": "Remove what was emitted.",
     "gc": "Remove from the store what no build uses, the oldest first.",
     "cache": "Show what is in the store, or check all of it.",
+    "worker": "Execute what others build, on this machine.",
 }
 
 

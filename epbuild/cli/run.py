@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from epbuild.cli import arguments, job_options, remote_options
+from epbuild.cli import arguments, cluster_options, job_options, remote_options
 from epbuild.cli.usage import UsageError
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import Request
@@ -70,6 +70,8 @@ def run(
     remote_cache: remote_options.RemoteCacheMode = "read",
     offline: remote_options.Offline = False,
     insecure: remote_options.Insecure = False,
+    executor: cluster_options.Executor = None,
+    tls: cluster_options.Certificates = None,
     settings: arguments.Settings,
     summary: Annotated[
         Path | None,
@@ -97,6 +99,8 @@ def run(
     )
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
     request = replace(request, remote=remote, places=places, emits=not no_emit, push_only=push_only, compiles=not no_compile)
+    if not offline:
+        request = replace(request, cluster=cluster_options.cluster(executor, tls, insecure=insecure))
     if shard is not None:
         request = replace(request, shard=job_options.shard_of(shard, os.environ), emits=False)
     if not dry_run and not check:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.logs import log_file
 from epbuild.cache.workspace import Measurement
 from epbuild.commands.coverage import covered_models
 from epbuild.commands.execution import KeyedAction, WatchedExecution, last_written
-from epbuild.commands.makers import ActionMaker, maker_of
+from epbuild.commands.making import MAKES_ALL, Making
 from epbuild.commands.provisioning import Provisioning, name_of
 from epbuild.commands.publishing import Publishing, step_record
 from epbuild.commands.shared_results import SharedResults
-from epbuild.commands.unmade import NoMaker, NotMade
+from epbuild.commands.unmade import NotMade
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import shown_path
 from epbuild.core.typed_json import to_json
@@ -40,13 +40,8 @@ from epbuild.survey.status import Survey, Surveyor, read_result
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 
-
-@dataclass(frozen=True)
-class Making:
-    """What a build may make: results at all, and once more what failed and would fail the same way."""
-
-    compiles: bool = True
-    retry: bool = False
+if TYPE_CHECKING:  # few builds have other machines
+    pass
 
 
 class Actions:
@@ -60,7 +55,7 @@ class Actions:
         progress: Progress,
         cancelled: threading.Event,
         *,
-        making: Making = Making(),
+        making: Making = MAKES_ALL,
         shared: SharedResults | None = None,
     ) -> None:
         self.cancelled = cancelled
@@ -76,8 +71,7 @@ class Actions:
         self._workspace = surveyor.workspace
         self._store = surveyor.store
         self._progress = progress
-        self._retry = making.retry
-        self._maker_of: Callable[[Action], ActionMaker[Any, Any]] = maker_of if making.compiles else lambda action: NoMaker()
+        self._making = making
         self._shared = shared
         self._known_failures = surveyor.failures
         self._remembered: set[str] = set()
@@ -133,10 +127,15 @@ class Actions:
         return expected_cost(self._plan.actions[ident], self._workspace, self._memory)
 
     def memory(self, ident: str) -> int:
-        """How many bytes an action will take: as the recipe has it, else as last time, else by the bytes that it works on."""
+        """How many bytes of this machine's memory an action will take: none of what another machine executes."""
         action = self._plan.actions[ident]
-        if isinstance(action, Emission):
+        if isinstance(action, Emission) or self._making.is_for_others(action):
             return 0
+        return self._needed_memory(ident)
+
+    def _needed_memory(self, ident: str) -> int:
+        """As the recipe has it, else as last time, else by the bytes that it works on."""
+        action = self._plan.actions[ident]
         measured = self._workspace.measurement(subject_of(ident, self._memory))
         return kind_of(action).memory(action, measured.peak_rss_bytes if measured is not None else None)
 
@@ -213,42 +212,45 @@ class Actions:
         if needed and self._surveyor.result(action, action_key(document)) is None and self._restore(needed):
             action, document, needed = self._keyed(asked)
             origin = self._bring(action, document)
-        key, subject, maker = action_key(document), KeyedAction(action, needed, document), self._maker_of(action)
+        key, subject, maker = action_key(document), KeyedAction(action, needed, document), self._making.maker_of(action)
         if self._result(action, key, again=again)[1] is None:
             self._check_possible(action, key)
-            if not self._has_toolchain(action, document):
+            if not self._making.is_for_others(action) and not self._has_toolchain(action, document):
                 self._make(asked, again=again)
                 return
         self._progress.report(StepStarted(action.steps[0], kind.doing))
+        machine, work = None, _Workplace(self, subject)
         with self.leases.hold(action.id, action.steps[0], self._store.root, key):
             begin = time.monotonic()  # to wait for another build is no work
             outcome, result = self._result(action, key, again=again)
             if result is None:
                 self._check_possible(action, key)
                 try:
-                    with self.execution(subject, action.id) as execution:
-                        result, outcome = maker.make(action, execution), "built"
+                    made = self._making.make(subject, key, self._needed_memory(action.id), self.idle, work)
                 except EpbuildError as error:
                     with suppress(StoreError):  # what failed is worth more words than that
                         self._known_failures.remember(action.id, key, error)
                     raise
+                result, outcome, machine = made
                 self._put(key, document, result)
                 self._known_failures.forget(action.id)
             self._results[action.id] = result
             self._check(action, result)  # what fails anyway is not finished
 
             finished = False
-            for more in maker.finish(action, result, _Workplace(self, subject)):
+            for more in maker.finish(action, result, work):
                 result, finished = more, True
                 # At once, since it may have taken as long as the action itself.
                 self._put(key, document, result)
         self._check(action, result)
         seconds = time.monotonic() - begin
         self._memory.record_steps([step_record(action.id, key, document, to_json(result))])
-        if self._shared is not None and (origin is None or finished) and self._surveyor.result(action, key) is not None:
+        # What another machine made, it has published.
+        is_new_there = machine is None and (origin is None or finished)
+        if self._shared is not None and is_new_there and self._surveyor.result(action, key) is not None:
             self._shared.add(key, _record(document, result), more=finished)
         if outcome == "built":
-            measured = Measurement(seconds, result.measured.peak_memory)
+            measured = Measurement(seconds if machine is None else result.measured.seconds, result.measured.peak_memory)
             self._workspace.record_measurement(subject_of(action.id, self._memory), measured)
         self._made[action.id] = Made(action, key, document, result, needed)
         for end in kind.ends(action, result):
@@ -261,6 +263,7 @@ class Actions:
                     end.note,
                     end.size,
                     from_=origin if outcome == "restored" else None,
+                    machine=machine,
                 )
             )
 
@@ -328,11 +331,11 @@ class Actions:
 
         Raises EpbuildError, too, where it cannot be made here.
         """
-        failure = None if self._retry else self._known_failures.of(action.id, key)
+        failure = None if self._making.retry else self._known_failures.of(action.id, key)
         if failure is not None:
             self._remembered.add(action.id)
             raise failure.again()
-        self._maker_of(action).check(action)
+        self._making.check(action)
 
     def _put(self, key: str, document: Mapping[str, Any], result: ActionResult) -> None:
         self._surveyor.records.put(key, _record(document, result))
@@ -385,10 +388,10 @@ def _record(document: Mapping[str, Any], result: ActionResult) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class _Workplace:
-    """Further executions for an action of a build, with names below its own."""
+    """Executions for an action of a build: its own, without a name, and further ones with names below its own."""
 
     actions: Actions
     subject: KeyedAction
 
     def open(self, name: str) -> AbstractContextManager[Execution]:
-        return self.actions.execution(self.subject, f"{self.subject.action.id}/{name}")
+        return self.actions.execution(self.subject, f"{self.subject.action.id}/{name}".removesuffix("/"))

@@ -42,10 +42,7 @@ class WatchedExecution(Execution):
     """What changes when users or other processes write to a file of theirs; blobs are what they are named by, whatever their times."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
-        """Those of blobs are their names."""
-        store = self.surveyor.store
-        known = {store.place(digest): digest for made in self.subject.needed for digest in made.result.digests.values()}
-        return {**self.surveyor.digests.of_many(file for file in files if file not in known), **known}
+        return digests_of(self.surveyor, self.subject, files)
 
     def recheck(self) -> None:
         """Raises BuildError if an input of the action is no longer what its key holds, or may have been another for a while."""
@@ -70,6 +67,12 @@ class WatchedExecution(Execution):
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
         return self.surveyor.digests.relinking(paths)
+
+
+def digests_of(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:
+    """The SHA-256 of files of an action, and of the artifacts that it is made of: blobs, whose names these are."""
+    known = {surveyor.store.place(digest): digest for made in subject.needed for digest in made.result.digests.values()}
+    return {**surveyor.digests.of_many(file for file in files if file not in known), **known}
 
 
 def last_written(path: Path) -> tuple[int, ...]:

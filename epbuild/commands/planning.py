@@ -26,6 +26,9 @@ from epbuild.toolchain.environment import Toolchains, toolchains_here
 if TYPE_CHECKING:
     from epbuild.plan.shards import Shard
 
+if TYPE_CHECKING:
+    from epbuild.cluster.address import ClusterAddress
+
 
 class FetchModels(Protocol):
     """Brings remote models here."""
@@ -66,6 +69,8 @@ class Request:
     """Whether to try again what failed before, although nothing that it depends on has changed."""
     remote: RemoteChoice | None = None
     """What to do with a remote cache; None: nothing."""
+    cluster: ClusterAddress | None = None
+    """The scheduler of other machines that make results; None: all is made here."""
     places: Places = field(default_factory=dict)
     """Where a file has a step that is asked for, by the id or the glob."""
     emits: bool = True
@@ -74,7 +79,7 @@ class Request:
     """Whether it is about the outputs alone that are pushed, of which nothing is left here."""
     compiles: bool = True
     """Whether results that are missing may be made."""
-    toolchains: Toolchains = field(default_factory=lambda: toolchains_here())  # noqa: PLW0108 - looked up when a request is made
+    toolchains: Toolchains = field(default_factory=toolchains_here)
     shard: Shard | None = None
     """The part of what is asked for that it is about; None: all."""
 
@@ -170,7 +175,8 @@ def remote_of(request: Request, recipe: Recipe) -> RemoteSettings | None:
     if chosen is None:
         return None
     mode = "off" if chosen.offline else chosen.mode
-    return remote_settings(recipe.cache, recipe.directory, os.environ, mode, insecure=chosen.insecure)
+    found = remote_settings(recipe.cache, recipe.directory, os.environ, mode, insecure=chosen.insecure)
+    return replace(found, provides=True) if found is not None and request.cluster is not None else found
 
 
 def workspace_of(recipe: Path) -> Path:

@@ -23,7 +23,7 @@ from epbuild.catalog.facts import KnownDifference
 from epbuild.commands.actions import Actions
 from epbuild.commands.events import Comparison, ComparisonFinished, ComparisonStarted, StepCompared
 from epbuild.commands.execution import KeyedAction
-from epbuild.commands.makers import maker_of
+from epbuild.compile.makers import maker_of
 from epbuild.core.differences import shown
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.shown import shown_path

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
@@ -16,9 +17,10 @@ from epbuild.cache.location import cache_directory, tag_cache
 from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.actions import Actions, Making
+from epbuild.commands.actions import Actions
 from epbuild.commands.events import OutputRemoved
 from epbuild.commands.locked import HeldLock, hold_lock
+from epbuild.commands.making import Making
 from epbuild.commands.plan import plan_again, with_orphans
 from epbuild.commands.planning import ReadVariables, Request, remote_of, workspace_of
 from epbuild.commands.provisioning import ONLINE, Circumstances, Provisioning
@@ -45,6 +47,9 @@ from epbuild.survey.snapshot_file import forget
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.survey.taking import Ended, Looked, Moment, take
 from epbuild.toolchain.identity import toolchain_records
+
+if TYPE_CHECKING:
+    from epbuild.commands.elsewhere import Elsewhere
 
 _SETTLED = frozenset({"built", "emitted", "restored", "current"})
 """How the last step of an action has ended that need not be looked at before something changes."""
@@ -122,7 +127,11 @@ def run(
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
-        making = Making(request.compiles, request.retry)
+        others = _elsewhere(request, shared, surveyor, progress, known) if todo else nullcontext()
+        machines = open_workspace.enter_context(others)
+        if machines is not None and request.compiles:
+            machines.wait_for_machines(found.plan.actions[ident] for ident in found.todo)
+        making = Making(request.compiles, request.retry, machines)
         actions = Actions(found, provisioning, surveyor, progress, stop, making=making, shared=shared)
         steps = sum(step.action in todo for step in plan.steps)
         total = len(plan.steps) + len(found.rest)
@@ -157,7 +166,6 @@ def run(
                 shared=_shared(recipe, known, lock) if scope is None else _texts(recipe) if scope.pieces else {},
                 absent=(*known.absent(), *(() if lock.exists else (lock.path,))),
                 actions=dict(_ended(found, actions, surveyor)),
-                drivers=known.drivers(),
                 outputs={status.step.id: status.outputs for status in found.steps()},
             )
             take(looked, request.settings, request.selection)
@@ -279,5 +287,19 @@ def _is_offline(request: Request) -> bool:
 def _refuse_obstacles(request: Request, groups: Iterable[SessionGroup]) -> None:
     """Raises EnvironmentFailure where some of these groups, which have to be compiled, cannot be on this machine."""
     impossible = obstacles([group for group in groups if not group.may_fail], sys.platform)
-    if impossible and not request.keep_going:
+    if impossible and not request.keep_going and request.cluster is None:
         raise EnvironmentFailure(*impossible)
+
+
+@contextmanager
+def _elsewhere(
+    request: Request, shared: SharedResults, surveyor: Surveyor, progress: Progress, toolchains: PlanToolchains
+) -> Iterator[Elsewhere | None]:
+    """The other machines that a build has, if it has any."""
+    if request.cluster is None:
+        yield None
+        return
+    from epbuild.commands.elsewhere import open_cluster
+
+    with open_cluster(request.cluster, shared, surveyor, progress, toolchains) as found:
+        yield found

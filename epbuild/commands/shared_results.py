@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
 _UPLOADS = 4
 """How many results are written at once."""
 _NOTHING_FOUND = (
-    "Nobody has shared results of this epbuild for these files and toolchains, or of EPs whose output depends on the machine, on one like "
-    "this: `docs/remote-cache.md` lists what has to agree."
+    "Nobody has shared results of this epbuild for these files and toolchains, or on a CPU of this model, which some EPs write into what "
+    "they make."
 )
 
 
@@ -73,6 +73,16 @@ class SharedResults:
         self._warned = False
         self.results: RemoteResults | None = None
         """What there is to read."""
+
+    @property
+    def cache(self) -> RemoteCache | None:
+        """The remote cache; None: there is none."""
+        return self._cache
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """Set once the build is being stopped."""
+        return self._cancelled
 
     @contextmanager
     def opened(self, settings: RemoteSettings | None, *, reads: bool = True) -> Iterator[None]:

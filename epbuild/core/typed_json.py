@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -17,28 +18,47 @@ class MalformedJson(ValueError):
     """A JSON value is not what it is read as."""
 
 
-def from_json(kind: type[T], value: object) -> T:
+class Forms(ABC):
+    """How values of some types are written that mean nothing elsewhere as they are, such as paths."""
+
+    types: tuple[type, ...]
+    """The types that have a form of their own."""
+
+    @abstractmethod
+    def write(self, value: Any) -> Any:
+        """A value of these types as JSON."""
+
+    @abstractmethod
+    def read(self, kind: type, value: object) -> Any:
+        """What was written of a value of that type. Raises MalformedJson."""
+
+
+def from_json(kind: type[T], value: object, forms: Forms | None = None) -> T:
     """A dataclass of a JSON object: keys that it does not know are ignored, and those with a default may be missing.
 
     Raises MalformedJson.
     """
-    found: T = _reader(cast("Any", kind))(value)
+    found: T = _reader(cast("Any", kind), forms)(value)
     return found
 
 
-def to_json(value: object) -> Any:
-    """A dataclass as JSON: a field that has its default, other than an empty list, is left out."""
+def to_json(value: object, forms: Forms | None = None) -> Any:
+    """A dataclass as JSON: a field that has its default, other than an empty list, is left out. A named tuple is a list."""
     kind: Any = type(value)
     if kind in _PLAIN:
         return value
+    if forms is not None and isinstance(value, forms.types):
+        return forms.write(value)
     if isinstance(value, tuple):
-        return [to_json(item) for item in value]
+        return [to_json(item, forms) for item in value]
     if isinstance(value, Mapping):
-        return {name: to_json(item) for name, item in value.items()}
+        return {name: to_json(item, forms) for name, item in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
     known = _defaults(kind)
     if known is None:
         return value
-    return {name: to_json(item) for name, default in known if (item := getattr(value, name)) == () or item != default}
+    return {name: to_json(item, forms) for name, default in known if (item := getattr(value, name)) == () or item != default}
 
 
 @cache
@@ -52,22 +72,30 @@ def _default(field: Any) -> object:
 
 
 @cache
-def _reader(kind: Any) -> Callable[[object], Any]:
+def _reader(kind: Any, forms: Forms | None) -> Callable[[object], Any]:
     """What reads values of one type; made once for each, as a store has tens of thousands of them."""
+    if forms is not None and kind in forms.types:
+        return lambda value: forms.read(kind, value)
     if is_dataclass(kind):
-        return _object_reader(kind)  # type: ignore[arg-type]
+        return _object_reader(kind, forms)  # type: ignore[arg-type]
+    if hasattr(kind, "_fields"):
+        return _list_reader(kind, forms)
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        read_one, may_be_none = _reader(arguments[0]), NoneType in arguments
-        return lambda value: None if value is None and may_be_none else read_one(value)
-    if origin is tuple:
-        read_item = _reader(arguments[0])
-        return lambda value: tuple(map(read_item, _checked(value, list, kind)))
+    if origin in (UnionType, Union):
+        return _union_reader([_reader(item, forms) for item in arguments if item is not NoneType], NoneType in arguments)
+    if origin is tuple and arguments[-1] is not ...:
+        readers = [_reader(item, forms) for item in arguments]
+        return lambda value: tuple(read(item) for read, item in _paired(readers, value, kind))
+    if origin in (tuple, frozenset):
+        read_item = _reader(arguments[0], forms)
+        return lambda value: origin(map(read_item, _checked(value, list, kind)))
     if origin is Mapping:
-        read_item = _reader(arguments[1])
+        read_item = _reader(arguments[1], forms)
         return lambda value: {name: read_item(item) for name, item in _checked(value, dict, kind).items()}
     if kind is Any:
         return lambda value: value
+    if origin is Literal:
+        return lambda value: _one_of(arguments, value, kind)
     # JSON's true is an int to Python, and no number is one.
     wanted, is_flag = ((int, float) if kind is float else kind), kind is bool
 
@@ -81,19 +109,64 @@ def _reader(kind: Any) -> Callable[[object], Any]:
     return read
 
 
-def _object_reader(kind: type) -> Callable[[object], Any]:
+def _union_reader(readers: list[Callable[[object], Any]], may_be_none: bool) -> Callable[[object], Any]:
+    *others, last = readers
+
+    def read(value: object) -> Any:
+        if value is None and may_be_none:
+            return None
+        for read_one in others:
+            try:
+                return read_one(value)
+            except MalformedJson:
+                continue
+        return last(value)
+
+    return read
+
+
+def _list_reader(kind: Any, forms: Forms | None) -> Callable[[object], Any]:
+    """What reads a named tuple, which is a list of its fields."""
+    readers: list[Callable[[object], Any]] = []
+
+    def read(value: object) -> Any:
+        found = _checked(value, list, kind)
+        if not readers:  # not before, as a type may hold itself
+            hints = get_type_hints(kind)
+            readers.extend(_reader(hints[name], forms) for name in kind._fields)
+        return kind(*(read_field(item) for read_field, item in _paired(readers, found, kind)))
+
+    return read
+
+
+def _paired(
+    readers: list[Callable[[object], Any]], value: object, kind: object
+) -> Iterator[tuple[Callable[[object], Any], object]]:
+    found = _checked(value, list, kind)
+    if len(found) != len(readers):
+        raise MalformedJson(str(kind))
+    return zip(readers, found, strict=True)
+
+
+def _object_reader(kind: type, forms: Forms | None) -> Callable[[object], Any]:
     hints, readers, required = get_type_hints(kind), dict[str, Callable[[object], Any]](), set[str]()
 
     def read(value: object) -> Any:
         found = _checked(value, dict, kind)
         if not readers:  # not before, as a type may hold itself
-            readers.update({field.name: _reader(hints[field.name]) for field in fields(kind)})
+            readers.update({field.name: _reader(hints[field.name], forms) for field in fields(kind)})
             required.update(field.name for field in fields(kind) if _default(field) is MISSING)
         if not found.keys() >= required:
             raise MalformedJson(str(kind))
         return kind(**{name: read_field(found[name]) for name, read_field in readers.items() if name in found})
 
     return read
+
+
+def _one_of(values: tuple[object, ...], value: object, kind: object) -> object:
+    if not any(value == one and type(value) is type(one) for one in values):
+        raise MalformedJson(str(kind))
+    return value
 
 
 def _checked(value: object, wanted: type[T], kind: object) -> T:

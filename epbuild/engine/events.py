@@ -80,6 +80,8 @@ class StepFinished(Event):
     """How far the build is with it; None for a step that was not to do."""
     from_: Origin | None = None
     """Where a result that was restored has come from; None: from the store."""
+    machine: str | None = None
+    """The machine that made it, or had it; None: this one."""
 
 
 @dataclass(frozen=True)

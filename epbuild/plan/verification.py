@@ -13,20 +13,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
+from epbuild.plan.made import Made
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.steps import InTarget, SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
 from epbuild.recipe.verifying import overlaid
-
-if TYPE_CHECKING:
-    from epbuild.plan.made import Made
 
 _FORMAT = 1
 _CONTRACT = 2

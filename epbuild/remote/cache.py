@@ -126,13 +126,6 @@ class RemoteCache:
             self._tally.looked_up(found=isinstance(found, RemoteRecord), usable=not isinstance(found, Unusable))
         return found
 
-    def look_again(self, kind: RecordKind, key: str) -> LookUp:
-        """The record of a key that was not there when it was looked up, if it came since. Raises Cancelled."""
-        found = self._found(kind, key)
-        if isinstance(found, RemoteRecord):
-            self._tally.found_later()
-        return found
-
     def look_up_all(self, kind: RecordKind, keys: Iterable[str]) -> Mapping[str, LookUp]:
         """The records of several keys, many at once. Raises Cancelled."""
         wanted = list(dict.fromkeys(keys))
@@ -237,6 +230,17 @@ class RemoteCache:
             self._tally.published()
         return "written"
 
+    def provide(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]]) -> bool:
+        """Have a blob there that is no result, for another machine to read; `pieces` are its bytes, from the start each time.
+
+        Returns whether it is there then. Raises what reading the pieces raises, and Cancelled.
+        """
+        try:
+            self._writing.ask(partial(self._put_pieces, blob, pieces))
+        except (RemoteError, SwitchedOff):
+            return False
+        return True
+
     def _found(self, kind: RecordKind, key: str) -> LookUp:
         if not _DIGEST.fullmatch(key):
             raise ValueError(f"not a key: {key!r}")
@@ -248,9 +252,12 @@ class RemoteCache:
         return found or Miss()
 
     def _put_blob(self, blob: Blob, store: BlobStore, *, anyway: bool) -> None:
+        self._put_pieces(blob, partial(store.pieces, blob.digest), anyway=anyway)
+
+    def _put_pieces(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]], *, anyway: bool = False) -> None:
         if not anyway and blob.digest not in self._bad and self._transport.has("cas", blob.digest, blob.size):
             return
-        self._put("cas", blob.digest, Content(blob.size, lambda: self._unless_cancelled(store.pieces(blob.digest))))
+        self._put("cas", blob.digest, Content(blob.size, lambda: self._unless_cancelled(pieces())))
         self._bad.discard(blob.digest)
 
     def _put(self, space: Space, name: str, content: Content) -> None:
@@ -296,7 +303,7 @@ class RemoteCache:
         if self._cancelled.is_set():
             raise Cancelled("the remote cache")
 
-    def _unless_cancelled(self, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+    def _unless_cancelled(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         for piece in pieces:
             self._tally.sent(len(piece))
             if self._cancelled.is_set():

@@ -23,7 +23,7 @@ def open_remote(settings: RemoteSettings, warn: Warn, cancelled: threading.Event
 
 
 def _directory(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
-    return DirectoryTransport(Path(settings.address.text), writes=settings.signer is not None)
+    return DirectoryTransport(Path(settings.address.text), writes=settings.provides or settings.signer is not None)
 
 
 def _web(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:

@@ -31,6 +31,8 @@ class RemoteSettings:
     trust: frozenset[str] | None
     signer: SigningKey | None = None
     authorization: str | None = field(default=None, repr=False)
+    provides: bool = False
+    """Whether inputs are written there, for other machines to read."""
 
 
 def remote_settings(

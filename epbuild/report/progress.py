@@ -48,7 +48,6 @@ from epbuild.survey.asked import nothing_to_do
 if TYPE_CHECKING:
     from epbuild.report.live import Rows
 
-FROM_REMOTE = "from the remote cache"
 _LONGEST_WORDS = 100
 _GREEN, _CYAN, _YELLOW, _RED = "32", "36", "33", "31"
 _COLOURS = {
@@ -243,6 +242,13 @@ class LiveRows(_BuildLines):
             self._rows = None
 
 
+def origin_words(event: StepFinished) -> tuple[str, ...]:
+    """Where a result comes from that was not made here."""
+    if event.machine is not None:
+        return (f"on {event.machine}",)
+    return ("from the remote cache",) if event.from_ is not None else ()
+
+
 def summary(event: RunFinished) -> str:
     counts = {
         "built": event.built,
@@ -287,12 +293,11 @@ def end_lines(event: Event) -> Iterator[str]:
             yield _numbered(progress) + _line("failed", None, step, *notes)
         case StepCompared():
             yield from _comparison_lines(event)
-        case StepFinished(step, outcome, seconds, note, size, progress, origin) if outcome != "current":
+        case StepFinished(step, outcome, seconds, note, size, progress) if outcome != "current":
             if outcome == "emitted":
                 # Where it is, rather than what the step is called.
                 step, note = note, ""
-            parts = [step, *([] if size is None else [amount(size)]), *([note] if note else [])]
-            parts += [FROM_REMOTE] if origin else []
+            parts = [step, *([] if size is None else [amount(size)]), *([note] if note else []), *origin_words(event)]
             yield _numbered(progress) + _line(outcome, seconds or None, *parts)
 
 

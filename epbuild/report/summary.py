@@ -20,7 +20,7 @@ from epbuild.report.coverage import CoverageList, coverage_table
 from epbuild.report.failures import FailureList
 from epbuild.report.listener import Listener
 from epbuild.report.problems import print_problems
-from epbuild.report.progress import FROM_REMOTE, remote_line, summary
+from epbuild.report.progress import origin_words, remote_line, summary
 from epbuild.report.table import Table, code, written
 
 _MOST_BYTES = 1 << 20
@@ -60,8 +60,8 @@ class WithStepSummary(Listener):
         match event:
             case RunStarted(recipe=recipe):
                 self._recipe = recipe
-            case StepFinished(step, outcome, seconds, note, size, from_=origin) if outcome != "current":
-                self._row(step, outcome, seconds, size, ", ".join(filter(None, (note, FROM_REMOTE if origin else ""))))
+            case StepFinished(step, outcome, seconds, note, size) if outcome != "current":
+                self._row(step, outcome, seconds, size, ", ".join(filter(None, (note, *origin_words(event)))))
             case StepFailed(step, allowed=allowed, remembered=remembered):
                 ended = "failed, as allowed" if allowed else "failed"
                 self._row(step, ended, 0.0, None, "not tried again" if remembered else "")

@@ -35,7 +35,6 @@ class RemoteResults:
         self._store = store
         self._warn = warn
         self._found: dict[str, LookUp] = {}
-        self._given_up: set[str] = set()
         self.refused: dict[str, str] = {}
         """Why the record of a key is not used."""
         self._unusable = 0
@@ -61,10 +60,6 @@ class RemoteResults:
 
         Raises StoreError where the store cannot be written, and Cancelled.
         """
-        if self._found.get(key) == Miss() and key not in self._given_up:  # another machine may have made it since
-            found = self._cache.look_again(COMPILE, key)
-            if isinstance(found, RemoteRecord):
-                self._found[key] = found
         result = self.find({key: step}).get(key)
         found = self._found[key]
         if result is None or not isinstance(found, RemoteRecord):
@@ -74,12 +69,16 @@ class RemoteResults:
                 self._cache.fetch(blob, self._store)
         except NotFetched as error:
             self._found[key] = Miss()
-            self._given_up.add(key)
             if isinstance(error, LostBlob):
                 self.broken.add(key)
             self._refuse(step, str(error))
             return None
         return result
+
+    def bring_new(self, key: str, step: str) -> Mapping[str, Any] | None:
+        """What `bring` does, of a result that another machine has just written: what was known of it before does not count."""
+        self._found.pop(key, None)
+        return self.bring(key, step)
 
     def toolchains(self, wanted: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
         """The toolchain records that are there for some keys, each with the toolchain that it is for. Raises Cancelled."""

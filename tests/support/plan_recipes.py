@@ -64,7 +64,8 @@ TOOLCHAIN = Fingerprint(
     platform="linux-x86_64",
     distributions={"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"},
     libraries={"onnxruntime_qnn/libQnnHtp.so": "a" * 64},
-).document(("onnxruntime", "onnxruntime_qnn"))
+    host_cpu="A CPU",
+).document(("onnxruntime", "onnxruntime_qnn"), host=False)
 
 
 def edited(text: str, *changes: tuple[str, str]) -> str:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -63,7 +64,8 @@ class FakeUv:
 @pytest.fixture
 def uv(monkeypatch: pytest.MonkeyPatch) -> FakeUv:
     fake = FakeUv()
-    monkeypatch.setattr(subprocess, "run", lambda command, **options: fake(command[1:]))
+    # The module goes by the name of the function that it offers.
+    monkeypatch.setattr(importlib.import_module("epbuild.toolchain.provision"), "run_uv", fake)
     return fake
 
 

@@ -1,0 +1,1 @@
+"""Other machines: requests, what they offer, and Dask between them."""

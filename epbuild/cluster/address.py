@@ -1,0 +1,74 @@
+"""`ClusterAddress`: a scheduler, and the certificates for it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epbuild.cluster.dask import distributed
+from epbuild.core.errors import Argument, PlanError, Problem
+
+CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
+"""The files of a folder with certificates."""
+
+_ADDRESS = re.compile(r"(?P<scheme>dask|tcp|tls)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})/?")
+
+
+@dataclass(frozen=True)
+class ClusterAddress:
+    """A scheduler's address, as Dask writes it, and the folder with this machine's certificates (None: there are none)."""
+
+    text: str
+    certificates: Path | None = None
+
+    def security(self) -> Any:
+        """Dask's settings for TLS with certificates on both sides; None where there are none."""
+        if self.certificates is None:
+            return None
+        ca, certificate, key = (str(self.certificates / name) for name in (CA, CERTIFICATE, KEY))
+        return distributed().Security(
+            require_encryption=True,
+            tls_ca_file=ca,
+            tls_client_cert=certificate,
+            tls_client_key=key,
+            tls_worker_cert=certificate,
+            tls_worker_key=key,
+            tls_scheduler_cert=certificate,
+            tls_scheduler_key=key,
+        )
+
+
+def cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
+    """The address that a user gave as `dask://HOST:PORT`, with the folder of certificates.
+
+    Raises PlanError (EPB536) for what is no address, and off loopback without certificates unless that is allowed: users who reach a
+    scheduler without them can have its workers execute anything.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match["port"]) < 1 << 16:
+        message = f"not the address of a scheduler: {text}"
+        raise PlanError(Problem("EPB536", message, Argument(where), "Write it as dask://host:8786."))
+    folder = Path(certificates).absolute() if certificates else None
+    if folder is not None:
+        missing = [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).is_file()]
+        if missing:
+            message = f"the folder of certificates {folder} has no {missing[0]}"
+            raise PlanError(Problem("EPB536", message, Argument(where), "`epbuild worker --init-tls DIR` makes such folders."))
+    if folder is None and (match["scheme"] == "tls" or not (_is_loopback(match["host"]) or insecure)):
+        message = f"the scheduler {text} would be spoken to without certificates"
+        hint = "Name the folder with this machine's by --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
+        raise PlanError(Problem("EPB536", message, Argument(where), hint))
+    scheme = "tls" if folder is not None else "tcp"
+    return ClusterAddress(f"{scheme}://{match['host']}:{match['port']}", folder)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

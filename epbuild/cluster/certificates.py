@@ -1,0 +1,86 @@
+"""A certificate authority of one's own, for a cluster whose machines have none."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from epbuild.cluster.address import CA, CERTIFICATE, KEY
+from epbuild.core.errors import PlanError, Problem, ToolchainError
+
+ROLES = ("scheduler", "worker", "client")
+_DAYS = 825
+_CA_KEY = "ca-key.pem"
+_INSTALL = "Install it with `pip install 'epbuild[dask]'`."
+
+
+def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path, ...]:
+    """Make an authority in a new folder, and in it a folder with a certificate for each role; returns these.
+
+    Users who have one of them can do all that a client can; only `ca-key.pem` can make more. Raises PlanError where the folder is not
+    empty.
+    """
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError as error:
+        raise ToolchainError(Problem("EPB533", "certificates need the package cryptography", hint=_INSTALL)) from error
+    if folder.exists() and any(folder.iterdir()):
+        message = "the folder for certificates is not empty"
+        raise PlanError(Problem("EPB536", message, folder, "Name a new one: certificates that are in use must not be replaced."))
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    authority, made = ec.generate_private_key(ec.SECP256R1()), []
+    signed = _certificate("epbuild cluster", authority.public_key(), authority, is_authority=True)
+    _write_private(folder / _CA_KEY, _key_pem(authority))
+    _write_private(folder / CA, _pem(signed))
+    for role in roles:
+        place, own = folder / role, ec.generate_private_key(ec.SECP256R1())
+        place.mkdir(mode=0o700)
+        _write_private(place / CA, _pem(signed))
+        _write_private(place / KEY, _key_pem(own))
+        _write_private(place / CERTIFICATE, _pem(_certificate(f"epbuild {role}", own.public_key(), authority)))
+        made.append(place)
+    return tuple(made)
+
+
+def _certificate(name: str, public_key: Any, signer: Any, *, is_authority: bool = False) -> Any:
+    """A certificate of a public key, signed by the authority's key; the authority's own is called `epbuild cluster`."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import NameOID
+
+    now = datetime.datetime.now(datetime.UTC)
+    subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in (name, "epbuild cluster"))
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=_DAYS))
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+
+
+def _pem(certificate: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    found: bytes = certificate.public_bytes(Encoding.PEM)
+    return found
+
+
+def _key_pem(key: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    found: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return found
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(data)

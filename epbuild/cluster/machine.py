@@ -1,0 +1,172 @@
+"""`Machine`: executes requests, with a store and the remote cache.
+
+A request is executed here as an action is where it was planned: the same makers, the same checks, the same record. What differs is
+where files come from and where a result goes: both are the remote cache.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.leases import Cancelled, lease
+from epbuild.cache.staging import staged
+from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.request import ActionRequest, action_of
+from epbuild.compile.makers import maker_of
+from epbuild.core.digest import Blob
+from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
+from epbuild.core.typed_json import MalformedJson, to_json
+from epbuild.engine.events import Progress, StepOutput, StepStarted
+from epbuild.plan.key import action_key
+from epbuild.plan.remote_record import COMPILE
+from epbuild.plan.result import ActionResult, action_records
+from epbuild.plan.steps import Action
+from epbuild.remote.cache import NotFetched, RemoteCache
+from epbuild.remote.envelope import RemoteRecord
+from epbuild.survey.kind import KeyInputs
+from epbuild.survey.kinds import kind_of
+from epbuild.toolchain.environment import Environment, Toolchains
+from epbuild.toolchain.execution import Execution
+
+_LOG = "worker.log"
+_ELSEWHERE = "Build it on this machine, without --executor."
+_LOCK = "Lock the recipe with `epbuild lock`, so that every machine makes the same toolchain."
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where requests are executed. Any number of threads may use one."""
+
+    root: Path
+    """Of its cache: blobs, records, and the folder that compiles work in."""
+    toolchains: Toolchains
+    remote: RemoteCache
+    name: str = field(default_factory=platform.node)
+
+    @property
+    def store(self) -> BlobStore:
+        return BlobStore(self.root)
+
+    def execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:
+        """Execute a request, unless its result is known, and publish what comes of it; what goes wrong is in the reply."""
+        try:
+            return self._execute(request, progress, cancelled)
+        except Cancelled:
+            return MachineReply("cancelled", self.name)
+        except (NotFetched, MalformedJson) as error:
+            problem = Problem("EPB530", f"{self.name} cannot execute it: {error}", None, _ELSEWHERE)
+            return MachineReply.failure("refused", self.name, EnvironmentFailure(problem))
+        except EpbuildError as error:
+            return MachineReply.failure("refused", self.name, error)
+
+    def _execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:
+        store, records = self.store, action_records(self.root)
+        found = self.remote.look_up(COMPILE, request.key)
+        if isinstance(found, RemoteRecord):
+            return MachineReply("found", self.name, log=COMPILE.log(found.record))
+        action = action_of(request, store)
+        waiting = partial(progress.report, StepOutput(action.steps[0], f"{self.name} is at it for another build; waiting"))
+        with lease(self.root, request.key, waiting=waiting, cancelled=cancelled):
+            record = records.get(request.key)
+            is_known = record is not None
+            if record is None:
+                progress.report(StepStarted(action.steps[0], "fetching"))
+                for blob in request.files:
+                    self.remote.fetch(blob, store)
+                progress.report(StepStarted(action.steps[0], "staging"))
+                environment = self._environment(action, request)
+                document = _document_here(action, environment, request, store)
+                with self._open(action, environment, progress, cancelled) as execution:
+                    try:
+                        result = _made_result(action, execution)
+                    except EpbuildError as error:
+                        return MachineReply.failure("failed", self.name, error, log=self._published_log(execution))
+                record = {"document": document, "result": to_json(result)}
+                records.put(request.key, record)
+            # Within the lease, so that the next to ask finds it there.
+            if not self.remote.publish(COMPILE, request.key, record, store):
+                message = f"{self.name} made it, and could not write it to the remote cache"
+                raise StoreError(Problem("EPB531", message, StepId(action.id), "Check that its worker may write there."))
+        return MachineReply("found" if is_known else "made", self.name, log=COMPILE.log(record))
+
+    def _environment(self, action: Action, request: ActionRequest) -> Environment:
+        needs = action.runs_in
+        if needs is None:
+            raise MalformedJson("it runs in no toolchain")
+        return self.toolchains.prepare(needs.toolchain, self.root, needs.entries, request.environment, needs.packages)
+
+    @contextmanager
+    def _open(
+        self, action: Action, environment: Environment, progress: Progress, cancelled: threading.Event
+    ) -> Iterator[Execution]:
+        with staged(self.root / "work", action.id) as folder:
+            staging = folder / "0"
+            staging.mkdir()
+            shown = f"{self.name}: {action.id}"
+            yield _MachineExecution(environment, staging, folder / _LOG, shown, self.store, progress, cancelled)
+
+    def _published_log(self, execution: Execution) -> Blob | None:
+        """The log of what failed, which the remote cache then has; None where it cannot be had."""
+        if not execution.log.exists():
+            return None
+        log = execution.store.add(execution.log)
+        provided = self.remote.provide(log, partial(execution.store.pieces, log.digest))
+        return log if provided else None
+
+
+class _MachineExecution(Execution):
+    """An execution whose inputs are blobs, which never change."""
+
+    def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
+        """The names of blobs are their digests."""
+        return {file: file.name for file in files}
+
+
+@dataclass(frozen=True)
+class _Folders:
+    """Further executions in folders beside the first."""
+
+    execution: Execution
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Execution]:
+        """An execution with a staging directory and a log of that name."""
+        folder = self.execution.staging.with_name(name)
+        folder.mkdir()
+        yield _MachineExecution(
+            self.execution.environment,
+            folder,
+            folder.with_suffix(".log"),
+            f"{self.execution.shown_log}/{name}",
+            self.execution.store,
+            self.execution.progress,
+            self.execution.cancelled,
+        )
+
+
+def _document_here(action: Action, environment: Environment, request: ActionRequest, store: BlobStore) -> Mapping[str, object]:
+    """The document of an action's key as it is here. Raises EnvironmentFailure where that is not the key that is asked for."""
+    kind = kind_of(action)
+    digests = {file: file.name for file in action.files}
+    document = kind.document(action, KeyInputs(digests, kind.identity(action, environment)))
+    if action_key(document) != request.key:
+        message = "what it would make is not what is asked for, as its toolchain came out as another"
+        raise EnvironmentFailure(Problem("EPB532", message, StepId(action.id), _LOCK))
+    return document
+
+
+def _made_result(action: Action, execution: Execution) -> ActionResult:
+    """Make an action, and finish it. Raises EpbuildError, and Cancelled."""
+    maker = maker_of(action)
+    maker.check(action)
+    result: ActionResult = maker.make(action, execution)
+    for more in maker.finish(action, result, _Folders(execution)):
+        result = more
+    return result

@@ -1,0 +1,70 @@
+"""`Making`: what a build may make, and on which machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from epbuild.commands.execution import KeyedAction
+from epbuild.commands.unmade import NoMaker
+from epbuild.compile.makers import ActionMaker, maker_of
+from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.engine.events import Outcome
+from epbuild.engine.loop import Idle
+from epbuild.plan.result import ActionResult
+from epbuild.plan.steps import Action
+from epbuild.survey.status import read_result
+from epbuild.toolchain.execution import Workplace
+
+if TYPE_CHECKING:  # few builds have other machines
+    from epbuild.commands.elsewhere import Elsewhere
+
+
+class NewResult(NamedTuple):
+    """The result of an action that was to do; the machine that has it, if it is another one, may have had it before."""
+
+    result: ActionResult
+    outcome: Outcome
+    machine: str | None = None
+
+
+@dataclass(frozen=True)
+class Making:
+    """What a build may make: results at all, and once more what failed and would fail the same way; and where."""
+
+    compiles: bool = True
+    retry: bool = False
+    elsewhere: Elsewhere | None = None
+    """The other machines that make results; None: there are none."""
+
+    def maker_of(self, action: Action) -> ActionMaker[Any, Any]:
+        """What makes an action on this machine. Raises KeyError where its results are not in the store."""
+        return maker_of(action) if self.compiles else NoMaker()
+
+    def is_for_others(self, action: Action) -> bool:
+        """Whether another machine makes an action."""
+        return self.compiles and self.elsewhere is not None and self.elsewhere.takes(action)
+
+    def check(self, action: Action) -> None:
+        """Raises EpbuildError where an action cannot be made, or may not."""
+        if not self.is_for_others(action):
+            self.maker_of(action).check(action)
+
+    def make(self, subject: KeyedAction, key: str, memory: int, idle: Idle, work: Workplace) -> NewResult:
+        """Have an action's result made, here or by another machine, of whose memory it takes so many bytes.
+
+        Raises EpbuildError, and Cancelled.
+        """
+        action = subject.action
+        if self.elsewhere is None or not self.is_for_others(action):
+            with work.open("") as execution:
+                return NewResult(self.maker_of(action).make(action, execution), "built")
+        made = self.elsewhere.make(subject, key, memory, idle)
+        result = read_result(action, made.result)
+        if result is None:
+            message = f"what {made.machine} made cannot be used: it is no result of it"
+            raise BuildError(Problem("EPB537", message, StepId(action.id), "Use one release of epbuild on all machines."))
+        return NewResult(result, "built" if made.is_new else "restored", made.machine)
+
+
+MAKES_ALL = Making()

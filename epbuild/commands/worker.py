@@ -1,0 +1,36 @@
+"""A worker of a cluster: what it offers, and its serving."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Collection
+
+from epbuild.catalog.catalog import CPU_EP, known_eps
+from epbuild.cluster.address import ClusterAddress
+from epbuild.cluster.executor import Offer
+from epbuild.cluster.labels import labels_here
+from epbuild.cluster.serve import Serving, ServingProgress, serve
+from epbuild.core.errors import Argument, PlanError, Problem, nearest
+from epbuild.engine.capacity import memory_here
+
+
+def work(
+    address: ClusterAddress,
+    progress: ServingProgress,
+    *,
+    slots: int | None = None,
+    memory: int | None = None,
+    only: Collection[str] = (),
+    insecure: bool = False,
+) -> None:
+    """Serve a scheduler until the process is interrupted: `slots` actions at once, of EPs in `only` (none: all that it can).
+
+    Raises EpbuildError.
+    """
+    for ep in only:
+        if ep not in known_eps() or ep == CPU_EP:
+            hint = nearest(ep, known_eps()) or f"Known are {', '.join(known_eps())}."
+            raise PlanError(Problem("EPB536", f"no EP that compiles is known as '{ep}'", Argument(f"--only {ep}"), hint))
+    offer = Offer(platform.node(), labels_here(only), slots or os.cpu_count() or 1, memory or memory_here() or 0)
+    serve(Serving(address, offer, insecure), progress)

@@ -1,0 +1,26 @@
+"""A worker's life, as lines on standard error."""
+
+from __future__ import annotations
+
+import sys
+
+from epbuild.cluster.executor import Offer
+from epbuild.report.amounts import amount
+
+
+class WorkerReport:
+    """Prints what becomes of a worker."""
+
+    def connected(self, address: str, offer: Offer) -> None:
+        eps = sorted(label.removeprefix("ep:") for label in offer.labels if label.startswith("ep:"))
+        platform = next((label.partition(":")[2] for label in offer.labels if label.startswith("platform:")), "")
+        memory = f", {amount(offer.memory)}" if offer.memory else ""
+        self._print(f"working for {address}: {platform}, {offer.slots} at once{memory}")
+        self._print(f"  {', '.join(eps)}")
+
+    def waiting(self, address: str, reason: str) -> None:
+        self._print(f"waiting for {address}: {reason}")
+
+    def _print(self, line: str) -> None:
+        sys.stderr.write(f"epbuild: {line}\n")
+        sys.stderr.flush()

@@ -1,0 +1,171 @@
+"""Executors: here and on a Dask cluster, one contract."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from clusters import Cluster, running_cluster
+from projects import Project
+from quick_builds import write_project
+
+from epbuild.cache.leases import Cancelled
+from epbuild.cluster.address import ClusterAddress
+from epbuild.cluster.dask_client import DaskExecutor
+from epbuild.cluster.executor import LocalExecutor, Offer, RequestExecutor
+from epbuild.cluster.labels import RELEASE, labels_here, labels_of, needed
+from epbuild.cluster.machine import Machine
+from epbuild.cluster.request import ActionRequest, files_of, request_of
+from epbuild.commands.planning import Request, read_plan
+from epbuild.core.digest import Blob, file_digest
+from epbuild.core.errors import EnvironmentFailure, ToolchainError, VerifyError
+from epbuild.engine.events import EventList, StepStarted
+from epbuild.plan.key import action_key
+from epbuild.plan.remote_record import COMPILE
+from epbuild.plan.steps import SessionGroup
+from epbuild.remote.cache import RemoteCache
+from epbuild.remote.directory import DirectoryTransport
+from epbuild.remote.envelope import RemoteRecord
+from epbuild.remote.keys import SigningKey
+from epbuild.survey.kind import KeyInputs
+from epbuild.survey.kinds import kind_of
+from epbuild.toolchain.environment import toolchains_here
+from epbuild.toolchain.platforms import platform_here
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), workers=1) as running:
+        yield running
+
+
+@dataclass
+class Asking:
+    """An executor, what it is asked for, and the remote cache between them."""
+
+    executor: RequestExecutor
+    remote: RemoteCache
+    group: SessionGroup
+    cancelled: threading.Event
+    events: EventList = field(default_factory=EventList)
+
+    def request(self, group: SessionGroup | None = None) -> ActionRequest:
+        group = group or self.group
+        needs = group.runs_in
+        environment = toolchains_here().prepare(needs.toolchain, Path(), needs.entries)
+        digests = {file: file_digest(file) for file in files_of(group)}
+        document = kind_of(group).document(group, KeyInputs(digests, kind_of(group).identity(group, environment)))
+        for file, digest in digests.items():
+            data = file.read_bytes()
+            assert self.remote.provide(Blob(digest, len(data)), partial(iter, [data]))
+        return request_of(group, action_key(document), digests)
+
+    def execute(self, request: ActionRequest):  # type: ignore[no-untyped-def]
+        needs = needed(labels_of(self.group, platform_here() or ""), 0)
+        return self.executor.execute(request, needs, self.events)
+
+
+@pytest.fixture(params=["local", "dask"])
+def asking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asking]:
+    cancelled = threading.Event()
+    key, place = SigningKey.generate(), tmp_path / "remote"
+    if request.param == "dask":
+        running: Cluster = request.getfixturevalue("cluster")
+        key, place = running.key, running.remote
+    remote = RemoteCache(
+        DirectoryTransport(place, writes=True),
+        "the cache",
+        trust={key.public},
+        signer=key,
+        warn=lambda problem: pytest.fail(str(problem)),
+    )
+    executor: RequestExecutor
+    if request.param == "dask":
+        executor = DaskExecutor(ClusterAddress(f"tcp://127.0.0.1:{running.port}"), cancelled)
+    else:
+        offer = Offer("here", labels_here(), 1, 0)
+        executor = LocalExecutor(Machine(tmp_path / "cache", toolchains_here(), remote, "here"), offer, cancelled)
+    project = write_project(Project(tmp_path / "project", tmp_path / "own"))
+    # Every test and every executor asks for something that nobody has asked for yet.
+    project.edit("vars: {quality: 1}", "vars: {quality: 1}\n# " + request.node.name)
+    _, plan = read_plan(Request(project.recipe))
+    group = plan.session_groups["compile:left/npu/left"]
+    target = replace(group.target, environment={"TEST": request.node.name})
+    try:
+        yield Asking(executor, remote, replace(group, target=target), cancelled)
+    finally:
+        executor.close()
+
+
+def test_an_action_is_made_once_and_found_after_that(asking: Asking) -> None:
+    request = asking.request()
+    reply = asking.execute(request)
+    assert (reply.outcome, reply.problems) == ("made", ())
+    found = asking.remote.look_up(COMPILE, request.key)
+    assert isinstance(found, RemoteRecord)
+    assert reply.log == COMPILE.log(found.record)
+    asking.execute(request)
+    assert [event.doing for event in asking.events if isinstance(event, StepStarted)].count("compiling") == 1
+
+
+def test_its_events_arrive_with_its_steps(asking: Asking) -> None:
+    asking.execute(asking.request())
+    begun = {event.step for event in asking.events if isinstance(event, StepStarted)}
+    assert begun == set(asking.group.steps)
+
+
+def test_offers_name_the_release_the_platform_and_eps(asking: Asking) -> None:
+    [offer] = asking.executor.offers()
+    assert {RELEASE, f"platform:{platform_here()}", "ep:QNNExecutionProvider"} <= offer.labels
+    assert offer.serves(labels_of(asking.group, platform_here() or ""))
+    assert not offer.serves(labels_of(asking.group, "windows-arm64"))
+
+
+def test_what_fails_fails_as_it_does_here_with_its_log(asking: Asking) -> None:
+    [ep] = asking.group.target.eps
+    wrong = replace(ep, provider_options={**ep.provider_options, "soc_model": "SM9999", "enable_htp_fp16_precision": "0"})
+    group = replace(asking.group, target=replace(asking.group.target, eps=(wrong,)))
+    reply = asking.execute(asking.request(group))
+    assert reply.outcome == "failed"
+    assert isinstance(reply.raised(), VerifyError)
+    assert reply.log is not None
+    asking.remote.check(reply.log)
+
+
+def test_another_toolchain_than_that_of_the_key_is_refused(asking: Asking) -> None:
+    reply = asking.execute(replace(asking.request(), key="0" * 64))
+    assert reply.outcome == "refused"
+    error = reply.raised()
+    assert isinstance(error, EnvironmentFailure)
+    assert [problem.code for problem in error.problems] == ["EPB532"]
+
+
+def test_inputs_that_are_gone_are_a_refusal(asking: Asking) -> None:
+    request = asking.request()
+    missing = Blob("f" * 64, 1)
+    reply = asking.execute(replace(request, files=(*request.files, missing)))
+    assert reply.outcome == "refused"
+    assert [problem.code for problem in reply.raised().problems] == ["EPB530"]
+
+
+def test_a_toolchain_that_cannot_be_made_is_a_refusal(asking: Asking) -> None:
+    request = asking.request()
+    toolchain = replace(asking.group.target.toolchain, packages=("onnxruntime-of-nobody==1.0",))
+    group = replace(asking.group, target=replace(asking.group.target, toolchain=toolchain))
+    digests = {file: file_digest(file) for file in files_of(group)}
+    reply = asking.execute(request_of(group, request.key, digests))
+    assert reply.outcome == "refused"
+    assert isinstance(reply.raised(), ToolchainError)
+
+
+def test_a_build_that_is_stopped_gives_up(asking: Asking) -> None:
+    request = asking.request()
+    asking.cancelled.set()
+    with pytest.raises(Cancelled):
+        asking.execute(request)

@@ -1,0 +1,113 @@
+"""Requests: an action that was sent is the action that was planned, and names nothing of the machine that asks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from projects import RECIPES
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cluster.request import NotForOthers, action_of, files_of, read_request, request_of
+from epbuild.commands.planning import Request, read_plan
+from epbuild.core.digest import Blob, file_digest
+from epbuild.core.typed_json import MalformedJson
+from epbuild.plan.steps import Action
+from epbuild.survey.kind import KeyInputs
+from epbuild.survey.kinds import is_stored, kind_of
+from epbuild.toolchain.lock_facts import LockedEnvironment, Package
+
+KEY = "0" * 64
+
+
+def actions(recipe: Path) -> list[Action]:
+    """Those of a recipe whose files are here."""
+    _, plan = read_plan(Request(recipe))
+    known = (action for action in plan.actions.values() if is_stored(action))
+    return [action for action in known if not kind_of(action).unknown(action) and not action.needs]
+
+
+@pytest.mark.parametrize("recipe", ["quickstart", "llm", "shipping", "two-toolchains"])
+def test_what_was_sent_has_the_same_key_elsewhere_and_no_path_of_here(recipe: str, tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    sent = actions(RECIPES / f"{recipe}.yaml")
+    assert sent
+    for action in sent:
+        digests = {file: file_digest(file) for file in files_of(action)}
+        text = request_of(action, KEY, digests).text
+        assert str(RECIPES) not in text
+        assert str(RECIPES.parent) not in text
+        received = action_of(read_request(text), store)
+        there = {store.place(digest): digest for digest in digests.values()}
+        assert set(received.files) <= there.keys()
+        documents = [
+            kind_of(one).document(one, KeyInputs(known, {"any": "toolchain"}))
+            for one, known in ((action, digests), (received, there))
+        ]
+        assert documents[0] == documents[1]
+        assert (received.id, received.steps, received.needs) == (action.id, action.steps, action.needs)
+
+
+def test_all_that_an_action_reads_is_listed_with_its_size(tmp_path: Path) -> None:
+    [first, *_] = actions(RECIPES / "quickstart.yaml")
+    digests = {file: file_digest(file) for file in files_of(first)}
+    more = Blob("1" * 64, 7)
+    request = request_of(first, KEY, digests, [more])
+    sizes = {Blob(digest, file.stat().st_size) for file, digest in digests.items()}
+    assert set(request.files) == {*sizes, more}
+
+
+def test_the_lock_goes_with_it() -> None:
+    [first, *_] = actions(RECIPES / "quickstart.yaml")
+    digests = {file: file_digest(file) for file in files_of(first)}
+    locked = LockedEnvironment("cpython-3.11", (Package("numpy", "2.0", ("a" * 64, "b" * 64)),))
+    request = request_of(first, KEY, digests, environment=locked, memory=1 << 30)
+    assert read_request(request.text) == request
+
+
+def test_a_toolchain_of_this_machine_is_for_nobody_else(tmp_path: Path) -> None:
+    recipe = tmp_path / "epbuild.yaml"
+    text = (RECIPES / "quickstart.yaml").read_text(encoding="utf-8")
+    begin = text.index("packages:")
+    end = text.index("\n", begin)
+    recipe.write_text(text[:begin] + "interpreter: /usr/bin/python3" + text[end:], encoding="utf-8")
+    (tmp_path / "models").symlink_to(RECIPES / "models")
+    [first, *_] = actions(recipe)
+    with pytest.raises(NotForOthers, match="environment of this machine"):
+        request_of(first, KEY, dict.fromkeys(files_of(first), "0" * 64))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"kind": "delete"},
+        {"key": 1},
+        {"files": [{"digest": "x"}]},
+        {"action": {"target": "../../etc/passwd"}},
+        {"action": []},
+    ],
+    ids=str,
+)
+def test_what_is_no_request_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    [first, *_] = actions(RECIPES / "quickstart.yaml")
+    document = json.loads(request_of(first, KEY, {file: file_digest(file) for file in files_of(first)}).text)
+    with pytest.raises(MalformedJson):
+        action_of(read_request(json.dumps({**document, **change})), BlobStore(tmp_path))
+
+
+@pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "0" * 63, "", 1, None])
+def test_a_file_is_named_by_its_digest_and_by_nothing_else(path: object, tmp_path: Path) -> None:
+    [first, *_] = actions(RECIPES / "quickstart.yaml")
+    document = json.loads(request_of(first, KEY, {file: file_digest(file) for file in files_of(first)}).text)
+    document["action"]["members"][0]["compiled_from"]["graph"] = path
+    with pytest.raises(MalformedJson):
+        action_of(read_request(json.dumps(document)), BlobStore(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, '{"key": "x"}'])
+def test_what_is_not_even_json_is_refused(text: str) -> None:
+    with pytest.raises(MalformedJson):
+        read_request(text)

@@ -1,0 +1,202 @@
+"""Builds on a Dask cluster: as here to the byte, whatever goes away meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import Cluster, running_cluster, wait_until
+from projects import RECIPES, Project, compiled
+from quick_builds import COMPILES, start, write_model, write_project
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), workers=2) as running:
+        yield running
+
+
+def quick(folder: Path, cluster: Cluster, mark: str, name: str = "project") -> Project:
+    """The quick project on the cluster's cache; `mark` makes its results others than those of any other test."""
+    project = write_project(Project(folder / name, folder / f"cache-{name}"))
+    project.edit("epbuild: 1\n", "epbuild: 1\n" + cluster.recipe_lines)
+    project.edit("    toolchain: qnn\n", f"    toolchain: qnn\n    environment: {{MARK: {mark}}}\n")
+    return project
+
+
+def outcomes(events: list[dict[str, Any]]) -> dict[str, tuple[str, str | None]]:
+    return {event["step"]: (event["outcome"], event.get("machine")) for event in events if event["event"] == "step_finished"}
+
+
+def on(cluster: Cluster) -> tuple[str, str]:
+    return "--executor", cluster.address
+
+
+def test_the_quickstart_is_the_same_to_the_byte_and_made_once(cluster: Cluster, tmp_path: Path) -> None:
+    projects = []
+    for name in ("here", "there", "again"):
+        shutil.copytree(RECIPES, tmp_path / name, ignore=shutil.ignore_patterns(".epbuild", "dist"))
+        (tmp_path / name / "epbuild.yaml").write_text(
+            (RECIPES / "quickstart.yaml")
+            .read_text(encoding="utf-8")
+            .replace("epbuild: 1\n", "epbuild: 1\n" + cluster.recipe_lines, 1),
+            encoding="utf-8",
+        )
+        projects.append(Project(tmp_path / name, tmp_path / f"cache-{name}"))
+    here, there, again = projects
+    here.build("--remote-cache", "off")
+    events = there.build(*on(cluster))
+    assert None not in {machine for outcome, machine in outcomes(events).values() if outcome == "built"}
+    assert compiled(events)
+    assert here.files("dist") == there.files("dist")
+    assert compiled(again.build(*on(cluster))) == set()
+    assert again.files("dist") == here.files("dist")
+
+
+def test_two_builds_at_once_have_each_action_made_once(cluster: Cluster, tmp_path: Path) -> None:
+    projects = [quick(tmp_path, cluster, "both", name) for name in ("one", "two")]
+    running = [start(project, "run", "--json", *on(cluster)) for project in projects]
+    events = []
+    for process in running:
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, output + errors
+        events.append([json.loads(line) for line in output.splitlines()])
+    assert projects[0].files("dist") == projects[1].files("dist")
+    # One task serves both, and each is given what came of it.
+    assert set().union(*map(compiled, events)) == COMPILES
+
+
+def test_what_fails_there_fails_as_it_does_here_and_names_the_machine(cluster: Cluster, tmp_path: Path) -> None:
+    project = quick(tmp_path, cluster, "fails")
+    project.edit("soc_model: SM8750", "soc_model: SM9999")
+    project.edit("    toolchain: qnn\n", "    toolchain: qnn\n    allow_unknown_options: true\n")
+    done = project.epbuild("run", *on(cluster))
+    assert done.returncode == 1
+    assert "not for SM9999" in done.stderr
+    assert " on " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Unrecognized soc_model" in project.epbuild("log", "epbuild.yaml", "compile:left/npu/left").stdout
+
+
+def test_what_is_prepared_and_checked_in_numbers_is_so_elsewhere_too(cluster: Cluster, tmp_path: Path) -> None:
+    project = quick(tmp_path, cluster, "numbers")
+    project.edit("left: left.onnx", "left: {path: left.onnx, prepare: [{infer_shapes: {}, toolchain: qnn}]}")
+    project.edit("right: {models: [right], targets: [npu]}", "right: {models: [right], targets: [npu], verify: true}")
+    project.edit("onnxruntime-qnn==2.7.0]", "onnxruntime-qnn==2.7.0, onnx]")
+    events = project.build(*on(cluster))
+    made = {step: machine for step, (outcome, machine) in outcomes(events).items() if outcome == "built"}
+    assert made.keys() == {*COMPILES, "prepare:left/1-infer_shapes", "verify:right/npu"}
+    assert None not in made.values()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster that the test may break."""
+    with running_cluster(tmp_path / "cluster", workers=1) as running:
+        yield running
+
+
+def slow_project(folder: Path, cluster: Cluster, mark: str) -> Project:
+    """One whose compiles take long enough to meet them."""
+    project = quick(folder, cluster, mark)
+    for seed, name in enumerate(("left", "right")):
+        write_model(project.folder / f"{name}.onnx", seed, width=3000)
+    return project
+
+
+def compilers(cluster: Cluster) -> set[int]:
+    """The processes that compile for a cluster of this machine."""
+    found = set()
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words, folder = (place / "cmdline").read_bytes().split(b"\0"), (place / "cwd").readlink()
+        except OSError:
+            continue
+        if folder.is_relative_to(cluster.folder) and any(word.endswith(b"compile.py") for word in words):
+            found.add(int(place.name))
+    return found
+
+
+@pytest.mark.skipif(os.name != "posix", reason="looks at processes as Linux shows them")
+def test_a_worker_that_dies_while_it_compiles_is_replaced_by_another(own: Cluster, tmp_path: Path) -> None:
+    project = slow_project(tmp_path, own, "dies")
+    process = start(project, "run", "--json", *on(own))
+    wait_until(lambda: compilers(own), "a compile")
+    own.start_worker().wait_for("working for")
+    own.workers[0].kill()
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, output + errors
+    assert compiled([json.loads(line) for line in output.splitlines()]) == COMPILES
+    wait_until(lambda: not compilers(own), "its compiler to end")
+
+
+def test_a_client_that_dies_leaves_what_runs_to_be_finished_and_published(own: Cluster, tmp_path: Path) -> None:
+    project = slow_project(tmp_path, own, "client")
+    process = start(project, "run", "--json", *on(own))
+    wait_until(lambda: compilers(own), "a compile")
+    process.kill()
+    process.communicate()
+    records = own.remote / "ac"
+    wait_until(lambda: records.exists() and any(records.iterdir()), "a result to be published")
+
+
+def test_ctrl_c_ends_what_runs_elsewhere(own: Cluster, tmp_path: Path) -> None:
+    project = slow_project(tmp_path, own, "interrupt")
+    process = start(project, "run", *on(own))
+    wait_until(lambda: compilers(own), "a compile")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors, errors
+    wait_until(lambda: not compilers(own), "the compile to end")
+    time.sleep(1)
+    assert not any((own.remote / "ac").glob("*"))
+
+
+def test_a_scheduler_that_goes_away_ends_the_build_and_the_next_one_restores(own: Cluster, tmp_path: Path) -> None:
+    project = slow_project(tmp_path, own, "scheduler")
+    process = start(project, "run", *on(own))
+    wait_until(lambda: compilers(own), "a compile")
+    own.stop_scheduler()
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 3, output + errors
+    assert "EPB535" in errors
+    assert "Traceback" not in errors, errors
+    own.start_scheduler()
+    own.workers[0].wait_for("waiting for")
+    events = project.build(*on(own))
+    assert set(outcomes(events)) >= COMPILES
+    assert project.files("dist")
+
+
+def test_a_scheduler_that_is_not_there_is_one_sentence(cluster: Cluster, tmp_path: Path) -> None:
+    project = quick(tmp_path, cluster, "nobody")
+    done = project.epbuild("run", "--executor", "dask://127.0.0.1:9")
+    assert done.returncode == 3
+    assert "EPB535" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_certificates_no_one_is_served(tmp_path: Path) -> None:
+    from epbuild.cluster.certificates import make_certificates
+
+    make_certificates(tmp_path / "certificates")
+    make_certificates(tmp_path / "strangers")
+    with running_cluster(tmp_path / "cluster", workers=1, certificates=tmp_path / "certificates") as guarded:
+        project = quick(tmp_path, guarded, "tls")
+        for options in ((), ("--tls", str(tmp_path / "strangers" / "client"))):
+            done = project.epbuild("run", *on(guarded), *options)
+            assert done.returncode == 3, done.stdout + done.stderr
+            assert "EPB535" in done.stderr
+            assert "Traceback" not in done.stderr
+        events = project.build(*on(guarded), "--tls", str(tmp_path / "certificates" / "client"))
+        assert compiled(events) == COMPILES
