@@ -18,8 +18,11 @@ from epbuild.plan.steps import Plan
 
 MEMBERS = 8
 """Models in each group, which share their weights: with sharing them out and laying them out, that makes ten steps of a group."""
+_MANY_MEMBERS = 98
+"""Those of a hundred steps, where there are so many that a process for each ten of them would take half an hour."""
+_MANY_STEPS = 20_000
 
-_STEPS_OF_A_GROUP = MEMBERS + 2
+_MORE_STEPS = 2
 _FILES_OF_A_STEP = 3
 
 _RECIPE = """\
@@ -57,8 +60,10 @@ class Many:
         """Make and build `count` steps. Raises Unable when epbuild's plan has not three files for each step."""
         self.folder = workshop.folder / "many"
         self.recipe = self.folder / "epbuild.yaml"
-        write_project(workshop, self.folder, count // _STEPS_OF_A_GROUP, make_toolchain(workshop.folder / "standin"))
-        workshop.seconds(workshop.epbuild("run", self.recipe))
+        self.members = _MANY_MEMBERS if count > _MANY_STEPS else MEMBERS
+        self.groups = count // (self.members + _MORE_STEPS)
+        write_project(workshop, self.folder, self.groups, make_toolchain(workshop.folder / "standin"), self.members)
+        workshop.seconds(workshop.epbuild("run", "-j", str(os.cpu_count() or 1), self.recipe))
         self.steps = _file_steps(read_plan(Request(self.recipe))[1], self.folder)
         files = {path for step in self.steps for path in (*step.inputs, *step.outputs)}
         if (len(self.steps), len(files)) != (count, _FILES_OF_A_STEP * count):
@@ -82,15 +87,15 @@ class Many:
             os.utime(self.folder / path, ns=(time_ns, time_ns))
 
 
-def write_project(workshop: Workshop, folder: Path, groups: int, interpreter: Path) -> None:
+def write_project(workshop: Workshop, folder: Path, groups: int, interpreter: Path, members: int = MEMBERS) -> None:
     """Make the folder of a project, with the models of so many groups and their recipe."""
     folder.mkdir()
-    workshop.seconds([sys.executable, SCRIPTS / "make_many.py", folder / "models", str(groups), str(MEMBERS)])
-    (folder / "epbuild.yaml").write_text(_recipe(groups, interpreter), encoding="utf-8")
+    workshop.seconds([sys.executable, SCRIPTS / "make_many.py", folder / "models", str(groups), str(members)])
+    (folder / "epbuild.yaml").write_text(_recipe(groups, interpreter, members), encoding="utf-8")
 
 
-def _recipe(groups: int, interpreter: Path) -> str:
-    names = {f"g{group}": [f"g{group}-m{member}" for member in range(MEMBERS)] for group in range(groups)}
+def _recipe(groups: int, interpreter: Path, members: int) -> str:
+    names = {f"g{group}": [f"g{group}-m{member}" for member in range(members)] for group in range(groups)}
     return _RECIPE.format(
         interpreter=interpreter.as_posix(),
         models="\n".join(f"  {model}: models/{group}/{model}.onnx" for group, models in names.items() for model in models),

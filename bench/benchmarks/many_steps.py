@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from graphs import contenders
-from many import MEMBERS, Many
+from many import Many
 from peers import Peers
 from results import Result, Series
 from rounds import Contender, interleave
@@ -41,7 +41,7 @@ def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
         f"How long does it take to see that nothing is to be done, for {steps} steps and {3 * steps} files?",
         (replace(run, limit=min(own, *slower)), *others),
         f"{_compared(run, others)} Each tool watches the same files: of every step its inputs and its outputs. The project has "
-        f"{steps // (MEMBERS + 2)} groups of {MEMBERS} models that share weights, built by a stand-in for ONNX Runtime that only writes "
+        f"{many.groups} groups of {many.members} models that share weights, built by a stand-in for ONNX Runtime that only writes "
         "small EPContext models, since an EP is not what is measured. epbuild also watches the toolchain, and goes by contents where times "
         f"have changed; ninja, make and doit do not look into outputs. {peers.notes()}",
     )

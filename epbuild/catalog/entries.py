@@ -31,6 +31,8 @@ class EpEntry:
     """What its EPContext nodes have as `source`; the first is what it writes."""
     devices: tuple[str, ...] = ()
     output_depends_on_host: bool = True
+    host: facts.HostDependence = field(default_factory=facts.HostDependence)
+    """What of the host it depends on, if it does: by default, as long as nobody has looked, on which CPU that is."""
     booleans: tuple[str, str] = ("0", "1")
     sharing: facts.Sharing
     options: Mapping[str, Option]
@@ -205,6 +207,7 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
         },
         "numbers": _numbers(document.get("numbers", {})),
         "reproducible": _reproducibility(document["reproducible"], origin) if "reproducible" in document else None,
+        "host": _host(document.get("host", {})),
         "user_file": user_file,
     }
     return read_row(EpEntry, document, **sections, **given)
@@ -219,6 +222,11 @@ def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
         longest_value=document["limits"]["value"],
         cannot=_limitations(document),
     )
+
+
+def _host(section: Mapping[str, Any]) -> facts.HostDependence:
+    drivers = tuple(read_row(facts.Driver, row) for row in section.get("drivers", ()))
+    return read_row(facts.HostDependence, section, drivers=drivers)
 
 
 def _sharing(section: Mapping[str, Any]) -> facts.Sharing:

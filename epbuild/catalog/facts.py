@@ -18,6 +18,36 @@ class StaticShapes:
 
 
 @dataclass(frozen=True)
+class Driver:
+    """A driver, or a device, of the machine that compiles, and where its version is read; `epbuild.core.host.driver_version` reads it."""
+
+    name: str
+    linux: tuple[str, ...] = ()
+    """Globs of files: of those in /proc and /sys the content counts, of others the name."""
+    pattern: str = "(?s)(.+)"
+    """Finds the version, its first group, in that."""
+    windows: str = ""
+    """The device class of its drivers, a GUID."""
+    provider: str = ".*"
+    """A regular expression for who made them."""
+
+    @property
+    def plain(self) -> tuple[tuple[str, ...], str, str, str]:
+        """As `driver_version` takes it."""
+        return self.linux, self.pattern, self.windows, self.provider
+
+
+@dataclass(frozen=True)
+class HostDependence:
+    """What of the machine that compiles may decide what an EP writes."""
+
+    cpu: Literal["model", "instructions", "none"] = "model"
+    """Whether it is which CPU that is, the instructions that it has, or neither."""
+    cpu_count: bool = False
+    drivers: tuple[Driver, ...] = ()
+
+
+@dataclass(frozen=True)
 class SharingRefusal:
     """An option value that rules weight sharing out, as a regular expression, and why."""
 

@@ -79,7 +79,7 @@ class Request:
     """Whether it is about the outputs alone that are pushed, of which nothing is left here."""
     compiles: bool = True
     """Whether results that are missing may be made."""
-    toolchains: Toolchains = field(default_factory=toolchains_here)
+    toolchains: Toolchains = field(default_factory=lambda: toolchains_here())  # noqa: PLW0108 - looked up when a request is made
     shard: Shard | None = None
     """The part of what is asked for that it is about; None: all."""
 

@@ -166,6 +166,7 @@ def run(
                 shared=_shared(recipe, known, lock) if scope is None else _texts(recipe) if scope.pieces else {},
                 absent=(*known.absent(), *(() if lock.exists else (lock.path,))),
                 actions=dict(_ended(found, actions, surveyor)),
+                drivers=known.drivers(),
                 outputs={status.step.id: status.outputs for status in found.steps()},
             )
             take(looked, request.settings, request.selection)

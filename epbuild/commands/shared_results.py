@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
 _UPLOADS = 4
 """How many results are written at once."""
 _NOTHING_FOUND = (
-    "Nobody has shared results of this epbuild for these files and toolchains, or on a CPU of this model, which some EPs write into what "
-    "they make."
+    "Nobody has shared results of this epbuild for these files and toolchains, or of EPs whose output depends on the machine, on one like "
+    "this: `docs/remote-cache.md` lists what has to agree."
 )
 
 

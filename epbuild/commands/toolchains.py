@@ -19,7 +19,9 @@ from epbuild.core.digest import file_digest
 from epbuild.core.installer import UvListener
 from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Action, InTarget, Plan
+from epbuild.survey.platforms import possible_platforms
 from epbuild.toolchain.environment import Environment, Toolchains
+from epbuild.toolchain.host import drivers_of
 from epbuild.toolchain.identity import (
     Identified,
     RecordedToolchain,
@@ -29,7 +31,7 @@ from epbuild.toolchain.identity import (
     records_of,
 )
 from epbuild.toolchain.lock_facts import LockedEnvironment
-from epbuild.toolchain.platforms import PYTHON_SYSTEMS, platform_here
+from epbuild.toolchain.platforms import platform_here
 
 if TYPE_CHECKING:
     from epbuild.commands.locked import HeldLock
@@ -65,6 +67,9 @@ class PlanToolchains:
         self._here = lock.platform or ""
         self._platforms: dict[tuple[str, str], tuple[str, ...]] = {}
         """Where what runs in a toolchain for a target can run, by their names."""
+        self._used = {
+            action.target.name: action.uses[0] for action in plan.actions.values() if isinstance(action, InTarget)
+        }.values()
         used = {(name, platform) for action in plan.actions.values() for name, platform in self._places(action)}
         self.environments: dict[str, Environment] = {}
         """Those that are here, by name; others are added when they are made."""
@@ -156,6 +161,10 @@ class PlanToolchains:
         kept = [self._sources.records.place(key) for key in sorted(keys)]
         return {**dict.fromkeys(files, ""), **{path: file_digest(path) if path.is_file() else "" for path in kept}}
 
+    def drivers(self) -> Mapping[Any, str]:
+        """The versions of the drivers that what is known depends on, by how each is read."""
+        return drivers_of(entry for uses in self._used for entry in uses)
+
     def absent(self) -> list[Path]:
         """The files that are not there, and would let more be known."""
         missing = [name for name, platform in self._recorded if platform == self._here and name not in self.environments]
@@ -176,12 +185,8 @@ class PlanToolchains:
         asked = (toolchain.name, target.name if target is not None else "")
         if asked not in self._platforms:
             others = self._lock.elsewhere.get(toolchain.name, {})
-            platforms: tuple[str, ...] = (self._here,)
-            if target is not None and obstacle(target, sys.platform) is not None:
-                platforms = tuple(other for other in others if obstacle(target, PYTHON_SYSTEMS[other]) is None)
-            elif toolchain.platforms and self._here not in toolchain.platforms and others:
-                platforms = tuple(others)
-            self._platforms[asked] = platforms
+            platforms = possible_platforms(action, self._here, sys.platform, others)
+            self._platforms[asked] = (self._here,) if self._here in platforms else platforms
         for platform in self._platforms[asked]:
             yield toolchain.name, platform
 

@@ -5,6 +5,36 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False  # this is read before anything is imported
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+_MOST_CHARACTERS = 1 << 16
+_CLASSES = r"SYSTEM\CurrentControlSet\Control\Class"
+_INSTRUCTIONS = (
+    *(
+        "sse",
+        "ssse",
+        "pni",
+        "avx",
+        "amx",
+        "fma",
+        "f16c",
+        "bmi",
+        "abm",
+        "popcnt",
+        "movbe",
+        "adx",
+        "aes",
+        "vaes",
+        "pclmul",
+        "vpclmul",
+    ),
+    *("gfni", "sha_ni", "sha512", "sm3", "sm4", "xop", "mmx", "3dnow"),
+)
+"""What the flags begin with that x86 CPUs have for instructions that compilers choose between; others are about kernels and mitigations."""
+
 
 def on_windows() -> bool:
     return sys.platform == "win32"
@@ -21,3 +51,103 @@ def cpu_name() -> str:
         pass
     uname = getattr(os, "uname", None)
     return os.environ.get("PROCESSOR_IDENTIFIER") or (uname().machine if uname else "unknown")
+
+
+def cpu_features() -> str:
+    """The CPU's vendor and the instructions that it offers to programs; where the system does not list those, what it calls the CPU."""
+    if sys.platform == "linux":
+        found = _first_cpu()
+        flags = found.get("flags", "").split()
+        chosen = [flag for flag in flags if flag.startswith(_INSTRUCTIONS)] if flags else found.get("Features", "").split()
+        if chosen:
+            vendor = found.get("vendor_id") or found.get("CPU implementer", "")
+            return " ".join([vendor, *sorted(chosen)])
+    import re
+
+    if on_windows():  # a stepping changes no instructions
+        return re.sub(r" Stepping \d+| Revision \w+", "", cpu_name())
+    if sys.platform == "darwin":
+        return _brand() or cpu_name()
+    return cpu_name()
+
+
+def cpu_count() -> int:
+    """How many CPUs this process may use, as its workers may."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def driver_version(files: Sequence[str], pattern: str, device_class: str, provider: str) -> str:
+    """What the system has of a driver, or a device; empty where there is none.
+
+    On Linux the names or contents of `files`, a glob each, as far as `pattern` finds its first group in them; on Windows the drivers of
+    a device class whose provider is `provider`, a regular expression.
+    """
+    import re
+
+    if on_windows():
+        return "; ".join(sorted(set(_installed_drivers(device_class, provider)))) if device_class else ""
+    from glob import glob
+
+    found = set()
+    for place in sorted({place for each in files for place in glob(each)}):  # noqa: PTH207 - without pathlib
+        text = place
+        if place.startswith(("/proc/", "/sys/")):
+            try:
+                with open(place, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                    text = file.read(_MOST_CHARACTERS)
+            except OSError:
+                continue
+        match = re.search(pattern, text)
+        if match is not None:
+            found.add(match[1].strip())
+    return "; ".join(sorted(found))
+
+
+def _installed_drivers(device_class: str, provider: str) -> Iterator[str]:
+    """The drivers of a device class in the registry of Windows, with their versions."""
+    import re
+    import winreg
+
+    registry: Any = winreg
+    try:
+        with registry.OpenKey(registry.HKEY_LOCAL_MACHINE, f"{_CLASSES}\\{device_class}") as folder:
+            for number in range(registry.QueryInfoKey(folder)[0]):
+                values = {}
+                try:
+                    with registry.OpenKey(folder, registry.EnumKey(folder, number)) as device:
+                        for name in ("ProviderName", "DriverDesc", "DriverVersion"):
+                            values[name] = str(registry.QueryValueEx(device, name)[0])
+                except OSError:  # what is there and is no device
+                    continue
+                if re.search(provider, values["ProviderName"]):
+                    yield f"{values['DriverDesc']} {values['DriverVersion']}"
+    except OSError:
+        return
+
+
+def _first_cpu() -> dict[str, str]:
+    """What Linux has of the first CPU, by name."""
+    found: dict[str, str] = {}
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            for line in file:
+                name, colon, value = line.partition(":")
+                if colon:
+                    found.setdefault(name.strip(), value.strip())
+    except OSError:
+        pass
+    return found
+
+
+def _brand() -> str:
+    """What macOS calls the CPU."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()

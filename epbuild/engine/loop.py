@@ -50,6 +50,7 @@ def drive(
     keep_going: bool,
     cancelled: threading.Event,
     idle: Idle | None = None,
+    poll_seconds: float = _POLL_SECONDS,
 ) -> None:
     """Have every action executed, at most `jobs` at once, until all have ended.
 
@@ -59,7 +60,7 @@ def drive(
     """
     running: dict[str, threading.Thread] = {}
     try:
-        _work_off(scheduler, executor, running, jobs, Idle() if idle is None else idle, keep_going=keep_going)
+        _work_off(scheduler, executor, running, jobs, Idle() if idle is None else idle, poll_seconds, keep_going=keep_going)
     except BaseException:
         cancelled.set()
         # Each ends within moments, but for one that reads or writes a large file: that one ends with the process.
@@ -76,6 +77,7 @@ def _work_off(
     running: dict[str, threading.Thread],
     jobs: int,
     idle: Idle,
+    poll_seconds: float,
     *,
     keep_going: bool,
 ) -> None:
@@ -98,7 +100,7 @@ def _work_off(
         if not running:
             return
         try:
-            end = ended.get(timeout=_POLL_SECONDS)
+            end = ended.get(timeout=poll_seconds)
         except queue.Empty:
             continue
         if end is None:

@@ -127,6 +127,12 @@ def _subject(place: Place) -> str:
             return f"session key {name}"
         case ("session_files", name):
             return f"the file of session key {name}"
+        case ("toolchain", "host", "cpu"):
+            return "this machine's CPU"
+        case ("toolchain", "host", "cpus"):
+            return "the number of CPUs"
+        case ("toolchain", "host", "drivers", name):
+            return name
         case ("toolchain", "distributions", name):
             return f"package {name}"
         case ("toolchain", "libraries", name):

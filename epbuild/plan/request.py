@@ -16,7 +16,7 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import OptionFile, PlannedEp
 
 FORMAT = 2
-CONTRACT = 4
+CONTRACT = 5
 """Raised when the worker or the session group contract changes what a compile writes, or what is recorded of it."""
 HERE = "here"
 """Where a worker finds, beside the document, what only this machine knows: paths, and how packages are opened."""

@@ -126,6 +126,13 @@ class RemoteCache:
             self._tally.looked_up(found=isinstance(found, RemoteRecord), usable=not isinstance(found, Unusable))
         return found
 
+    def look_again(self, kind: RecordKind, key: str) -> LookUp:
+        """The record of a key that was not there when it was looked up, if it came since. Raises Cancelled."""
+        found = self._found(kind, key)
+        if isinstance(found, RemoteRecord):
+            self._tally.found_later()
+        return found
+
     def look_up_all(self, kind: RecordKind, keys: Iterable[str]) -> Mapping[str, LookUp]:
         """The records of several keys, many at once. Raises Cancelled."""
         wanted = list(dict.fromkeys(keys))

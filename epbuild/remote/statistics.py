@@ -43,6 +43,9 @@ class RemoteTally:
     def looked_up(self, *, found: bool, usable: bool) -> None:
         self._add(asked=1, found=int(found), unusable=int(not usable))
 
+    def found_later(self) -> None:
+        self._add(found=1)
+
     def received(self, count: int) -> None:
         self._add(received_bytes=count)
 

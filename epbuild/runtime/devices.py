@@ -26,7 +26,7 @@ _OPTIMAL, _RECOMPILE, _UNKNOWN, _UNSUPPORTED = range(4)
 """ONNX Runtime's verdicts on a compiled model and a device, the best first."""
 _VERDICTS = {"EP_SUPPORTED_OPTIMAL": _OPTIMAL, "EP_SUPPORTED_PREFER_RECOMPILATION": _RECOMPILE, "EP_UNSUPPORTED": _UNSUPPORTED}
 
-_registered: set[str] = set()
+_registered: dict[ModuleType, set[str]] = {}
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,11 @@ def _device(
     offered = _offered(onnxruntime, ep, devices)
     if not offered:
         # Registering adds a plugin EP's name to the providers, whether or not it has a device.
-        if ep.module is None and ep.name in onnxruntime.get_available_providers() and ep.name not in _registered:
+        if (
+            ep.module is None
+            and ep.name in onnxruntime.get_available_providers()
+            and ep.name not in _registered.get(onnxruntime, ())
+        ):
             return _UNKNOWN, len(_DEVICE_TYPES), None
         if ep.module is None:
             raise _Unfit(f"needs {ep.name}, which onnxruntime {onnxruntime.__version__} does not have here")
@@ -121,7 +125,7 @@ def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | N
         return [device for device in devices if device.ep_name == ep.name]
     with process_wide:
         offered = [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep.name]
-        if offered or ep.module is None or ep.name in _registered:
+        if offered or ep.module is None or ep.name in _registered.get(onnxruntime, ()):
             return offered
         try:
             library = importlib.import_module(ep.module).get_library_path()
@@ -132,7 +136,7 @@ def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | N
             onnxruntime.register_execution_provider_library(ep.name, str(library))
         except Exception as error:  # ORT's exceptions have no base of their own
             raise _Unfit(f"needs {ep.name}, whose library cannot be registered: {error}") from error
-        _registered.add(ep.name)
+        _registered.setdefault(onnxruntime, set()).add(ep.name)
         return [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep.name]
 
 

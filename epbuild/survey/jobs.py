@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from epbuild.core.errors import Problem
 from epbuild.core.units import counted
 from epbuild.plan.packing import bundles, names, pack
-from epbuild.plan.possible import obstacle
-from epbuild.plan.steps import Action, Emission, InTarget
+from epbuild.plan.steps import Action, Emission
+from epbuild.survey.platforms import possible_platforms
 from epbuild.survey.status import Survey
-from epbuild.toolchain.platforms import platform_here, system_of
+from epbuild.toolchain.platforms import platform_here
 
 Label = str | tuple[str, ...]
 """What a CI system starts a job by: one label of a runner, or several that it must have."""
@@ -35,13 +36,10 @@ class Runners:
     here: str = platform_here() or ""
 
     def platforms(self, action: Action) -> Sequence[str]:
-        """Where an action can be done: this platform if it is one, then as the recipe has them. Without a word about it: only here."""
+        """Where an action can be done, the best first: here, on those that the recipe has for its toolchain, on those of the lock."""
         toolchain = action.runs_in.toolchain if action.runs_in is not None else None
-        named = (toolchain.platforms or self.locked.get(toolchain.name, ())) if toolchain is not None else ()
-        found = sorted(named or [self.here], key=lambda platform: platform != self.here)
-        if not isinstance(action, InTarget):
-            return found
-        return [platform for platform in found if obstacle(action.target, system_of(platform)) is None] or found
+        others = (toolchain.platforms or self.locked.get(toolchain.name, ())) if toolchain is not None else ()
+        return possible_platforms(action, self.here, sys.platform, others) or (self.here,)
 
     def label(self, platform: str) -> Label:
         return self.labels.get(platform, platform)

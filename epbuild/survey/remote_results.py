@@ -35,6 +35,7 @@ class RemoteResults:
         self._store = store
         self._warn = warn
         self._found: dict[str, LookUp] = {}
+        self._given_up: set[str] = set()
         self.refused: dict[str, str] = {}
         """Why the record of a key is not used."""
         self._unusable = 0
@@ -60,6 +61,10 @@ class RemoteResults:
 
         Raises StoreError where the store cannot be written, and Cancelled.
         """
+        if self._found.get(key) == Miss() and key not in self._given_up:  # another machine may have made it since
+            found = self._cache.look_again(COMPILE, key)
+            if isinstance(found, RemoteRecord):
+                self._found[key] = found
         result = self.find({key: step}).get(key)
         found = self._found[key]
         if result is None or not isinstance(found, RemoteRecord):
@@ -69,6 +74,7 @@ class RemoteResults:
                 self._cache.fetch(blob, self._store)
         except NotFetched as error:
             self._found[key] = Miss()
+            self._given_up.add(key)
             if isinstance(error, LostBlob):
                 self.broken.add(key)
             self._refuse(step, str(error))

@@ -20,7 +20,7 @@ import sys
 from epbuild import __version__
 from epbuild.core.changetime import changed_ns
 from epbuild.core.defaults import WORKSPACE
-from epbuild.core.host import cpu_name, on_windows
+from epbuild.core.host import cpu_count, cpu_name, driver_version, on_windows
 from epbuild.core.places import CACHE_VARIABLES
 from epbuild.survey.asked import nothing_to_do, read_run
 from epbuild.survey.snapshot_file import PART, Snapshot, place_of, read
@@ -82,6 +82,8 @@ def look_again(recipe: str, settings: Sequence[str], selection: Sequence[str] = 
         look = read(place)
         facts = look.facts
         if facts.identity != identity_of(recipe) or any(not _is_so(name, value) for name, value in facts.environment):
+            return None
+        if any(driver_version(*driver) != version for driver, version in facts.drivers):
             return None
         before = os.getcwd()  # noqa: PTH109
         os.chdir(os.path.dirname(recipe) or ".")  # noqa: PTH120
@@ -147,7 +149,16 @@ def identity_of(recipe: str) -> tuple[Any, ...] | None:
         state = os.stat(os.path.join(workspace, "state.sqlite"))  # noqa: PTH116, PTH118
     except OSError:
         return None
-    return (FORMAT, __version__, sys.version, cpu_name(), os.path.realpath(recipe), os.path.realpath(workspace), state.st_ino)
+    return (
+        FORMAT,
+        __version__,
+        sys.version,
+        cpu_name(),
+        cpu_count(),
+        os.path.realpath(recipe),
+        os.path.realpath(workspace),
+        state.st_ino,
+    )
 
 
 def environment_of(read: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:

@@ -48,6 +48,8 @@ class Facts:
     """The links on the way to the files, with what each holds."""
     view: tuple[str, str]
     """What decides how files are called in messages: how the recipe was named, and from where."""
+    drivers: Sequence[tuple[Any, str]]
+    """The drivers that an EP's output may depend on, as `core.host.driver_version` takes them, with their versions."""
     lock: str
     """`none`, `held` or `doubted`: whether everything was as the recipe's lock has it."""
     warnings: Sequence[PlainProblem]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import digest_of
@@ -57,6 +57,8 @@ class Looked:
     """How the actions of the plan stand."""
     outputs: Mapping[str, tuple[str, ...]]
     """What people look for in the outputs of its steps, by id."""
+    drivers: Mapping[Any, str] = field(default_factory=dict)
+    """The versions of the drivers that it depends on, by how each is read."""
 
 
 def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> None:
@@ -86,9 +88,10 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
         identity=identity,
         recipe=looked.recipe.digest,
         environment=environment_of(looked.variables),
-        absent=tuple(map(files.name_of, absent)),
+        absent=tuple(dict.fromkeys((*(scope.look.facts.absent if scope is not None else ()), *map(files.name_of, absent)))),
         links=tuple({**(dict(scope.look.facts.links) if scope is not None else {}), **links}.items()),
         view=view_of(recipe),
+        drivers=tuple({**dict(scope.look.facts.drivers if scope is not None else ()), **looked.drivers}.items()),
         lock=looked.lock,
         warnings=tuple(dict.fromkeys((*(plain for action in known.actions for plain in action.warnings), *_plain(looked)))),
         steps=len(known.steps),

@@ -18,6 +18,7 @@ from epbuild.core.safepath import user_path
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import Requirement
 from epbuild.toolchain.fingerprint import Fingerprint, look, of_package, watched
+from epbuild.toolchain.host import host_identity
 from epbuild.toolchain.packages import FileState, is_touched, state_of
 from epbuild.toolchain.process import RunWorker, supervise
 from epbuild.toolchain.provision import (
@@ -55,7 +56,7 @@ class Environment:
         """What the environment is to a compile with these EPs, and these packages of custom operators, as a key holds it."""
         used = list(entries)
         modules = {*modules_of(used), *packages}
-        return self.fingerprint.document(modules, host=any(entry.output_depends_on_host for entry in used))
+        return self.fingerprint.document(modules, host_identity(used))
 
     def watched(self) -> list[Path]:
         """The files and folders whose stats show whether the environment is still this one."""

@@ -16,7 +16,6 @@ from typing import Any
 
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.core.host import cpu_name
 from epbuild.core.safepath import links_on_the_way
 from epbuild.toolchain.packages import REPAIRED, FileState, Tree, digest_of_all, digests_of, is_library, package_tree, state_of
 
@@ -36,15 +35,14 @@ class Fingerprint:
     distributions: Mapping[str, str]
     libraries: Mapping[str, str]
     """SHA-256 of each shared library of ONNX Runtime and the EPs, by its name below the package folder's parent."""
-    host_cpu: str
     files: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each other file of their packages, named in the same way."""
 
-    def document(self, modules: Iterable[str], *, host: bool) -> dict[str, Any]:
+    def document(self, modules: Iterable[str], host: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The fingerprint as a key holds it, with the packages of those `modules` alone: not of EPs that other targets use.
 
-        Libraries are in it one by one, the hundreds of other files of a package by one digest. `host` adds the CPU, for EPs whose output
-        depends on it.
+        Libraries are in it one by one, the hundreds of other files of a package by one digest. `host` is what of the machine is part of
+        it, for EPs whose output depends on that.
         """
         folders = sorted({module.rpartition(".")[2] for module in modules})
         others = {folder: of_package(self.files, folder) for folder in folders}
@@ -55,8 +53,8 @@ class Fingerprint:
             "libraries": {name: digest for folder in folders for name, digest in of_package(self.libraries, folder).items()},
             "files": {folder: digest_of_all(files) for folder, files in others.items() if files},
         }
-        if host:
-            document["host_cpu"] = self.host_cpu
+        if host is not None:
+            document["host"] = dict(host)
         return document
 
 
@@ -91,7 +89,7 @@ def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Positio
                 and all(_listing(Path(path)) == listing for path, listing in remembered["folders"].items())
                 and links_on_the_way(remembered["files"]) == remembered["links"]
             ):
-                return Look(Fingerprint(**remembered["fingerprint"], host_cpu=cpu_name()), states)
+                return Look(Fingerprint(**remembered["fingerprint"]), states)
     return _take(interpreter, wanted, memory, where)
 
 
@@ -157,7 +155,7 @@ def _take(interpreter: Path, modules: list[str], memory: Path, where: Position |
     with contextlib.suppress(OSError):  # only a memory: an unwritable cache costs time, not correctness
         memory.parent.mkdir(parents=True, exist_ok=True)
         write_file(memory, json.dumps(document, sort_keys=True), durable=False)
-    return Look(Fingerprint(**document["fingerprint"], host_cpu=cpu_name()), states)
+    return Look(Fingerprint(**document["fingerprint"]), states)
 
 
 def _states(document: Mapping[str, Any], trees: Mapping[str, Tree]) -> dict[str, FileState | None]:

@@ -29,10 +29,10 @@ from typing import Any, Protocol
 from epbuild.cache.records import ActionRecords
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import document_digest
-from epbuild.core.host import cpu_name
 from epbuild.core.typed_json import MalformedJson, from_json
 from epbuild.recipe.requirement import is_same_version, plain_name
 from epbuild.toolchain.environment import RUNTIME, Environment, modules_of
+from epbuild.toolchain.host import host_identity
 from epbuild.toolchain.lock_facts import LockedEnvironment, Package
 from epbuild.toolchain.platforms import platform_here
 
@@ -84,9 +84,8 @@ class RecordedToolchain:
             "libraries": {name: digest for module in known for name, digest in module.libraries.items()},
             "files": {name: digest for module in known for name, digest in module.files.items()},
         }
-        if any(entry.output_depends_on_host for entry in used):
-            document["host_cpu"] = cpu_name()
-        return document
+        host = host_identity(used)
+        return document if host is None else {**document, "host": host}
 
 
 def record_documents(
@@ -155,7 +154,7 @@ def toolchain_records(root: Path) -> ActionRecords:
 def records_of(environment: Environment, documents: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The records of an environment that was made from what is locked, by key; none where it has become another one."""
     for document in documents:
-        record = {"document": dict(document), "result": environment.fingerprint.document([document["module"]], host=False)}
+        record = {"document": dict(document), "result": environment.fingerprint.document([document["module"]])}
         if is_toolchain_record(record):
             yield record_key(document), record
 

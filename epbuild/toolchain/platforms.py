@@ -40,11 +40,6 @@ _SYSTEMS = {"linux": "linux", "win": "windows", "macosx": "macos"}
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 
 
-def system_of(platform: str) -> str:
-    """The `sys.platform` of a platform by epbuild's name."""
-    return _MACHINE_MARKERS.get(platform.partition("-")[0], (platform,))[0]
-
-
 def platform_name(tag: str) -> str | None:
     """The name that epbuild has for the platform that Python calls `tag`, such as `win-amd64`; None for one that cannot be locked."""
     system, _, rest = tag.partition("-")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cache_server import CacheServer, Fault, serving_cache
@@ -38,9 +39,13 @@ from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
+from epbuild.remote.transport import Space
 from epbuild.report.cache import NoBar
 from epbuild.report.documents import plan_document
 from epbuild.report.progress import remote_line
+from epbuild.survey.remote_results import RemoteResults
+
+SPACES: tuple[Space, ...] = ("ac", "cas")
 
 
 @pytest.fixture
@@ -352,3 +357,26 @@ def test_the_coverage_of_what_others_compiled_takes_no_file(place: Place, machin
     cover(reader.request, reader.events)
     assert (reader.compiled, reader.blobs()) == ([], [])
     assert [event.outcome for event in reader.events if isinstance(event, ModelCovered)] == ["partial"] * 3
+
+
+def test_what_another_machine_makes_while_a_build_runs_is_not_made_again(
+    place: Place, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = shared_by(machines)
+    held = {(space, name): place.read(space, name) for space in SPACES for name in place.names(space)}
+    for space, name in held:
+        place.write(space, name, None)
+    place.write("cas", "0" * 64, b"of another recipe")  # an empty folder is no remote cache
+    reader = machines("reader")
+    find = RemoteResults.find
+
+    def found_before(self: RemoteResults, steps: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+        found = find(self, steps)
+        for (space, name), data in held.items():
+            place.write(space, name, data)
+        return found
+
+    monkeypatch.setattr(RemoteResults, "find", found_before)
+    assert reader.build().exit_code == 0
+    assert (reader.compiled, outputs(reader)) == ([], made)
+    assert (used(reader).asked, used(reader).found) == (2, 2)

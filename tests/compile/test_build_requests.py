@@ -11,9 +11,11 @@ from typing import Any
 
 import onnx
 import pytest
+from moments import at_each_call
 from small_builds import QNN, Workshop
 
 from epbuild.compile.executor import ALLOCATION
+from epbuild.compile.node_names import prefix_nodes
 from epbuild.toolchain.process import Ending
 
 OPENVINO = "OpenVINOExecutionProvider"
@@ -175,12 +177,12 @@ def test_each_member_is_compiled_with_its_own_settings_over_those_of_its_group(w
     assert [decode[key] for key in keys] == ["file", {}, {}, False, "basic", None]
 
 
-def test_a_full_disk_after_the_compile_is_told_as_that(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> None:
+def test_a_full_disk_after_the_compile_is_told_as_that(workshop: Workshop) -> None:
+    def fill(call: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("epbuild.compile.executor.prefix_nodes", full)
-    assert workshop.build("compile:classifier/plain/classifier").exit_code == 3
+    with at_each_call(prefix_nodes, fill):
+        assert workshop.build("compile:classifier/plain/classifier").exit_code == 3
     assert workshop.failures == ["EPB405"]
 
 

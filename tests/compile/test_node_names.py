@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
+from moments import at_each_return
 from onnx import TensorProto, helper
 from small_builds import sharing_group
 
 from epbuild.catalog.catalog import entry
-from epbuild.compile import node_names
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.errors import BuildError, VerifyError
 from epbuild.onnxfile.headers import read_header
@@ -111,19 +113,17 @@ def test_a_model_that_is_none_is_left_for_the_verifier(tmp_path: Path) -> None:
     assert names(path) == ["a"]
 
 
-def test_a_renaming_that_did_more_than_that_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renaming_that_did_more_than_that_is_not_kept(tmp_path: Path) -> None:
     path = compiled(tmp_path, ("a", QNN))
 
-    def careless(source: Path, destination: Path, names: dict[int, str]) -> None:
-        rename_nodes(source, destination, names)
-        model = onnx.load(destination)
+    def do_more(done: Mapping[str, Any]) -> None:
+        model = onnx.load(done["destination"])
         model.graph.node[0].input[0] = "y"
         model.graph.input[0].name = "y"
-        onnx.save(model, destination)
+        onnx.save(model, done["destination"])
 
-    monkeypatch.setattr(node_names, "rename_nodes", careless)
     group = group_for(QNN)
-    with pytest.raises(VerifyError) as raised:
+    with pytest.raises(VerifyError) as raised, at_each_return(rename_nodes, do_more):
         prefix_nodes(group, group.members[0], path)
     assert [problem.code for problem in raised.value.problems] == ["EPB441"]
     assert names(path) == ["a"]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+from moments import at_each_call
 from small_builds import SHARE, Workshop
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.commands.run import run
-from epbuild.core.digest import Blob
 from epbuild.engine.events import NoProgress
 from epbuild.toolchain.process import Ending
 
@@ -35,22 +35,18 @@ MORE = "".join(
 class Overlap:
     """Counts the workers that were started, and holds up the storing of everything until it is let go, or `held` seconds are over."""
 
-    def __init__(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, workshop: Workshop) -> None:
         self.started = 0
         self.let_go = threading.Event()
         self.storing = threading.Event()
         self.held: float = PATIENCE
         self._change = threading.Condition()
         self._worker = workshop.worker
-        take = BlobStore.take
-
-        def held_up(store: BlobStore, path: Path) -> Blob:
-            self.storing.set()
-            self.let_go.wait(self.held)
-            return take(store, path)
-
         workshop.run_worker = self._supervise
-        monkeypatch.setattr(BlobStore, "take", held_up)
+
+    def hold_up(self, call: object) -> None:
+        self.storing.set()
+        self.let_go.wait(self.held)
 
     def workers(self, count: int, patience: float = PATIENCE) -> bool:
         """Whether so many workers have been started, soon."""
@@ -70,8 +66,10 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 @pytest.fixture
-def overlap(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Overlap:
-    return Overlap(workshop, monkeypatch)
+def overlap(workshop: Workshop) -> Iterator[Overlap]:
+    found = Overlap(workshop)
+    with at_each_call(BlobStore.take, found.hold_up):
+        yield found
 
 
 def in_the_background(workshop: Workshop) -> Callable[[], int]:

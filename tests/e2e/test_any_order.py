@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import warm_start
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
@@ -245,11 +245,8 @@ class Projects(RuleBasedStateMachine):
 
     @rule(recipe=st.sampled_from(RECIPES), change=st.integers(1, 120))
     def build_that_is_killed(self, recipe: str, change: int) -> None:
-        command, environment = self.project.command("run", recipe)
-        command[1:3] = ["-c", KILLED_BEFORE_A_CHANGE, str(change)]
-        done = subprocess.run(
-            command, cwd=self.project.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        before, environment = KILLED_BEFORE_A_CHANGE.format(change), self.project.command()[1]
+        done = warm_start.run(("run", recipe), self.project.folder, environment, timeout=PATIENCE, before=before)
         no_worker_stays(self.project)
         if done.returncode == 0:
             self.is_right((recipe, ""))

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -25,6 +24,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from projects import Project
+from quick_builds import start
 
 from epbuild.cache.location import toolchain_directory
 from epbuild.toolchain.provision import Requirements, provision
@@ -534,8 +534,7 @@ def test_a_source_that_changes_while_it_is_compiled_fails_the_step_and_nothing_i
 ) -> None:
     first, records = built.files(), set((built.cache / "actions").rglob("*.json"))
     built.edit("quality: 3", "quality: 1")
-    command, environment = built.command("run", "--json")
-    process = subprocess.Popen(command, cwd=built.folder, env=environment, stdout=subprocess.PIPE, encoding="utf-8")
+    process = start(built, "run", "--json")
     assert process.stdout is not None
     events, changed = [], False
     for line in process.stdout:

@@ -16,8 +16,8 @@ from workflow_runs import ROOT, Ci, Ran
 from epbuild.remote.keys import SigningKey
 
 OURS = SigningKey.generate()
-GITHUB, GITLAB = ROOT / "docs" / "ci" / "github.yml", ROOT / "docs" / "ci" / "gitlab-ci.yml"
-BUILT = " built "
+GITHUB, SMALL, GITLAB = (ROOT / "docs" / "ci" / f"{name}.yml" for name in ("github", "github-small", "gitlab-ci"))
+BUILT = "] built"
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def stored(remote: Path) -> dict[str, bytes]:
 def test_github_plans_compiles_in_a_matrix_and_publishes_what_the_jobs_have_made(locked: Project, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     project = checkout(locked, tmp_path / "checkout", str(remote))
-    ci = Ci(project.folder, tmp_path, {"SIGNING_KEY_OF_TEST": OURS.text})
+    ci = Ci(project.folder, tmp_path, {"SIGNING_KEY_OF_TEST": OURS.text}, bare=frozenset({"plan", "publish"}))
 
     first = ci.github(GITHUB, ref_protected=True)
     assert succeeded(run for runs in first.values() for run in runs)
@@ -68,6 +68,9 @@ def test_github_plans_compiles_in_a_matrix_and_publishes_what_the_jobs_have_made
     assert "4 of 4 found" in last.log
     assert len([name for name in published(last) if name.endswith("_ctx.onnx")]) == 6
     assert "### epbuild run: `quickstart`" in last.summary
+    assert not any((run.folder / "toolchains").exists() for run in (plan, last)), (
+        "neither compiles, and neither installs a compiler"
+    )
     before = stored(remote)
     assert before
 
@@ -79,6 +82,7 @@ def test_github_plans_compiles_in_a_matrix_and_publishes_what_the_jobs_have_made
     (project.folder / "models" / "classifier" / "classifier.onnx").write_bytes(
         (project.folder / "models" / "classifier" / "classifier.onnx").read_bytes() + b"\x72\x00"
     )
+    ci.bare = frozenset({"plan"})
     fork = ci.github(GITHUB, ref_protected=False)
     assert [run.result for runs in fork.values() for run in runs] == ["success", "skipped", "success"], fork["publish"][0].log
     jobs = json.loads(fork["plan"][0].outputs["matrix"])["include"]
@@ -88,6 +92,19 @@ def test_github_plans_compiles_in_a_matrix_and_publishes_what_the_jobs_have_made
     assert all(job["seconds"] != 1.0 for job in jobs), "what it took in the first run is kept"
     assert fork["publish"][0].log.count(BUILT) == 2
     assert stored(remote) == before, "what nobody has looked at writes nothing"
+
+
+def test_a_small_repository_keeps_its_store_in_githubs_own_cache(locked: Project, tmp_path: Path) -> None:
+    project = copy_of_quickstart(tmp_path / "checkout", tmp_path / "unused")
+    (project.folder / "epbuild.lock").write_bytes((locked.folder / "epbuild.lock").read_bytes())
+    ci = Ci(project.folder, tmp_path, {})
+    [first] = ci.github(SMALL, ref="refs/heads/main")["build"]
+    assert succeeded([first])
+    assert BUILT in first.log
+    [second] = ci.github(SMALL, ref="refs/pull/1/merge")["build"]
+    assert succeeded([second])
+    assert BUILT not in second.log
+    assert published(second) == published(first)
 
 
 def test_gitlab_compiles_in_equal_jobs_and_publishes_what_they_have_made(locked: Project, tmp_path: Path) -> None:
@@ -115,11 +132,29 @@ def test_gitlab_compiles_in_equal_jobs_and_publishes_what_they_have_made(locked:
         assert server.count("PUT", "ac") == 0
 
 
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_the_action_installs_with_what_there_is(installer: str, tmp_path: Path) -> None:
+    (tmp_path / "checkout").mkdir()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("python", installer):
+        program = Path(sys.executable).with_name(name)
+        (programs / name).write_text(f'#!/bin/sh\nexec "{program}" "$@"\n', encoding="utf-8")
+        (programs / name).chmod(0o755)
+    workflow = tmp_path / "w.yml"
+    workflow.write_text(
+        "jobs: {x: {steps: [{uses: epbuild/epbuild@v0, with: {command: setup, package: filelock}}]}}", encoding="utf-8"
+    )
+    [run] = Ci(tmp_path / "checkout", tmp_path, {"PATH": f"{programs}:/usr/bin:/bin"}).github(workflow)["x"]
+    assert succeeded([run])
+    assert list((run.folder / "temp" / "epbuild" / "lib").rglob("filelock/__init__.py"))
+
+
 def test_the_action_refuses_a_command_that_it_does_not_have(tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     workflow = tmp_path / "w.yml"
     workflow.write_text(
-        "jobs: {x: {steps: [{uses: epbuild/epbuild@v0, with: {command: lock, package: typing-extensions}}]}}", encoding="utf-8"
+        "jobs: {x: {steps: [{uses: epbuild/epbuild@v0, with: {command: lock, package: filelock}}]}}", encoding="utf-8"
     )
     [run] = Ci(tmp_path / "checkout", tmp_path, {}).github(workflow)["x"]
     assert run.result == "failure"
@@ -127,11 +162,15 @@ def test_the_action_refuses_a_command_that_it_does_not_have(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("schema", "file"),
-    [("github-workflows", GITHUB), ("gitlab-ci", GITLAB), ("github-actions", ROOT / "action.yml")],
-    ids=lambda value: value if isinstance(value, str) else value.name,
+    ("schema", "files"),
+    [
+        ("github-workflows", [GITHUB, SMALL, *(ROOT / ".github" / "workflows").glob("*.yml")]),
+        ("github-actions", [ROOT / "action.yml"]),
+        ("gitlab-ci", [GITLAB]),
+    ],
+    ids=["workflows", "action", "pipeline"],
 )
-def test_a_file_is_what_its_schema_allows(schema: str, file: Path) -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", str(file)]
+def test_a_file_is_what_its_schema_allows(schema: str, files: list[Path]) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from projects import Project, compiled
+from quick_builds import start
 
 RECIPE = """
 epbuild: 1
@@ -194,10 +194,7 @@ def test_a_worker_that_hangs_is_stopped_at_its_timeout(two_groups: Project) -> N
 def test_a_build_that_is_stopped_leaves_no_worker_and_costs_only_what_ran(two_groups: Project, kill: signal.Signals) -> None:
     # Without folding its ConstantOfShape nodes, this model falls into 120 parts and takes minutes.
     two_groups.edit("  bad: bad.onnx", "  bad: package:onnx/backend/test/data/light/light_densenet121.onnx")
-    command, environment = two_groups.command("run")
-    build = subprocess.Popen(
-        command, cwd=two_groups.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    build = start(two_groups, "run")
     _wait_until(lambda: (two_groups.folder / "dist/good/manifest.json").exists() and bool(_children(build.pid)))
     workers = _children(build.pid)
     build.send_signal(kill)
@@ -216,11 +213,7 @@ def test_a_build_that_is_stopped_leaves_no_worker_and_costs_only_what_ran(two_gr
 
 
 def test_two_builds_at_once_compile_each_step_once_between_them(two_groups: Project) -> None:
-    command, environment = two_groups.command("run", "--json")
-    builds = [
-        subprocess.Popen(command, cwd=two_groups.folder, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8")
-        for _ in range(2)
-    ]
+    builds = [start(two_groups, "run", "--json") for _ in range(2)]
     events = [[json.loads(line) for line in build.communicate(timeout=120)[0].splitlines()] for build in builds]
     assert [build.returncode for build in builds] == [0, 0]
     steps = [step for one in events for step in compiled(one)]

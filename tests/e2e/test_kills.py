@@ -16,12 +16,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import warm_start
 from projects import Project
 from quick_builds import (
     GROUPS,
     PATIENCE,
     QUALITIES,
     Contents,
+    Process,
     blobs_are_what_their_names_say,
     look,
     no_worker_stays,
@@ -131,14 +133,14 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def build_that_is_at_work(project: Project, quality: str) -> subprocess.Popen[str]:
+def build_that_is_at_work(project: Project, quality: str) -> Process:
     build = start(project, "run", "--json", "-j", "2", "--set", f"vars.quality={quality}")
     assert build.stdout is not None
     assert "run_started" in build.stdout.readline(), build.communicate()
     return build
 
 
-def wait_for_a_worker(project: Project, build: subprocess.Popen[str]) -> None:
+def wait_for_a_worker(project: Project, build: Process) -> None:
     wait_until(lambda: bool(workers(project)) or build.poll() is not None)
 
 
@@ -210,11 +212,11 @@ def kill_at_random(watched: Watched, draw: random.Random, length: float, hits: C
     watched.builds_right(draw.choice(QUALITIES))
 
 
-# epbuild as it is, but killed just before the change of the file system that has the given number.
+# What kills epbuild just before the change of the file system that has the given number.
 KILLED_BEFORE_A_CHANGE = """
 import os, signal, sys
-CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "subprocess.Popen"}
-fatal, number, writing = int(sys.argv.pop(1)), 0, os.O_WRONLY | os.O_RDWR
+CHANGES = {{"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "subprocess.Popen"}}
+fatal, number, writing = {}, 0, os.O_WRONLY | os.O_RDWR
 def before(event, arguments):
     global number
     if event in CHANGES or event == "open" and arguments[2] & writing:
@@ -226,9 +228,7 @@ leave = os._exit
 def told(code):
     os.write(2, b"changes: %d\\n" % number)
     leave(code)
-from epbuild.__main__ import main
 os._exit = told
-main()
 """
 
 
@@ -241,11 +241,10 @@ def test_a_kill_before_any_change_of_the_file_system_leaves_nothing_half_done(
     def build(killed_before: int) -> subprocess.CompletedProcess[str]:
         if lost == "the store":
             watched.lose_the_store()
-        command, environment = watched.project.command("run", "epbuild.yaml", "*left*", "--set", f"vars.quality={other()}")
-        command[1:3] = ["-c", KILLED_BEFORE_A_CHANGE, str(killed_before)]
-        return subprocess.run(
-            command, cwd=watched.project.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        arguments = ("run", "epbuild.yaml", "*left*", "--set", f"vars.quality={other()}")
+        before = KILLED_BEFORE_A_CHANGE.format(killed_before)
+        environment = watched.project.command()[1]
+        return warm_start.run(arguments, watched.project.folder, environment, timeout=PATIENCE, before=before)
 
     def other() -> str:
         """The quality that is asked for next: not that of what is there."""

@@ -88,7 +88,7 @@ def while_it_compiles(project: Project, change: Callable[[], None]) -> subproces
     finally:
         os.kill(worker, signal.SIGCONT)
     out, err = build.communicate(timeout=PATIENCE)
-    return subprocess.CompletedProcess("run", build.returncode, out, err)
+    return subprocess.CompletedProcess("run", build.wait(), out, err)
 
 
 def swap_and_put_back(file: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from quick_builds import (
     GROUPS,
     PATIENCE,
     QUALITIES,
+    Process,
     blobs_are_what_their_names_say,
     look,
     nothing_is_left_over,
@@ -46,11 +46,11 @@ def checkouts(tmp_path: Path, quick_store: Path) -> tuple[Project, Project]:
     return first, Project(tmp_path / "second", first.cache)
 
 
-def ended(*builds: subprocess.Popen[str]) -> list[Events]:
+def ended(*builds: Process) -> list[Events]:
     """The events of builds that have to succeed, waited for at the same time."""
     told: dict[int, tuple[str, str]] = {}
 
-    def wait(number: int, build: subprocess.Popen[str]) -> None:
+    def wait(number: int, build: Process) -> None:
         told[number] = build.communicate(timeout=PATIENCE)
 
     readers = [threading.Thread(target=wait, args=numbered) for numbered in enumerate(builds)]
@@ -120,7 +120,7 @@ def test_two_checkouts_on_one_store_compile_each_action_once(
 
 
 @contextmanager
-def a_neighbour_that_compiles(project: Project, steps: str) -> Iterator[subprocess.Popen[str]]:
+def a_neighbour_that_compiles(project: Project, steps: str) -> Iterator[Process]:
     """A build of these steps whose worker stands still in the middle of the first compile as long as the block lasts."""
     build = start(project, "run", "--json", "-j", "1", "epbuild.yaml", steps)
     wait_until(lambda: bool(workers(project)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import pytest
+import warm_start
 from projects import Project
 from quick_builds import write_project
 
@@ -22,8 +22,7 @@ def piped(project: Project) -> Project:
 
 
 def refusal(project: Project, *arguments: str) -> str:
-    command, environment = project.command(*arguments)
-    done = subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=SOON, check=False)
+    done = warm_start.run(arguments, project.folder, project.command()[1], timeout=SOON)
     assert done.returncode in (2, 3), done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert "internal error" not in done.stderr

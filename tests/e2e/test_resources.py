@@ -95,7 +95,10 @@ class Starved:
         blobs_are_what_their_names_say(self.seen.cache)
 
     def _build(self, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
-        command, environment = self.project.command("run", "--keep-going", "-j", "1")
+        arguments = ("run", "--keep-going", "-j", "1")
+        if limit is None and not self.prefix:
+            return self.project.epbuild(*arguments)
+        command, environment = self.project.command(*arguments)
         return subprocess.run(
             [*self.prefix, *command],
             cwd=self.project.folder,

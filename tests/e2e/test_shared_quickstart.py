@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from cache_server import serving_cache
@@ -52,3 +53,41 @@ def test_a_second_machine_compiles_nothing_and_publishes_the_same_bytes(tmp_path
         }
         assert third.files() == first.files()
         assert "Nothing to do" in third.epbuild("run").stdout
+
+
+def test_with_a_lock_a_machine_with_neither_store_nor_toolchain_installs_nothing(tmp_path: Path) -> None:
+    ours = SigningKey.generate()
+    with serving_cache() as server:
+
+        def machine(name: str, **variables: str) -> Project:
+            project = copy_of_quickstart(tmp_path / name / "quickstart", tmp_path / name / "cache")
+            project.edit("epbuild: 1\n", f"epbuild: 1\ncache: {{remote: '{server.address}', trust: ['{ours.public}']}}\n")
+            project.environment |= variables
+            return project
+
+        def bare(name: str) -> Project:
+            """A machine of another user, without any toolchain, on which uv could not be started."""
+            project = machine(
+                name, HOME=str(tmp_path / name), USER=name, EPBUILD_TOOLCHAIN_DIR=str(tmp_path / name / "toolchains")
+            )
+            project.environment |= {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / name / "uv")}
+            shutil.copy(first.folder / "epbuild.lock", project.folder)
+            return project
+
+        first = machine("first", EPBUILD_SIGNING_KEY=ours.text)
+        assert first.epbuild("lock").returncode == 0
+        assert len(compiled(first.build("--remote-cache", "write"))) > 0
+        second = bare("second")
+        server.requests.clear()
+        steps = json.loads(second.epbuild("plan", "--json").stdout)["steps"]
+        states = {step["id"]: (step["state"], step["remote"]) for step in steps if step["kind"] != "emit"}
+        assert states == dict.fromkeys(states, ("restorable", True))
+        assert not (tmp_path / "second" / "cache").exists()
+        server.requests.clear()
+        events = second.build("--locked")
+        assert len(server.requests) <= 40
+        assert compiled(events) == set()
+        assert not [event for event in events if event["event"].startswith("toolchain")]
+        assert not (tmp_path / "second" / "toolchains").exists()
+        assert second.files() == first.files() != {}
+        assert "Nothing to do" in second.epbuild("run").stdout

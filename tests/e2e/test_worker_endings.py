@@ -193,7 +193,7 @@ def test_ctrl_c_at_any_moment_ends_a_build_without_a_trace(
     for number in range(30 if exhaustive else 5):
         with events.open("w", encoding="utf-8") as file:
             quality = f"vars.quality={1 + number % 3}"
-            build = start(project, "run", "--json", "--set", quality, stdout=file, start_new_session=True)
+            build = start(project, "run", "--json", "--set", quality, output=file, session=True)
         wait_until(lambda: "run_started" in events.read_text(encoding="utf-8"))
         time.sleep(draw.uniform(0, 0.8))
         begin = time.monotonic()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from context_models import OPENVINO, compiled, context, files, value, write
+from moments import at_each_return
 from onnx_models import external_tensor
 
 from epbuild.core.errors import ChangeRefused, EpbuildError
@@ -218,19 +219,17 @@ def test_a_model_over_two_gigabytes_is_refused_before_anything_is_written(tmp_pa
 
 
 @pytest.mark.parametrize("packaging", ["embed", "rename"])
-def test_a_result_that_is_not_right_never_takes_the_place_of_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packaging: Packaging
-) -> None:
+def test_a_result_that_is_not_right_never_takes_the_place_of_the_model(tmp_path: Path, packaging: Packaging) -> None:
     model = compiled(tmp_path / "m.onnx", binary="m.bin")
     other = compiled(tmp_path / "other/m.onnx", binary="m.bin", node="another")
     before = files(tmp_path)
-    module = importlib.import_module("epbuild.onnxfile.packaging")
+    right = embed if packaging == "embed" else relink
 
-    def wrong(_source: Path, destination: Path, given: Any) -> None:
-        (embed if packaging == "embed" else relink)(other, destination, given)
+    def do_wrong(done: Mapping[str, Any]) -> None:
+        done["destination"].unlink()
+        right(other, *(done[name] for name in list(inspect.signature(right).parameters)[1:]))
 
-    monkeypatch.setattr(module, "embed" if packaging == "embed" else "relink", wrong)
-    with pytest.raises(EpbuildError, match="nothing was changed") as failed:
+    with pytest.raises(EpbuildError, match="nothing was changed") as failed, at_each_return(right, do_wrong):
         change([model], packaging, None if packaging == "embed" else "n.bin")
     assert failed.value.problems[0].code == "EPB629"
     assert files(tmp_path) == before

@@ -482,7 +482,7 @@ class Checkout(Workshop):
     def prepare(self, toolchain: ToolchainSpec, locked: object) -> Environment:
         packages = dict(package.split("==") for package in toolchain.packages)
         version = toolchain.python or "3.11"
-        prints = Fingerprint(f"cpython-{version}", "linux-x86_64", {"onnxruntime": "1.31.1", **packages}, {}, "a CPU")
+        prints = Fingerprint(f"cpython-{version}", "linux-x86_64", {"onnxruntime": "1.31.1", **packages}, {})
         memory = self.folder / "fingerprint.json"
         return Environment(toolchain.name, Path(os.devnull), prints, memory, run_worker=self.run_worker)
 

@@ -4,42 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from work_to_pack import Work, works
 
 from epbuild.plan.packing import bundles, names, pack
 from epbuild.plan.selection import select_steps
 from epbuild.plan.shards import Shard, steps_of
 from epbuild.plan.steps import Plan, Step
-
-
-@dataclass(frozen=True)
-class Work:
-    """An action that only has an id, and needs others."""
-
-    id: str
-    needs: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
-    takes: tuple[()] = ()
-    runs_in: None = None
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        return (f"{self.id}/first", self.id)
-
-
-@st.composite
-def works(draw: st.DrawFn) -> dict[str, Work]:
-    """Actions, each of which needs some of those before it."""
-    found: dict[str, Work] = {}
-    for number in range(draw(st.integers(0, 12))):
-        needs = draw(st.sets(st.sampled_from(sorted(found)), max_size=2)) if found else set()
-        found[f"a{number}"] = Work(f"a{number}", tuple(sorted(needs)))
-    return found
 
 
 def plan_of(actions: Mapping[str, Work]) -> Plan:

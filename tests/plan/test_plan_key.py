@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 import json
 import tempfile
 from collections.abc import Iterator
@@ -292,11 +291,11 @@ def test_changed_external_data_is_told_by_its_model_and_location(workshop: Path)
         (("libraries", "onnxruntime_qnn/libNew.so"), "c" * 64, "library onnxruntime_qnn/libNew.so added: cccccccc"),
         (("python",), "cpython-3.12", "toolchain python changed: cpython-3.11 -> cpython-3.12"),
         (("platform",), "win-arm64", "toolchain platform changed: linux-x86_64 -> win-arm64"),
-        (("host_cpu",), "Another CPU", "toolchain host cpu added: Another CPU"),
+        (("host",), {"cpu": "Another CPU"}, "this machine's CPU added: Another CPU"),
     ],
 )
 def test_a_change_of_the_toolchain_is_told_by_its_package_or_library(
-    workshop: Path, place: tuple[str, ...], value: str | None, sentence: str
+    workshop: Path, place: tuple[str, ...], value: str | dict[str, str] | None, sentence: str
 ) -> None:
     toolchain = copy.deepcopy(TOOLCHAIN)
     *path, last = place
@@ -325,14 +324,13 @@ def test_a_better_catalog_compiles_again_and_says_that_it_was_the_catalog(worksh
     assert action_key(before) != action_key(after)
 
 
-def test_better_knowledge_of_session_keys_compiles_again(workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = plan_of(workshop).session_groups[SHARED]
-    before = document_of(group)
-    newer = dataclasses.replace(session_keys(), revision=session_keys().revision + 1)
-    monkeypatch.setattr(importlib.import_module("epbuild.plan.request"), "session_keys", lambda: newer)
-    assert differences(before, document_of(group)) == [
-        f"epbuild's catalog of session keys changed: {newer.revision - 1} -> {newer.revision}"
-    ]
+def test_better_knowledge_of_session_keys_compiles_again(workshop: Path) -> None:
+    now = document_of(plan_of(workshop).session_groups[SHARED])
+    revision = session_keys().revision
+    assert now["catalog"]["session"] == revision
+    before = {**now, "catalog": {**now["catalog"], "session": revision - 1}}
+    assert action_key(before) != action_key(now)
+    assert differences(before, now) == [f"epbuild's catalog of session keys changed: {revision - 1} -> {revision}"]
 
 
 def test_the_staged_names_that_eps_bake_into_their_output_are_in_the_key(workshop: Path) -> None:
@@ -528,7 +526,7 @@ documents = st.fixed_dictionaries(
                 "distributions": versions,
                 "libraries": st.dictionaries(words, digests, max_size=2),
             },
-            optional={"host_cpu": words},
+            optional={"host": st.fixed_dictionaries({"cpu": words})},
         ),
     }
 )
@@ -564,7 +562,7 @@ def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
         "custom_ops": ("custom operators ", "the library of custom operators "),
         "catalog": ("epbuild's catalog of session keys", "catalog "),
         "session_options": "session key ",
-        "toolchain": ("toolchain ", "package ", "library "),
+        "toolchain": ("toolchain ", "package ", "library ", "this machine's CPU "),
     }
     found = differences(old, mixed)
     assert bool(found) == (old[part] != new[part])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from moments import at_each_call
 from typer.main import get_command
 
 from epbuild import __version__
 from epbuild.cli import app
 from epbuild.cli.app import execute
+from epbuild.commands.planning import read_plan
 from epbuild.core.errors import (
     BuildError,
     EnvironmentFailure,
@@ -35,13 +37,13 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, out, error.splitlines()
 
 
-def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Make `epbuild validate` raise."""
+def raising(error: BaseException) -> AbstractContextManager[None]:
+    """Makes `epbuild validate` raise in the block."""
 
-    def broken(*arguments: object) -> None:
+    def break_off(call: object) -> None:
         raise error
 
-    monkeypatch.setattr(importlib.import_module("epbuild.cli.validate"), "read_plan", broken)
+    return at_each_call(read_plan, break_off)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
@@ -120,13 +122,13 @@ def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(
 def test_an_error_is_a_line_and_the_exit_code_of_its_kind(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: type[EpbuildError], code: int
 ) -> None:
-    raising(monkeypatch, error(Problem("EPB999", "it broke", None, "Mend it.")))
-    assert run(capsys, "validate") == (code, "", ["epbuild: error: it broke. Mend it. [EPB999]"])
+    with raising(error(Problem("EPB999", "it broke", None, "Mend it."))):
+        assert run(capsys, "validate") == (code, "", ["epbuild: error: it broke. Mend it. [EPB999]"])
 
 
 def test_every_problem_of_an_error_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    raising(monkeypatch, RecipeError(Problem("EPB101", "one"), Problem("EPB102", "two")))
-    assert len(run(capsys, "validate")[2]) == 2
+    with raising(RecipeError(Problem("EPB101", "one"), Problem("EPB102", "two"))):
+        assert len(run(capsys, "validate")[2]) == 2
 
 
 def test_a_recipe_that_is_not_there_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,8 +140,8 @@ def test_a_recipe_that_is_not_there_is_no_traceback(capsys: pytest.CaptureFixtur
 def test_debug_adds_the_traceback_for_those_who_look_for_a_mistake_in_epbuild(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raising(monkeypatch, PlanError(Problem("EPB201", "it broke")))
-    code, _, error = run(capsys, "--debug", "validate")
+    with raising(PlanError(Problem("EPB201", "it broke"))):
+        code, _, error = run(capsys, "--debug", "validate")
     assert code == 2
     assert error[0] == "epbuild: error: it broke. [EPB201]"
     assert "Traceback (most recent call last):" in error
@@ -148,8 +150,8 @@ def test_debug_adds_the_traceback_for_those_who_look_for_a_mistake_in_epbuild(
 def test_an_interrupted_command_says_so_and_exits_with_130(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raising(monkeypatch, KeyboardInterrupt())
-    code, out, error = run(capsys, "validate")
+    with raising(KeyboardInterrupt()):
+        code, out, error = run(capsys, "validate")
     assert (code, out) == (130, "")
     assert [line for line in error if line] == ["epbuild: interrupted; what was finished is kept"]
 
@@ -157,8 +159,8 @@ def test_an_interrupted_command_says_so_and_exits_with_130(
 def test_an_error_of_the_operating_system_names_the_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raising(monkeypatch, PermissionError(13, "Permission denied", "epbuild.yaml"))
-    assert run(capsys, "validate") == (3, "", ["epbuild: error: epbuild.yaml: Permission denied"])
+    with raising(PermissionError(13, "Permission denied", "epbuild.yaml")):
+        assert run(capsys, "validate") == (3, "", ["epbuild: error: epbuild.yaml: Permission denied"])
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:

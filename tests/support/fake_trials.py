@@ -56,7 +56,7 @@ def environment(script: Path) -> Environment:
         return supervise([command[0], "-I", str(script), command[-1]], folder, log, **options)
 
     packages = {"onnxruntime": "1.99.0"}
-    prints = Fingerprint("cpython-3.11", "linux-x86_64", packages, {}, "")
+    prints = Fingerprint("cpython-3.11", "linux-x86_64", packages, {})
     return Environment("qnn", Path(sys.executable), prints, Path("none"), run_worker=run_worker)
 
 

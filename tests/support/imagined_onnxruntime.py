@@ -68,7 +68,6 @@ class Machine:
             InferenceSession=self._open,
         )
         monkeypatch.setitem(sys.modules, "onnxruntime", self.module)
-        monkeypatch.setattr("epbuild.runtime.devices._registered", set())
 
     def install(self, module: str, *devices: Any) -> None:
         """A plugin package whose library offers these devices once it is registered."""

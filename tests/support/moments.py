@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -9,20 +10,38 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+Act = Callable[[Mapping[str, Any]], object]
+
 
 @contextmanager
-def at_each_call(function: Any, act: Callable[[Mapping[str, Any]], object]) -> Iterator[None]:
+def at_each_call(function: Any, act: Act) -> Iterator[None]:
     """Have `act` see the arguments of each call of a function in the block, before the call begins; what it raises, the call raises.
 
-    That is so in this thread, and in those that start in the block.
+    That is so in this thread, and in those that start in the block. What `act` itself calls is not seen.
     """
-    code = function.__code__
+    with _watched(function, act, "call"):
+        yield
 
-    def trace(frame: FrameType, event: str, argument: object) -> None:
-        if frame.f_code is code:
-            act(frame.f_locals)
 
+@contextmanager
+def at_each_return(function: Any, act: Act) -> Iterator[None]:
+    """Have `act` see the variables of a function at the end of each call in the block, before it returns."""
+    with _watched(function, act, "return"):
+        yield
+
+
+@contextmanager
+def _watched(function: Any, act: Act, wanted: str) -> Iterator[None]:
+    code = inspect.unwrap(function).__code__
     before, in_threads = sys.gettrace(), threading.gettrace()
+
+    def trace(frame: FrameType, event: Any, argument: Any) -> Any:
+        if frame.f_code is not code:
+            return before(frame, event, argument) if before is not None else None
+        if event == wanted:
+            act(frame.f_locals)
+        return trace if wanted == "return" else None
+
     sys.settrace(trace)
     threading.settrace(trace)
     try:

@@ -36,7 +36,6 @@ FINGERPRINT = Fingerprint(
     platform="linux-x86_64",
     distributions={"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0", "numpy": "2.4.6"},
     libraries={LIBRARY: "62" * 32, "onnxruntime/capi/libonnxruntime.so.1.31.1": "fc" * 32},
-    host_cpu=CPU,
 )
 
 
@@ -85,7 +84,7 @@ def sha256(path: Path) -> str:
 
 def _built(group: SessionGroup) -> Made:
     digests = {path: sha256(path) for path in group.files}
-    document = CompileRequest.of(group, digests, FINGERPRINT.document(MODULES, host=True)).keyed
+    document = CompileRequest.of(group, digests, FINGERPRINT.document(MODULES, {"cpu": CPU})).keyed
     result = CompileResult({}, Blob("ab" * 32, 0), Measurements(0.0, {}, None), ())
     return Made(group, action_key(document), document, result)
 

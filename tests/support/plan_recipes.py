@@ -64,8 +64,7 @@ TOOLCHAIN = Fingerprint(
     platform="linux-x86_64",
     distributions={"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"},
     libraries={"onnxruntime_qnn/libQnnHtp.so": "a" * 64},
-    host_cpu="A CPU",
-).document(("onnxruntime", "onnxruntime_qnn"), host=False)
+).document(("onnxruntime", "onnxruntime_qnn"))
 
 
 def edited(text: str, *changes: tuple[str, str]) -> str:

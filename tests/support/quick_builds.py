@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 import onnx
+import warm_start
 from onnx import TensorProto, helper, numpy_helper
 from projects import Project
 
@@ -47,6 +48,8 @@ outputs:
 
 COMPILES = {"compile:left/npu/left", "compile:right/npu/right"}
 
+Process = subprocess.Popen[str] | warm_start.Fork
+"""A build that runs."""
 Contents = Mapping[str, bytes]
 """The files of an output directory, by their names in it."""
 
@@ -74,21 +77,9 @@ def write_model(path: Path, seed: int, width: int = 64) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def start(project: Project, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+def start(project: Project, *arguments: str, **options: Any) -> Process:
     """`epbuild` with these arguments, running; its output is read with `communicate`."""
-    command, environment = project.command(*arguments)
-    return subprocess.Popen(
-        command,
-        **{
-            "cwd": project.folder,
-            "env": environment,
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-            "text": True,
-            "encoding": "utf-8",
-            **options,
-        },
-    )
+    return warm_start.start(arguments, project.folder, project.command()[1], cold=project.cold, **options)
 
 
 def wait_until(condition: Callable[[], bool], within: float = PATIENCE) -> None:
@@ -106,7 +97,8 @@ def workers(project: Project) -> list[int]:
         try:
             inside = str((process / "cwd").readlink()).startswith(staging)
             # Between fork and exec, a child is still a copy of the build, with all that the build holds.
-            if inside and b"\0epbuild\0" not in (process / "cmdline").read_bytes():
+            command = (process / "cmdline").read_bytes() if inside else b""
+            if inside and b"\0epbuild\0" not in command and b"warm_start.py" not in command:
                 found.append(int(process.name))
         except OSError:  # it has ended, or is somebody else's; a zombie has no directory
             continue

@@ -245,7 +245,7 @@ class Workshop:
         return other
 
     def prepare(self, toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Environment:
-        prints = Fingerprint("cpython-3.11", "linux-x86_64", self.packages, {"onnxruntime_qnn/libQnnHtp.so": "ab" * 32}, "a CPU")
+        prints = Fingerprint("cpython-3.11", "linux-x86_64", self.packages, {"onnxruntime_qnn/libQnnHtp.so": "ab" * 32})
         memory = self.folder / "fingerprint.json"
         return Environment(toolchain.name, Path(sys.executable), prints, memory, run_worker=self.run_worker)
 

@@ -15,8 +15,10 @@ import io
 import json
 import os
 import pkgutil
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,8 +26,9 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, TextIO
 
 ROOT = Path(__file__).parents[2]
 COLD_STARTS = "EPBUILD_TESTS_COLD_STARTS"
@@ -33,31 +36,139 @@ _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 _LIBRARIES = ("filelock", "numpy", "onnx", "psutil", "rich.console", "sqlite3", "tomllib", "xxhash", "yaml")
 _NOT_IMPORTED = ("epbuild.__main__", "epbuild.compile.worker", "epbuild.runtime")
 
+_MAIN = "from epbuild.__main__ import main; main()"
+_NUMBER = struct.Struct("<q")
+
 _connections: list[socket.socket] = []
+_sending = threading.Lock()
 
 
 def run(
-    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float, *, cold: bool = False
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    timeout: float,
+    *,
+    cold: bool = False,
+    before: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """`epbuild` with these arguments, no terminal and nothing to read; raises TimeoutExpired once the process was killed."""
-    command = [sys.executable, "-m", "epbuild", *arguments]
-    if cold or not _can_fork(environment):
-        return subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=timeout,
-            check=False,
-        )
+    """`epbuild` with these arguments, no terminal and nothing to read; raises TimeoutExpired once the process was killed.
+
+    `before` is Python that the process runs first.
+    """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        code, late = _fork(arguments, folder, environment, (output, errors), timeout)
-        if late:
-            raise subprocess.TimeoutExpired(command, timeout, _text(output), _text(errors))
-        return subprocess.CompletedProcess(command, code, _text(output), _text(errors))
+        process = start(arguments, folder, environment, cold=cold, before=before, output=output, errors=errors)
+        try:
+            code = process.wait(timeout)
+        except BaseException as error:
+            process.kill()
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise subprocess.TimeoutExpired(process.args, timeout, _text(output), _text(errors)) from None
+            raise
+        return subprocess.CompletedProcess(process.args, code, _text(output), _text(errors))
+
+
+def start(
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    cold: bool = False,
+    before: str = "",
+    session: bool = False,
+    output: BinaryIO | None = None,
+    errors: BinaryIO | None = None,
+) -> subprocess.Popen[str] | Fork:
+    """`epbuild` with these arguments, running. Without files for its output and its errors, they come through pipes.
+
+    `session`: it leads a session of its own, as what a terminal has started.
+    """
+    command = [sys.executable, *(["-c", f"{before}\n{_MAIN}"] if before else ["-m", "epbuild"]), *arguments]
+    if not cold and _can_fork(environment):
+        mask = os.umask(0o022)
+        os.umask(mask)
+        request = {"folder": str(folder), "environment": {**environment}, "mask": mask, "before": before, "session": session}
+        return Fork(command, {"arguments": [*arguments], **request}, output, errors)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output or subprocess.PIPE,
+        stderr=errors or subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        start_new_session=session,
+    )
+
+
+class Fork:
+    """A command line that runs in a fork: what tests need of `subprocess.Popen`."""
+
+    def __init__(
+        self, command: Sequence[str], request: Mapping[str, Any], output: BinaryIO | None, errors: BinaryIO | None
+    ) -> None:
+        self.args = command
+        self.returncode: int | None = None
+        self._answers, theirs = socket.socketpair()
+        self.stdout, written = _end_of(output)
+        self.stderr, complained = _end_of(errors)
+        content = json.dumps(request).encode("ascii")
+        with theirs, _sending:
+            try:
+                connection = _connection()
+                descriptors = [written, complained, theirs.fileno()]
+                socket.send_fds(connection, [len(content).to_bytes(4, "little")], descriptors)
+                connection.sendall(content)
+            finally:
+                os.close(written)
+                os.close(complained)
+        self.pid = self._answer()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._answers], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = self._answer()
+            self._answers.close()  # until then, its number is nobody else's
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """All that is left of its output and its errors, once it has ended; where it does not, it is killed."""
+        with ThreadPoolExecutor(2) as pool:
+            told = [pool.submit(stream.read) if stream else None for stream in (self.stdout, self.stderr)]
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            output, errors = (reading.result() if reading else "" for reading in told)
+        return output, errors
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _answer(self) -> int:
+        [number] = _NUMBER.unpack(self._answers.recv(_NUMBER.size, socket.MSG_WAITALL))
+        return int(number)
+
+
+def _end_of(file: BinaryIO | None) -> tuple[TextIO | None, int]:
+    """What a process writes to, and what there is to read that from, where that is no file."""
+    if file is not None:
+        return None, os.dup(file.fileno())
+    reading, writing = os.pipe()
+    return open(reading, encoding="utf-8"), writing  # noqa: PTH123 - a pipe
 
 
 def _can_fork(environment: Mapping[str, str]) -> bool:
@@ -93,44 +204,14 @@ def _connection() -> socket.socket:
                 [sys.executable, __file__, str(theirs.fileno())],
                 env=_own_environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,  # which no fork can seek in, whatever its output is
+                stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
             )
         atexit.register(server.wait)
         atexit.register(connection.close)
         _connections.append(connection)
     return _connections[0]
-
-
-def _fork(
-    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], streams: Sequence[BinaryIO], timeout: float
-) -> tuple[int, bool]:
-    """The exit code of a fork, negative for a signal, and whether it was killed for taking too long."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    request = {"arguments": [*arguments], "folder": str(folder), "environment": {**environment}, "mask": mask}
-    content = json.dumps(request).encode("ascii")
-    reading, writing = os.pipe()
-    with open(reading, encoding="ascii") as answer:  # noqa: PTH123 - a pipe
-        try:
-            connection = _connection()
-            socket.send_fds(connection, [len(content).to_bytes(4, "little")], [*(file.fileno() for file in streams), writing])
-            connection.sendall(content)
-        finally:
-            os.close(writing)
-        process = int(answer.readline())
-        late = threading.Event()
-
-        def kill() -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-                late.set()
-
-        killer = threading.Timer(timeout, kill)
-        killer.start()
-        code = int(answer.readline())
-        killer.cancel()
-    return code, late.is_set()
 
 
 # -- The server --------------------------------------------------------------------------------------------------------
@@ -170,10 +251,15 @@ def _watch(request: Mapping[str, Any], output: int, errors: int, answer: int) ->
     if not process:
         os.close(answer)
         _become(request, output, errors)
+    os.close(output)
+    os.close(errors)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.write(answer, b"%d\n" % process)
-    _, status = os.waitpid(process, 0)
-    os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(status))
+    with contextlib.suppress(OSError), socket.socket(fileno=answer) as answers:
+        answers.sendall(_NUMBER.pack(process))
+        ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        answers.sendall(_NUMBER.pack(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status))
+        answers.recv(1)
     os._exit(0)
 
 
@@ -187,10 +273,11 @@ def _become(request: Mapping[str, Any], output: int, errors: int) -> NoReturn:
         time.tzset()
         os.umask(request["mask"])
         os.chdir(request["folder"])
+        if request["session"]:
+            os.setsid()
         sys.argv = [str(ROOT / "epbuild/__main__.py"), *request["arguments"]]
-        from epbuild.__main__ import main  # which notes the process that it is imported in
-
-        main()
+        # `main` notes the process that it is imported in.
+        exec(f"{request['before']}\n{_MAIN}", {"__name__": "__main__"})
     except BaseException:  # noqa: BLE001 - nothing of the server may run in this process
         traceback.print_exc()
     finally:

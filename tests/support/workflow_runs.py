@@ -52,20 +52,23 @@ class Ci:
     scratch: Path
     variables: Mapping[str, str]
     """What the environment of every job has, beside the system's own variables."""
-    cache: dict[str, bytes] = field(default_factory=dict)
+    bare: frozenset[str] = frozenset()
+    """The jobs that begin without the toolchains of this machine."""
+    kept: dict[str, Path] = field(default_factory=dict)
     """What actions/cache keeps, by key, the oldest first."""
     _jobs: int = 0
     _programs: str = ""
     """Where the first job put epbuild: the others take it from there, as that takes long."""
 
-    def start(self) -> tuple[Path, dict[str, str]]:
-        """A checkout and an environment for a job: its own store, and the toolchains of this machine, whatever else is set here."""
+    def start(self, job: str) -> tuple[Path, dict[str, str]]:
+        """A checkout and an environment for a job: its own store, and the toolchains of this machine or none."""
         self._jobs += 1
         folder = self.scratch / f"job{self._jobs}"
         shutil.copytree(self.checkout, folder / "project")
         (folder / "temp").mkdir()
+        toolchains = folder / "toolchains" if job in self.bare else toolchain_directory()
         kept = {name: value for name, value in os.environ.items() if not _VARIABLES_OF_CI.match(name)}
-        own = {"EPBUILD_CACHE_DIR": str(folder / "store"), "EPBUILD_TOOLCHAIN_DIR": str(toolchain_directory()), "CI": "true"}
+        own = {"EPBUILD_CACHE_DIR": str(folder / "store"), "EPBUILD_TOOLCHAIN_DIR": str(toolchains), "CI": "true"}
         return folder, {**kept, **own, **self.variables}
 
     # -- GitHub Actions --------------------------------------------------------------------------------------------------
@@ -89,19 +92,22 @@ class Ci:
             matrix = job.get("strategy", {}).get("matrix")
             rows = value(matrix, known)["include"] if matrix else [{}]
             assert rows, "GitHub refuses a matrix without jobs"
-            done[name] = [self._github_job(job, {**known, "matrix": row}) for row in rows]
+            done[name] = [self._github_job(name, job, {**known, "matrix": row}) for row in rows]
         return done
 
-    def _github_job(self, job: Mapping[str, Any], known: Mapping[str, Any]) -> Ran:
-        folder, environment = self.start()
-        environment |= {"GITHUB_ACTIONS": "true", "RUNNER_TEMP": str(folder / "temp")}
+    def _github_job(self, name: str, job: Mapping[str, Any], known: Mapping[str, Any]) -> Ran:
+        folder, environment = self.start(name)
+        known = {**known, "github": {**known["github"], "workspace": str(folder / "project")}}
+        own = {variable: str(value(text, known)) for variable, text in job.get("env", {}).items()}
+        own.pop("EPBUILD_TOOLCHAIN_DIR", None)  # to install them takes long
+        environment |= {**own, "GITHUB_ACTIONS": "true", "RUNNER_TEMP": str(folder / "temp")}
         run = Ran("success", folder)
         steps: dict[str, Any] = {}
         for step in job["steps"]:
             self._github_step(step, {**known, "steps": steps}, environment, run)
             if run.result != "success":
                 break
-        run.outputs = {name: value(text, {**known, "steps": steps}) for name, text in job.get("outputs", {}).items()}
+        run.outputs = {output: value(text, {**known, "steps": steps}) for output, text in job.get("outputs", {}).items()}
         return run
 
     def _github_step(self, step: Mapping[str, Any], known: Mapping[str, Any], environment: dict[str, str], run: Ran) -> None:
@@ -138,12 +144,13 @@ class Ci:
             case "actions/checkout" | "actions/setup-python":
                 pass
             case "actions/cache/restore":
-                keys = [key for key in self.cache if key == given["key"] or key.startswith(given["restore-keys"])]
+                keys = [key for key in self.kept if key == given["key"] or key.startswith(given["restore-keys"])]
                 if keys:
-                    (project / given["path"]).parent.mkdir(parents=True, exist_ok=True)
-                    (project / given["path"]).write_bytes(self.cache[keys[-1]])
+                    copy(self.kept[keys[-1]], project / given["path"])
             case "actions/cache/save":
-                self.cache[given["key"]] = (project / given["path"]).read_bytes()
+                place = self.scratch / "kept" / str(len(self.kept))
+                copy(project / given["path"], place)
+                self.kept[given["key"]] = place
             case "actions/upload-artifact":
                 assert any((project / given["path"]).rglob("*"))
             case _:
@@ -175,23 +182,33 @@ class Ci:
                     continue
                 variables = {**job.get("variables", {}), **rule.get("variables", {}), **own}
                 lines = [*map(before, job["before_script"]), *job["script"]]
-                done[name] = list(self._gitlab_jobs(lines, variables, int(job.get("parallel", "0")), job["artifacts"]["paths"]))
+                done[name] = list(self._gitlab_jobs(name, lines, variables, job))
         return done
 
     def _gitlab_jobs(
-        self, lines: Sequence[str], variables: Mapping[str, str], parallel: int, paths: Sequence[str]
+        self, name: str, lines: Sequence[str], variables: Mapping[str, str], job: Mapping[str, Any]
     ) -> Iterator[Ran]:
+        parallel = int(job.get("parallel", "0"))
         for number in range(1, max(parallel, 1) + 1):
-            folder, environment = self.start()
+            folder, environment = self.start(name)
             nodes = {"CI_NODE_TOTAL": str(max(parallel, 1)), **({"CI_NODE_INDEX": str(number)} if parallel else {})}
             run = Ran("success", folder)
             bash("\n".join(lines), {**environment, **variables, **nodes}, run)
-            assert run.result != "success" or all((folder / "project" / path).exists() for path in paths)
+            assert run.result != "success" or all((folder / "project" / path).exists() for path in job["artifacts"]["paths"])
             yield run
 
     def _extended(self, text: Mapping[str, Any], name: str) -> dict[str, Any]:
         job = dict(text[name])
         return {**self._extended(text, job["extends"]), **job} if "extends" in job else job
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)
 
 
 def bash(script: str, variables: Mapping[str, str], run: Ran) -> None:
@@ -256,7 +273,7 @@ def _named(token: str, known: Mapping[str, Any], success: bool) -> Any:
         return token == "true"
     found: Any = known
     for part in token.split("."):
-        found = found.get(part, "")
+        found = found.get(part, "") if isinstance(found, Mapping) else ""
     return found
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_builds import CLASSIFIER, SHARE, Workshop
+from work_to_pack import Work, works
 
 from epbuild.cache.workspace import Measurement, Workspace
 from epbuild.commands.jobs import matrix_of
@@ -82,7 +86,7 @@ def test_what_was_never_made_is_guessed_by_the_like_of_it(workshop: Workshop) ->
         ((), {}, "linux"),
         (("windows-arm64",), {}, "arm"),
         (("windows-arm64", "linux-x86_64"), {}, "linux"),
-        ((), {"qnn": ("windows-arm64",)}, "arm"),
+        ((), {"qnn": ("windows-arm64",)}, "linux"),
         (("linux-x86_64",), {"qnn": ("windows-arm64",)}, "linux"),
     ],
 )
@@ -96,6 +100,39 @@ def test_a_job_runs_where_its_toolchain_does_and_here_if_it_can(
     jobs, warnings = jobs_of(missing, dict.fromkeys(missing, 1.0), runners, 1)
     assert [job.runner for job in jobs] == [expected]
     assert warnings == ()
+
+
+PLATFORMS = ("linux-x86_64", "windows-x86_64", "windows-arm64")
+
+
+class Anywhere(Runners):
+    """Runners of which an action takes those that its id ends with a digit for."""
+
+    def platforms(self, action: Action) -> Sequence[str]:
+        number = int(action.id[1:])
+        return [PLATFORMS[number % 3], PLATFORMS[number % 2]]
+
+
+@given(actions=works(), most=st.integers(1, 4), costs=st.lists(st.floats(0, 100), min_size=12, max_size=12))
+def test_what_is_missing_is_in_one_job_or_waits_for_one(actions: dict[str, Work], most: int, costs: list[float]) -> None:
+    seconds = dict(zip(actions, costs, strict=False))
+    runners = Anywhere(dict.fromkeys(PLATFORMS, "any") | {"linux-x86_64": "linux"}, {})
+    jobs, warnings = jobs_of(actions, seconds, runners, most)
+    made: list[str] = []
+    for job in jobs:
+        assert job.steps
+        made += with_needs(actions, job.steps)
+    assert len(made) == len(set(made)), "nothing is made twice"
+    left = set(actions) - set(made)
+    assert bool(left) == bool(warnings)
+    assert all(left.isdisjoint(actions[ident].needs) for ident in made)
+    assert all(not left.isdisjoint(actions[ident].needs) or any(need in made for need in actions[ident].needs) for ident in left)
+    assert max(Counter(job.runner for job in jobs).values(), default=0) <= most
+    assert [job.seconds for job in jobs] == sorted((job.seconds for job in jobs), reverse=True)
+
+
+def with_needs(actions: Mapping[str, Work], steps: Iterable[str]) -> set[str]:
+    return {ident for step in steps for ident in (step, *with_needs(actions, actions[step].needs))}
 
 
 class Elsewhere(Runners):

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from moments import at_each_call, at_each_return
 from small_builds import Workshop
 
 from epbuild.cache.memory import Memory
 from epbuild.commands.events import OutputRemoved
 from epbuild.commands.run import run
 from epbuild.engine.events import EventList, NoProgress
-from epbuild.publish.removal import Cleaned, Emitted
-from epbuild.survey.orphans import Orphan, Outputs
+from epbuild.publish.removal import Emitted
+from epbuild.survey.orphans import Outputs
 
 TARGET = ("targets: [npu]", "targets: [npu, plain]")
 PATH = ('path: "dist/${group}"', 'path: "dist/${group}/${target}"')
@@ -125,29 +124,21 @@ def test_two_recipes_in_one_folder_leave_each_others_outputs_alone(built: Worksh
     assert folders(built) == before
 
 
-def test_builds_that_run_at_once_remove_an_orphan_once(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_builds_that_run_at_once_remove_an_orphan_once(built: Workshop) -> None:
     folder = built.folder / "dist" / "decoder" / "plain"
     own = {f"notes {number}.txt": b"mine" for number in range(50)}
     for name, content in own.items():
         (folder / name).write_bytes(content)
     built.write_recipe(PATH)
-    looked, removals, remove = threading.Barrier(2), list[Path](), Emitted.remove
-    survey_orphans = Outputs.orphans
+    looked, removals = threading.Barrier(2), list[Path]()
 
-    def orphans(self: Outputs, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
-        found = survey_orphans(self, wanted)
-        looked.wait(20)  # both have seen it
-        return found
-
-    def slowly(self: Emitted, *arguments: Any) -> Cleaned:
+    def slowly(call: object) -> None:
         removals.append(folder)
         time.sleep(0.2)
-        return remove(self, *arguments)
 
-    monkeypatch.setattr(Outputs, "orphans", orphans)
-    monkeypatch.setattr(Emitted, "remove", slowly)
     events = EventList()
-    with ThreadPoolExecutor(2) as pool:
+    both_have_seen_it = at_each_return(Outputs.orphans, lambda found: looked.wait(20))
+    with both_have_seen_it, at_each_call(Emitted.remove, slowly), ThreadPoolExecutor(2) as pool:
         codes = list(pool.map(lambda _: run(built.request, events), range(2)))
     assert codes == [0, 0]
     assert len(removals) == len([event for event in events if isinstance(event, OutputRemoved)]) == 1
@@ -155,38 +146,30 @@ def test_builds_that_run_at_once_remove_an_orphan_once(built: Workshop, monkeypa
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
 
 
-def test_an_orphan_that_another_build_has_written_anew_in_the_meantime_stays(
-    built: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_orphan_that_another_build_has_written_anew_in_the_meantime_stays(built: Workshop) -> None:
     other = built.folder / "other.yaml"
     other.write_bytes((built.folder / "epbuild.yaml").read_bytes())
     built.write_recipe(PATH)
-    survey_orphans = Outputs.orphans
 
-    def orphans(self: Outputs, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
-        found = survey_orphans(self, wanted)
-        monkeypatch.setattr(Outputs, "orphans", survey_orphans)
+    def write_anew(found: object) -> None:
         assert run(replace(built.request, recipe=other), NoProgress()) == 0
-        return found
 
-    monkeypatch.setattr(Outputs, "orphans", orphans)
-    built.build()
+    with at_each_return(Outputs.orphans, write_anew):
+        built.build()
     assert removed(built) == []
     assert "decoder/plain" in folders(built)
 
 
-def test_an_orphan_that_a_killed_build_had_half_removed_is_mended(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_orphan_that_a_killed_build_had_half_removed_is_mended(built: Workshop) -> None:
     folder = built.folder / "dist" / "decoder" / "plain"
     (folder / "notes.txt").write_bytes(b"mine")
     built.write_recipe(PATH)
 
-    def killed(self: Memory, place: str, owners: object) -> None:
+    def kill(call: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Memory, "release", killed)
-        with pytest.raises(KeyboardInterrupt):
-            built.build()
+    with pytest.raises(KeyboardInterrupt), at_each_call(Memory.release, kill):
+        built.build()
     folder.rename(folder.with_name(".plain.epbuild-old-12345678"))
     built.build()
     assert {path.name for path in folder.parent.iterdir()} >= {"plain"}

@@ -6,20 +6,23 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from moments import at_each_call
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, source_model, tamper
 
 from epbuild.cli.app import execute
 from epbuild.commands import planning
 from epbuild.commands import run as building
-from epbuild.onnxfile import headers
+from epbuild.onnxfile.headers import parse_header
+from epbuild.recipe.load import load
 from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot_file import PIECES, forget, place_of, snapshots_of
-from epbuild.toolchain.environment import Toolchains
+from epbuild.survey.taking import take
 
 SETTLED_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
 
@@ -29,10 +32,8 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """A built project whose last run left a snapshot; nothing of its toolchain changes."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    monkeypatch.setattr(planning, "toolchains_here", lambda: workshop.request.toolchains)
     (workshop.folder / "fingerprint.json").write_text("{}", encoding="utf-8")
-    given = workshop.request.toolchains
-    monkeypatch.setattr(Toolchains, "ready", lambda _, *asked: given.ready(*asked))  # what the command line finds
-    monkeypatch.setattr(Toolchains, "prepare", lambda _, *asked: given.prepare(*asked))
     monkeypatch.chdir(workshop.folder)
     time.sleep(SETTLED_SECONDS)
     assert execute(["run", "-j1"]) == 0
@@ -150,24 +151,18 @@ def test_a_build_does_what_one_does_that_looks_at_everything_and_leaves_the_same
     assert found[0] == found[1]
 
 
-def note_headers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files whose headers are read from now on."""
+@contextmanager
+def noted_headers() -> Iterator[list[str]]:
+    """The names of the files whose headers are read in the block."""
     read: list[str] = []
-    parse = headers.parse_header
-
-    def note(file: Any, **options: Any) -> Any:
-        read.append(Path(file.name).name)
-        return parse(file, **options)
-
-    monkeypatch.setattr(headers, "parse_header", note)
-    return read
+    with at_each_call(parse_header, lambda call: read.append(Path(call["file"].name).name)):
+        yield read
 
 
-def test_only_the_models_are_read_that_a_change_concerns(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = note_headers(monkeypatch)
-    monkeypatch.setattr(planning, "load", lambda *arguments, **options: pytest.fail("the recipe was read"))
+def test_only_the_models_are_read_that_a_change_concerns(built: Workshop) -> None:
     (built.folder / "classifier.onnx").write_bytes(source_model(3.5))
-    assert execute(["plan"]) == 0
+    with noted_headers() as read, at_each_call(load, lambda call: pytest.fail("the recipe was read")):
+        assert execute(["plan"]) == 0
     assert read == ["classifier.onnx"]
     scope = scope_now()
     assert scope.selection == (CLASSIFIER, EMIT_CLASSIFIER)
@@ -218,38 +213,38 @@ def test_a_damaged_snapshot_is_made_anew(built: Workshop, name: str, damage: str
     assert scope_now().selection == ()
 
 
-def test_a_line_that_moves_others_is_no_reason_to_look_at_them(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_moves_others_is_no_reason_to_look_at_them(built: Workshop) -> None:
     rewrite(built, "models: {", "# a comment\nmodels: {")
-    monkeypatch.setattr(headers, "parse_header", lambda *arguments, **options: pytest.fail("a model was read"))
-    assert execute(["run", "--check"]) == 0
-    assert execute(["run"]) == 0
+    with noted_headers() as read:
+        assert execute(["run", "--check"]) == 0
+        assert execute(["run"]) == 0
+    assert read == []
     assert scope_now().selection == ()
 
 
-def test_an_option_of_one_target_concerns_its_groups_alone(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_of_one_target_concerns_its_groups_alone(built: Workshop) -> None:
     rewrite(built, 'mode: "${vars.quality}"', "mode: 1")
-    read = note_headers(monkeypatch)
-    assert execute(["run", "-j1"]) == 0
+    with noted_headers() as read:
+        assert execute(["run", "-j1"]) == 0
     assert {"prefill.onnx", "decode.onnx"} <= set(read)
     assert "classifier.onnx" not in read
     assert built.compiled[-1] == "prefill+decode"
 
 
 def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
-    built: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    built: Workshop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = built.folder / "other.yaml"
     other.write_text(built.request.recipe.read_text(encoding="utf-8").replace("name: small", "name: other"), encoding="utf-8")
     (built.folder / "decode.onnx").write_bytes(source_model(2.5))
-    ended = building._ended
+    late = iter(["other.yaml"])
 
-    def late(*arguments: Any) -> Any:
-        monkeypatch.setattr(building, "_ended", ended)
-        assert execute(["run", "-j1", "other.yaml"]) == 0
-        return ended(*arguments)
+    def publish(call: object) -> None:
+        for recipe in late:
+            assert execute(["run", "-j1", recipe]) == 0
 
-    monkeypatch.setattr(building, "_ended", late)
-    assert execute(["run", "-j1"]) == 0
+    with at_each_call(building._ended, publish):
+        assert execute(["run", "-j1"]) == 0
     assert '"other"' in (built.output() / "manifest.json").read_text(encoding="utf-8")
     _, out, _ = answered(("plan", "--json"), capsys)
     assert {step["id"]: step["state"] for step in json.loads(out)["steps"]}[EMIT_DECODER] != "current"
@@ -267,20 +262,16 @@ def test_provenance_names_the_text_of_the_recipe_as_it_is_now(built: Workshop) -
     assert (built.output() / "provenance.intoto.json").read_bytes() != before
 
 
-def test_where_the_memory_is_made_anew_meanwhile_all_is_looked_at_the_next_time(
-    built: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_memory_is_made_anew_meanwhile_all_is_looked_at_the_next_time(built: Workshop) -> None:
     (built.folder / "decode.onnx").write_bytes(source_model(2.5))
-    ended, state = building._ended, built.folder / ".epbuild" / "state.sqlite"
+    state = built.folder / ".epbuild" / "state.sqlite"
 
-    def after_damage(*arguments: Any) -> Any:
-        found = list(ended(*arguments))
+    def make_anew(call: object) -> None:
         shutil.copy(state, state.with_name("other"))
         state.with_name("other").replace(state)
-        return found
 
-    monkeypatch.setattr(building, "_ended", after_damage)
-    assert execute(["run", "-j1"]) == 0
+    with at_each_call(take, make_anew):
+        assert execute(["run", "-j1"]) == 0
     assert LastLook.at(Path("epbuild.yaml"), ()) is None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from moments import at_each_call
 from onnx import numpy_helper
 from small_builds import (
     CLASSIFIER,
@@ -493,23 +494,19 @@ def test_an_archive_that_was_changed_is_kept_beside_the_new_one(built: Workshop)
 
 
 @pytest.mark.parametrize("form", ["folder", "archive"])
-def test_what_a_build_published_that_was_killed_before_it_took_note_is_nobodys_work(
-    built: Workshop, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_what_a_build_published_that_was_killed_before_it_took_note_is_nobodys_work(built: Workshop, form: str) -> None:
     """No copy of it is kept: neither of the manifest nor of the archive, whose digests only the memory knows."""
     change = [('path: "dist/${group}"', 'path: "dist/${group}.zip", pack: zip')] if form == "archive" else []
     built.write_recipe(*change)
     assert built.build().exit_code == 0
 
-    def killed(*arguments: object) -> None:
+    def kill(call: object) -> None:
         raise KeyboardInterrupt
 
     for name in ("second", "third"):
         built.write_recipe(*change, ("name: small", f"name: {name}"))
-        with monkeypatch.context() as patched:
-            patched.setattr(Outputs, "record", killed)
-            with pytest.raises(KeyboardInterrupt):
-                built.build()
+        with pytest.raises(KeyboardInterrupt), at_each_call(Outputs.record, kill):
+            built.build()
     built.write_recipe(*change, ("name: small", "name: fourth"))
     assert not any("kept" in reason for reason in built.reasons(EMIT_ZIP if form == "archive" else EMIT_DECODER))
     assert built.build().exit_code == 0
@@ -527,20 +524,19 @@ def test_a_state_that_is_locked_in_the_wrong_moment_publishes_nothing_that_is_no
         for path in built.output().iterdir():
             workspace.files.put_many({str(path): (StatKey.of(path), Digests(workspace.files).of(path))})
     (built.output() / "decode_ctx.onnx").unlink()
-    put, link, linked = FileMemory.put_many, os.link, []
+    link, linked = os.link, []
 
     def links(*arguments: Any, **options: Any) -> None:
         linked.append(arguments)
         link(*arguments, **options)
 
-    def locked(*arguments: Any) -> None:
+    def lock(call: object) -> None:
         if linked:
             raise StoreError(Problem("EPB507", "cannot use the state: database is locked"))
-        put(*arguments)
 
     monkeypatch.setattr(os, "link", links)
-    monkeypatch.setattr(FileMemory, "put_many", locked)
-    assert built.build().exit_code == 0
+    with at_each_call(FileMemory.put_many, lock):
+        assert built.build().exit_code == 0
     assert linked
     assert built.contents() == before
 

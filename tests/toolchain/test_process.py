@@ -8,10 +8,10 @@ import signal
 import socket
 import sys
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -289,7 +289,7 @@ def test_a_timeout_ends_the_worker_and_what_it_started(
         begun.set()
         return now
 
-    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(time, "monotonic", monotonic)
     ending = worker.run(grandchild.started_by_worker(WAIT), timeout=900, listener=Setting(late))
     assert ending.how == "timed out"
     assert grandchild.is_dead()

@@ -17,7 +17,6 @@ from small_environments import write_wheel
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.schemas import schema
 from epbuild.recipe.model import ToolchainSpec
-from epbuild.toolchain import resolve as module
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.lock_facts import LockedEnvironment, Package
@@ -138,7 +137,7 @@ def file(digest: str) -> dict[str, Any]:
 @pytest.fixture
 def uv(monkeypatch: pytest.MonkeyPatch) -> FakeUv:
     fake = FakeUv([{"name": "a", "version": "1", "wheels": [file(A)]}])
-    monkeypatch.setattr(module, "run_uv", fake)
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: fake(command[1:]))
     return fake
 
 
@@ -237,7 +236,7 @@ def test_uv_is_quoted_when_it_finds_no_packages(uv: FakeUv, stderr: str, hint: s
 
 
 def there(distributions: dict[str, str], python: str = "cpython-3.11", platform: str = "linux-x86_64") -> Environment:
-    return Environment("npu", Path("python"), Fingerprint(python, platform, distributions, {}, "a CPU"), Path("memory.json"))
+    return Environment("npu", Path("python"), Fingerprint(python, platform, distributions, {}), Path("memory.json"))
 
 
 def test_what_somebody_elses_environment_holds_is_locked_by_version() -> None:

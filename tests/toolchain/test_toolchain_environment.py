@@ -186,7 +186,7 @@ def test_a_toolchain_that_is_wrong_makes_the_program_end_as_for_a_broken_environ
     ],
 )
 def test_the_version_of_onnx_runtime_is_known_however_it_is_packaged(distributions: dict[str, str], version: str) -> None:
-    taken = Fingerprint("cpython-3.11", "linux-x86_64", distributions, {}, "A CPU")
+    taken = Fingerprint("cpython-3.11", "linux-x86_64", distributions, {})
     assert Environment("npu", Path("python"), taken, Path("memory.json")).onnxruntime == version
 
 

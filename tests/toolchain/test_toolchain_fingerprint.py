@@ -6,18 +6,19 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from moments import at_each_call
 from small_environments import install, make_environment, posix_only, site_of, write_script
 
 from epbuild.core.errors import Position, ToolchainError
-from epbuild.toolchain import fingerprint as module
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.fingerprint import Fingerprint, look
+from epbuild.toolchain.fingerprint import Fingerprint, look, probe
+from epbuild.toolchain.packages import digests_of
 
 MODULES = ("tiny_ep", "tiny_runtime")
 LIBRARIES = {
@@ -39,17 +40,11 @@ def interpreter(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def probed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def probed() -> Iterator[list[Path]]:
     """The interpreters that were started, in order."""
     started: list[Path] = []
-    probe = module.probe
-
-    def counting(interpreter: Path, modules: Iterable[str], where: Position | None = None) -> dict[str, Any]:
-        started.append(interpreter)
-        return probe(interpreter, modules, where)
-
-    monkeypatch.setattr(module, "probe", counting)
-    return started
+    with at_each_call(probe, lambda call: started.append(call["interpreter"])):
+        yield started
 
 
 def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Fingerprint:
@@ -75,8 +70,8 @@ def test_the_other_files_of_the_packages_are_in_it_and_in_a_key_as_one_digest_ea
     taken = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
     assert taken.files == {"tiny_ep/__init__.py": sha256(b""), "tiny_ep/readme.txt": sha256(b"no library")}
     listing = "".join(f"{digest}  {name}\n" for name, digest in taken.files.items())
-    assert taken.document(MODULES, host=False)["files"] == {"tiny_ep": sha256(listing.encode())}
-    assert taken.document(["tiny_runtime"], host=False)["files"] == {}
+    assert taken.document(MODULES)["files"] == {"tiny_ep": sha256(listing.encode())}
+    assert taken.document(["tiny_runtime"])["files"] == {}
 
 
 def test_the_bytecode_that_python_leaves_behind_is_no_part_of_it(interpreter: Path, tmp_path: Path) -> None:
@@ -102,23 +97,23 @@ def test_equal_environments_in_different_places_are_one_toolchain(interpreter: P
     other = make_environment(tmp_path / "another place" / "env")
     install(other, "tiny.ep", "1.0", LIBRARIES)
     documents = [
-        fingerprint(python, MODULES, tmp_path / "m.json").document(MODULES, host=True) for python in (interpreter, other)
+        fingerprint(python, MODULES, tmp_path / "m.json").document(MODULES, {"cpu": "A CPU"}) for python in (interpreter, other)
     ]
     assert documents[0] == documents[1]
     assert str(tmp_path) not in json.dumps(documents[0])
 
 
 def test_the_cpu_is_in_the_document_only_where_an_eps_output_depends_on_it() -> None:
-    taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, {"a/b.so": "0" * 64}, "A CPU")
-    assert "A CPU" not in json.dumps(taken.document(["a"], host=False))
-    assert taken.document(["a"], host=True) == {**taken.document(["a"], host=False), "host_cpu": "A CPU"}
+    taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, {"a/b.so": "0" * 64})
+    assert "A CPU" not in json.dumps(taken.document(["a"]))
+    assert taken.document(["a"], {"cpu": "A CPU"}) == {**taken.document(["a"]), "host": {"cpu": "A CPU"}}
 
 
 def test_a_key_has_the_libraries_of_the_eps_that_take_part_whatever_else_the_environment_is_used_for() -> None:
     names = ("onnxruntime/capi/x.so", "left/l.so", "left.libs/c.so", "right/r.so", "inner/i.so")
-    taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, dict.fromkeys(names, "0" * 64), "A CPU")
-    assert set(taken.document(["onnxruntime", "left"], host=False)["libraries"]) == set(names[:3])
-    assert set(taken.document(["outer.inner"], host=False)["libraries"]) == {"inner/i.so"}
+    taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, dict.fromkeys(names, "0" * 64))
+    assert set(taken.document(["onnxruntime", "left"])["libraries"]) == set(names[:3])
+    assert set(taken.document(["outer.inner"])["libraries"]) == {"inner/i.so"}
 
 
 def test_an_environment_that_did_not_change_is_not_started_again(interpreter: Path, tmp_path: Path, probed: list[Path]) -> None:
@@ -268,14 +263,9 @@ def test_a_file_that_cannot_be_read_is_told(interpreter: Path, tmp_path: Path) -
         fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
 
 
-def test_a_file_that_vanishes_while_it_is_read_is_told(
-    interpreter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def digests_of(paths: Iterable[str]) -> list[str]:
-        raise FileNotFoundError(2, "No such file or directory", next(iter(paths)))
-
-    monkeypatch.setattr(module, "digests_of", digests_of)
-    with pytest.raises(ToolchainError) as caught:
+def test_a_file_that_vanishes_while_it_is_read_is_told(interpreter: Path, tmp_path: Path) -> None:
+    library = site_of(interpreter) / "tiny_ep" / "libep.so"
+    with pytest.raises(ToolchainError) as caught, at_each_call(digests_of, lambda call: library.unlink()):
         fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
     [problem] = caught.value.problems
     assert (problem.code, problem.where) == ("EPB310", WHERE)
@@ -425,5 +415,6 @@ def test_a_broken_interpreter_is_told_with_what_it_said_last(tmp_path: Path, scr
 
 @pytest.mark.skipif(os.name == "nt", reason=posix_only)
 def test_an_interpreter_that_hangs_does_not_hang_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PROBE_SECONDS", 0.1)
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *given, timeout, **options: run(*given, timeout=timeout / 1200, **options))
     assert "timed out" in refusal(write_script(tmp_path / "python", "exec sleep 60"), tmp_path / "memory.json")

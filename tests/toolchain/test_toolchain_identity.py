@@ -49,7 +49,6 @@ def environment(**packages: str) -> Environment:
         HERE,
         {"numpy": "2.4", "onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0", **packages},
         {"onnxruntime/capi/ort.so": A, "onnxruntime_qnn/libQnnHtp.so": B, "my_ops/libops.so": C},
-        "A CPU",
         {"onnxruntime/__init__.py": C, "onnxruntime_qnn/__init__.py": D},
     )
     return Environment("qnn", Path("python"), taken, Path("fingerprint.json"))
@@ -80,9 +79,9 @@ def test_what_depends_on_the_machine_is_in_no_record_and_read_from_this_one(monk
     assert "host" not in str(records)
     known = recorded_toolchain(records)
     assert known is not None
-    monkeypatch.setattr(identity, "cpu_name", lambda: "Another CPU")
-    assert known.identity([OPENVINO])["host_cpu"] == "Another CPU"
-    assert "host_cpu" not in known.identity([QNN])
+    monkeypatch.setattr(identity, "host_identity", lambda entries: {"cpu": "Another CPU"} if OPENVINO in entries else None)
+    assert known.identity([OPENVINO])["host"] == {"cpu": "Another CPU"}
+    assert "host" not in known.identity([QNN])
 
 
 @pytest.mark.parametrize(

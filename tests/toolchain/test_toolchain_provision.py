@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -64,8 +63,7 @@ class FakeUv:
 @pytest.fixture
 def uv(monkeypatch: pytest.MonkeyPatch) -> FakeUv:
     fake = FakeUv()
-    # The module goes by the name of the function that it offers.
-    monkeypatch.setattr(importlib.import_module("epbuild.toolchain.provision"), "run_uv", fake)
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: fake(command[1:]))
     return fake
 
 

@@ -22,7 +22,7 @@ if sys.platform != "win32":
 
 ON_WINDOWS: dict[str, Any] = {}
 """What `windows.py`, beside this script, has for Windows."""
-if os.name == "nt":
+if sys.platform == "win32":
     ON_WINDOWS = runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "windows.py"))  # noqa: PTH100, PTH118, PTH120
 
 CPU = "CPUExecutionProvider"

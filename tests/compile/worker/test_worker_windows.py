@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 from worker_scripts import load
 
 windows: Any = load("windows")
-worker: Any = load("compile")
 
 
 class Pipe:
@@ -36,7 +36,7 @@ def connected(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> list[float]:
     pauses: list[float] = []
     monkeypatch.setitem(sys.modules, "_winapi", SimpleNamespace(PeekNamedPipe=pipe.peek))
     monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(get_osfhandle={0: 55}.get))
-    monkeypatch.setattr(windows, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(time, "sleep", pauses.append)
     monkeypatch.setattr(os, "read", lambda *arguments: pytest.fail("a pending read holds up whatever looks at standard input"))
     return pauses
 
@@ -55,22 +55,22 @@ def test_a_worker_whose_input_is_no_pipe_follows_nobody(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("gone", "status"), [(True, [75]), (False, [])])
 def test_a_worker_ends_when_its_parent_has(monkeypatch: pytest.MonkeyPatch, gone: bool, status: list[int]) -> None:
     ended: list[int] = []
-    threads: list[threading.Thread] = []
-
-    def thread(target: Any, daemon: bool) -> threading.Thread:
-        assert daemon
-        threads.append(REAL_THREAD(target=target))
-        return threads[-1]
-
-    monkeypatch.setattr(worker, "ON_WINDOWS", {"wait_for_parent": lambda: gone})
-    monkeypatch.setattr(worker, "threading", SimpleNamespace(Thread=thread))
-    monkeypatch.setattr(worker, "os", SimpleNamespace(_exit=ended.append))  # no groups of processes
+    worker = on_windows(monkeypatch)
+    connected(monkeypatch, Pipe(looks=0, end=BrokenPipeError(109, "The pipe has been ended") if gone else OSError(22, "invalid")))
+    monkeypatch.setattr(os, "_exit", ended.append)
+    before = set(threading.enumerate())
     worker.follow_parent()
-    threads[0].join(30)
+    for thread in set(threading.enumerate()) - before:
+        assert thread.daemon
+        thread.join(30)
     assert ended == status
 
 
-REAL_THREAD = threading.Thread
+def on_windows(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The worker as Windows loads it, where there are no groups of processes."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.delattr(os, "killpg", raising=False)
+    return load("compile")
 
 
 class FakeKernel:
@@ -101,5 +101,4 @@ def test_the_memory_that_a_worker_took_is_asked_of_windows(
     monkeypatch: pytest.MonkeyPatch, answers: bool, peak: int | None
 ) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: {"kernel32": FakeKernel(answers=answers)}[name])
-    monkeypatch.setattr(worker, "ON_WINDOWS", {"peak_memory": windows.peak_memory})
-    assert worker.peak_memory() == peak
+    assert on_windows(monkeypatch).peak_memory() == peak

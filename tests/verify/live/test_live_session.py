@@ -80,7 +80,7 @@ class Home(Toolchains):
         return self.environment(holds or {})
 
     def environment(self, distributions: Mapping[str, str]) -> Environment:
-        return Environment("verify", Path("python"), Fingerprint(HERE, "linux-x86_64", distributions, {}, ""), Path("none"))
+        return Environment("verify", Path("python"), Fingerprint(HERE, "linux-x86_64", distributions, {}), Path("none"))
 
     def find(self, document: Mapping[str, Any] = DOCUMENT) -> Environment:
         return toolchain_of(document, Wanted([entry(QNN)]), self.home / "manifest.json", self, self.said.append)

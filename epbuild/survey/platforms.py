@@ -1,0 +1,21 @@
+"""Platforms that an action can be done on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from epbuild.plan.possible import obstacle
+from epbuild.plan.steps import Action, InTarget
+from epbuild.toolchain.platforms import PYTHON_SYSTEMS
+
+
+def possible_platforms(action: Action, here: str, system: str, others: Iterable[str]) -> tuple[str, ...]:
+    """Where an action can be done, the best first, as far as that is known: here (with `system`, its `sys.platform`), then on `others`.
+
+    Not on a platform that the recipe does not have for its toolchain, while it has others, nor where its EP cannot compile.
+    """
+    others = tuple(other for other in others if other != here)
+    toolchain = action.runs_in.toolchain if action.runs_in is not None else None
+    is_meant = toolchain is None or not toolchain.platforms or here in toolchain.platforms or not others
+    systems = {**({here: system} if is_meant else {}), **{other: PYTHON_SYSTEMS[other] for other in others}}
+    return tuple(name for name, of in systems.items() if not isinstance(action, InTarget) or obstacle(action.target, of) is None)

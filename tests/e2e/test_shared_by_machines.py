@@ -1,0 +1,156 @@
+"""Machines that share a remote cache, with the real compiler: at once, over anything that it may hold, and interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cache_server import CacheServer, Fault, serving_cache
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from projects import Project
+from quick_builds import COMPILES, PATIENCE, nothing_is_left_over, start, wait_until, write_model, write_project
+from remote_places import DirectoryPlace, Place, ServerPlace
+
+from epbuild.remote.keys import SigningKey
+from epbuild.remote.transport import Space
+
+OURS = SigningKey.generate()
+MANY = 30
+EXAMPLES = 8 if settings().max_examples < 100 else 200
+Machine = Callable[[str], Project]
+
+
+@pytest.fixture
+def server() -> Iterator[CacheServer]:
+    with serving_cache() as server:
+        yield server
+
+
+@pytest.fixture(params=["directory", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "directory":
+        return DirectoryPlace(tmp_path / "remote")
+    return ServerPlace(request.getfixturevalue("server"))
+
+
+def machine(folder: Path, place: Place) -> Project:
+    """A machine with neither store nor outputs that may read the remote cache and write to it."""
+    folder.mkdir()
+    project = write_project(Project(folder / "project", folder / "cache"))
+    address = (
+        str(place.root) if isinstance(place, DirectoryPlace) else place.server.address if isinstance(place, ServerPlace) else ""
+    )
+    project.edit("epbuild: 1\n", f"epbuild: 1\ncache: {{remote: '{address}', trust: ['{OURS.public}']}}\n")
+    project.environment["EPBUILD_SIGNING_KEY"] = OURS.text
+    return project
+
+
+def with_many_groups(project: Project) -> Project:
+    names = [f"model{number}" for number in range(MANY)]
+    for number, name in enumerate(names):
+        write_model(project.folder / f"{name}.onnx", number, width=16)
+    text = project.recipe.read_text(encoding="utf-8")
+    begin, middle, end = text.index("models:"), text.index("groups:"), text.index("outputs:")
+    models = f"models: {{{', '.join(f'{name}: {name}.onnx' for name in names)}}}\n"
+    groups = "groups:\n" + "".join(f"  {name}: {{models: [{name}], targets: [npu]}}\n" for name in names)
+    project.recipe.write_text(
+        text[:begin] + models + text[text.index("targets:\n", begin) : middle] + groups + text[end:], encoding="utf-8"
+    )
+    return project
+
+
+def built(text: str) -> set[str]:
+    events = [json.loads(line) for line in text.splitlines()]
+    assert not [event for event in events if event["event"] == "warned"], text
+    return {event["step"] for event in events if event["event"] == "step_finished" and event["outcome"] == "built"}
+
+
+def test_two_machines_at_once_make_each_result_once_or_both_at_the_same_time(place: Place, tmp_path: Path) -> None:
+    one, other = (with_many_groups(machine(tmp_path / name, place)) for name in ("one", "other"))
+    running = [start(project, "run", "--remote-cache", "write", "--json", "-j", "2") for project in (one, other)]
+    ended = [process.communicate(timeout=600) for process in running]
+    assert [(process.returncode, errors) for process, (_, errors) in zip(running, ended, strict=True)] == [(0, "")] * 2
+    counts = Counter(step for text, _ in ended for step in built(text))
+    assert (len(counts), len(place.names("ac"))) == (MANY, MANY)
+    assert one.files() == other.files() != {}
+    last = with_many_groups(machine(tmp_path / "last", place))
+    done = last.epbuild("run", "--json", "-j", "2")
+    assert (done.returncode, built(done.stdout)) == (0, set())
+    assert last.files() == one.files()
+
+
+@pytest.mark.parametrize("kind", ["directory", "server"])
+def test_whatever_it_holds_a_build_ends_as_without_it(
+    kind: str, tmp_path_factory: pytest.TempPathFactory, server: CacheServer
+) -> None:
+    top = tmp_path_factory.mktemp("property")
+    place: Place = DirectoryPlace(top / "remote") if kind == "directory" else ServerPlace(server)
+    first = machine(top / "first", place)
+    first.build("--remote-cache", "write")
+    made = first.files()
+    spaces: tuple[Space, ...] = ("ac", "cas")
+    objects = [(space, name, place.read(space, name) or b"") for space in spaces for name in place.names(space)]
+    contents = [data for _, _, data in objects]
+
+    def changed(data: bytes) -> st.SearchStrategy[bytes | None]:
+        return st.one_of(
+            st.just(data),
+            st.none(),
+            st.binary(max_size=200),
+            st.sampled_from(contents),
+            st.integers(0, max(0, len(data) - 1)).map(lambda at: data[:at]),
+            st.integers(0, max(0, 8 * len(data) - 1)).map(
+                lambda bit: data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+            ),
+        )
+
+    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(held=st.tuples(*(changed(data) for data in contents)))
+    def check(held: tuple[bytes | None, ...]) -> None:
+        for (space, name, _), data in zip(objects, held, strict=True):
+            place.write(space, name, data)
+        folder = top / "next"
+        project = machine(folder, place)
+        done = project.epbuild("run")
+        assert done.returncode == 0, done.stderr
+        assert project.files() == made
+        assert "Traceback" not in done.stderr
+        shutil.rmtree(folder)
+
+    check()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends signals as a terminal does")
+@pytest.mark.parametrize("command", [("run", "--remote-cache", "write"), ("cache", "push")])
+def test_an_interrupt_while_results_are_written_leaves_nothing_half(
+    command: tuple[str, ...], server: CacheServer, tmp_path: Path
+) -> None:
+    place = ServerPlace(server)
+    project = machine(tmp_path / "machine", place)
+    if command[0] == "cache":
+        project.build("--remote-cache", "off")
+    server.faults.append(Fault("hang", "PUT", "cas"))
+    process = start(project, *command)
+    wait_until(lambda: server.count("PUT", "cas") > 0 or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, errors = process.communicate(timeout=PATIENCE / 4)  # a moment, on a machine that others use as well
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert (process.returncode, "Traceback" in errors) == (130, False), errors
+    assert errors.strip().endswith("epbuild: interrupted; what was finished is kept")
+    assert place.names("ac") == []
+    server.faults.clear()
+    assert project.epbuild(*command).returncode == 0
+    assert len(place.names("ac")) == len(COMPILES)
+    if command[0] == "run":
+        nothing_is_left_over(project)

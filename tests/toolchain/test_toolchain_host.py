@@ -1,0 +1,163 @@
+"""What of this machine is in an identity: what the catalog knows that an EP's output depends on, and nothing more."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from epbuild.catalog.catalog import BUILT_IN, entries_for, entry
+from epbuild.catalog.facts import Driver, HostDependence
+from epbuild.core import host as machine
+from epbuild.toolchain import host
+from epbuild.toolchain.host import drivers_of, host_identity
+
+QNN, OPENVINO, TENSORRT = (entry(f"{name}ExecutionProvider") for name in ("QNN", "OpenVINO", "Tensorrt"))
+
+
+def depending(**facts: Any) -> Any:
+    return replace(OPENVINO, host=HostDependence(**facts))
+
+
+@pytest.fixture(autouse=True)
+def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    host._instructions.cache_clear()
+    host._version.cache_clear()
+    monkeypatch.setattr(host, "cpu_name", lambda: "A CPU")
+    monkeypatch.setattr(host, "cpu_features", lambda: "GenuineIntel avx2")
+    monkeypatch.setattr(host, "cpu_count", lambda: 4)
+    monkeypatch.setattr(host, "driver_version", lambda *read: "5.1" if read[0] == ("/there",) else "")
+
+
+@pytest.mark.parametrize(
+    ("entries", "document"),
+    [
+        ([QNN], None),
+        ([depending()], {"cpu": "A CPU"}),
+        ([depending(cpu="instructions")], {"cpu": "GenuineIntel avx2"}),
+        ([depending(cpu="instructions", cpu_count=True)], {"cpu": "GenuineIntel avx2", "cpus": 4}),
+        ([depending(cpu="none")], None),
+        ([depending(cpu="none"), depending(cpu="instructions")], {"cpu": "GenuineIntel avx2"}),
+        ([depending(), depending(cpu="instructions")], {"cpu": "A CPU"}),
+        ([depending(cpu="none", drivers=(Driver("GPU", ("/there",)),))], {"drivers": {"GPU": "5.1"}}),
+        ([depending(cpu="none", drivers=(Driver("GPU", ("/nowhere",)),))], None),
+        ([QNN, depending()], {"cpu": "A CPU"}),
+    ],
+)
+def test_a_key_has_what_outputs_depend_on(entries: list[Any], document: dict[str, Any] | None) -> None:
+    assert host_identity(entries) == document
+
+
+def test_what_is_not_known_of_an_ep_is_which_cpu_it_was_compiled_on() -> None:
+    depends = {
+        found.short: found.host for ep in BUILT_IN.known_eps() for found in entries_for(ep) if found.output_depends_on_host
+    }
+    assert depends["openvino"].cpu == "instructions"
+    assert depends["openvino"].cpu_count
+    assert {name for name, found in depends.items() if found.cpu == "model"} == {"coreml", "migraphx", "vitisai", "webgpu"}
+    assert {driver.name for driver in depends["tensorrt"].drivers} == {"NVIDIA driver", "NVIDIA GPU"}
+
+
+def test_each_driver_is_watched_by_how_it_is_read_whether_or_not_it_is_there() -> None:
+    there, gone = Driver("GPU", ("/there",)), Driver("NPU", ("/nowhere",))
+    assert drivers_of([depending(drivers=(there, gone)), QNN]) == {there.plain: "5.1", gone.plain: ""}
+
+
+def driver(name: str) -> Driver:
+    return next(row for ep in (OPENVINO, TENSORRT) for row in ep.host.drivers if row.name == name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as Linux has it")
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version:", "550.54.15"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder)", "580.65.06"),
+    ],
+)
+def test_the_version_of_nvidias_driver_is_found_in_what_it_reports(text: str, version: str) -> None:
+    import re
+
+    found = re.search(driver("NVIDIA driver").pattern, text)
+    assert found is not None
+    assert found[1] == version
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as Linux has it")
+def test_a_driver_may_go_by_the_names_of_its_files(tmp_path: Path) -> None:
+    pattern = driver("Intel GPU driver").pattern
+    glob = str(tmp_path / "libze_intel_gpu.so.*")
+    assert machine.driver_version((glob,), pattern, "", "") == ""
+    (tmp_path / "libze_intel_gpu.so.1.3.29735").touch()
+    (tmp_path / "libze_intel_gpu.so.1").symlink_to("libze_intel_gpu.so.1.3.29735")
+    assert machine.driver_version((glob,), pattern, "", "") == "1; 1.3.29735"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as Linux has it")
+def test_what_the_system_reports_is_read_and_not_its_name() -> None:
+    assert machine.driver_version(("/proc/version", "/proc/nosuch"), r"^(\w+) version", "", "") == "Linux"
+    assert machine.cpu_count() >= 1
+    assert machine.cpu_features()
+
+
+class Registry(ModuleType):
+    """A registry of Windows with the drivers of one device class."""
+
+    HKEY_LOCAL_MACHINE = "HKLM"
+
+    def __init__(self, devices: dict[str, dict[str, str]]) -> None:
+        super().__init__("winreg")
+        self.devices = devices
+
+    def OpenKey(self, above: Any, name: str) -> Any:  # noqa: N802
+        if above == "HKLM":
+            if not name.endswith("{class}"):
+                raise FileNotFoundError(name)
+            return Key(self.devices)
+        if name == "Properties":
+            raise PermissionError(name)
+        return Key(above.content[name])
+
+    def QueryInfoKey(self, key: Any) -> tuple[int, int, int]:  # noqa: N802
+        return len(key.content), 0, 0
+
+    def EnumKey(self, key: Any, number: int) -> str:  # noqa: N802
+        return str(list(key.content)[number])
+
+    def QueryValueEx(self, key: Any, name: str) -> tuple[str, int]:  # noqa: N802
+        if name not in key.content:
+            raise FileNotFoundError(name)
+        return str(key.content[name]), 1
+
+
+class Key(SimpleNamespace):
+    def __init__(self, content: Any) -> None:
+        super().__init__(content=content)
+
+    def __enter__(self) -> Key:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_windows_keeps_drivers_in_its_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia = {"ProviderName": "NVIDIA", "DriverDesc": "NVIDIA RTX 4090", "DriverVersion": "32.0.15.6094"}
+    intel = {"ProviderName": "Intel Corporation", "DriverDesc": "Intel(R) Arc(TM)", "DriverVersion": "31.0.101.5590"}
+    registry = Registry({"0000": nvidia, "0001": intel, "0002": {"ProviderName": "NVIDIA"}, "Properties": {}})
+    monkeypatch.setitem(sys.modules, "winreg", registry)
+    monkeypatch.setattr(machine, "on_windows", lambda: True)
+    assert machine.driver_version((), "", "{class}", "^NVIDIA") == "NVIDIA RTX 4090 32.0.15.6094"
+    assert machine.driver_version((), "", "{class}", "^Intel") == "Intel(R) Arc(TM) 31.0.101.5590"
+    assert machine.driver_version((), "", "{other}", "^Intel") == ""
+    assert machine.driver_version((), "", "", ".*") == ""
+
+
+def test_a_stepping_is_no_other_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "on_windows", lambda: True)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(machine, "cpu_name", lambda: "Intel64 Family 6 Model 170 Stepping 4, GenuineIntel")
+    assert machine.cpu_features() == "Intel64 Family 6 Model 170, GenuineIntel"
