@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -15,8 +16,12 @@ from rounds import Contender, interleave
 from standin import make_toolchain
 from workshop import SCRIPTS, Workshop
 
+from epbuild.core.digest import digest_of
+
 COUNTS = (248, 1_000, 4_000)
 """All of them can be divided by the size of a group."""
+_ROUNDS = 2
+"""At most: a round takes minutes."""
 GROWTH = 4.8
 """How many times as long 4,000 models may take as 1,000, beside the start of the program: 4, and a fifth for what the machine does."""
 
@@ -38,9 +43,9 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     for count in COUNTS:
         own = Workshop(workshop.folder / str(count))  # with a store of its own
         own.folder.mkdir()
-        for make in (_of_folders, _of_project, _of_outputs):
+        for make in (_of_folders, _of_project, _of_outputs, _of_store):
             contenders += [_contender(own, item, count) for item in make(own, count, interpreter)]
-    begin, *found = interleave(contenders, rounds)
+    begin, *found = interleave(contenders, min(rounds, _ROUNDS))
     by_name = {series.what: series for series in found}
     return Result(
         "How does what each command takes grow with the number of models?",
@@ -76,11 +81,15 @@ def _of_folders(workshop: Workshop, count: int, _: Path) -> list[Measured]:
         return partial(shutil.rmtree, folder / name, ignore_errors=True)
 
     models = [f"a/a{number}.onnx" for number in range(count)]
+    alike = [f"c/c{number}/c{number}.onnx" for number in range(count)]
+    chain = [text for number in range(1, count) for text in ("-c", f"a{number - 1}.y_a{number - 1}=a{number}.x_a{number}")]
     return [
         Measured("diff of folders", ("diff", "a", "b"), folder, codes=(1,)),
         Measured("relink --embed", ("relink", "--embed", "-o", "embedded", "a"), folder, before=removed("embedded")),
         Measured("relink, refused", ("relink", "--binary", "all.bin", "-o", "refused", "a"), folder, codes=(2,)),
         Measured("merge", ("merge", "-o", "merged/all.onnx", *models), folder, before=removed("merged")),
+        Measured("merge --connect", ("merge", "-o", "merged/all.onnx", *models, *chain), folder, before=removed("merged")),
+        Measured("merge, one name", ("merge", "-o", "merged/all.onnx", *alike), folder, before=removed("merged")),
         Measured("verify of a folder", ("verify", "a"), folder),
         Measured("inspect of a folder", ("inspect", "a"), folder),
     ]
@@ -126,4 +135,28 @@ def _of_outputs(workshop: Workshop, count: int, interpreter: Path) -> list[Measu
     return [
         Measured("clean of outputs", ("clean",), folder, before=run),
         Measured("run of outputs", ("run",), folder, before=clean),
+    ]
+
+
+def _of_store(workshop: Workshop, count: int, _: Path) -> list[Measured]:
+    """The commands that take a store, in which as many remote models are unused for long, or as many blobs are damaged."""
+    folder = workshop.cache
+    names = [digest_of(str(number)) for number in range(count)]
+
+    def unused() -> None:
+        for name in names:
+            place = folder / "remote" / name
+            place.mkdir(parents=True)
+            (place / "model.onnx").write_bytes(b"model")
+            os.utime(place, (0, 0))
+
+    def damaged() -> None:
+        for name in names:
+            place = folder / "cas" / "sha256" / name[:2] / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(b"damaged")
+
+    return [
+        Measured("gc of remote models", ("gc",), workshop.folder, before=unused),
+        Measured("cache verify, damaged", ("cache", "verify"), workshop.folder, codes=(1,), before=damaged),
     ]

@@ -1,6 +1,7 @@
 """`python make_context_models.py FOLDER COUNT`: write compiled models, each with a context binary of its own, in the folders a and b.
 
-No two models have anything in common but their kind: neither names nor contexts.
+No two models have anything in common but their kind: neither names nor contexts. Below c, each lies in a folder of its own, and all
+binaries have one name.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto, helper
 
 
-def make(name: str) -> ModelProto:
-    attributes = {"main_context": 1, "embed_mode": 0, "ep_cache_context": f"{name}.bin", "source": "QNNExecutionProvider"}
+def make(name: str, binary: str) -> ModelProto:
+    attributes = {"main_context": 1, "embed_mode": 0, "ep_cache_context": binary, "source": "QNNExecutionProvider"}
     ends = [helper.make_tensor_value_info(f"{end}_{name}", TensorProto.FLOAT, [1, 4]) for end in "xy"]
     names = [end.name for end in ends]
     node = helper.make_node("EPContext", names[:1], names[1:], name, domain="com.microsoft", partition_name=name, **attributes)
@@ -22,13 +23,13 @@ def make(name: str) -> ModelProto:
 
 
 def main(folder: Path, count: int) -> None:
-    for side in "ab":
-        place = folder / side
-        place.mkdir(parents=True)
+    for side in "abc":
         for number in range(count):
             name = f"{side}{number}"
-            (place / f"{name}.onnx").write_bytes(make(name).SerializeToString())
-            (place / f"{name}.bin").write_bytes(f"context {name}".encode())
+            place, binary = (folder / side / name, "context.bin") if side == "c" else (folder / side, f"{name}.bin")
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{name}.onnx").write_bytes(make(name, binary).SerializeToString())
+            (place / binary).write_bytes(f"context {name:>8}".encode())
 
 
 if __name__ == "__main__":
