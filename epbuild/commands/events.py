@@ -44,6 +44,7 @@ class ToolchainReady(Event):
     toolchain: str
     onnxruntime: str
     seconds: float
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,9 @@ class Surveyed:
     found: Survey
     surveyor: Surveyor
     remote: RemoteCache | None
+    toolchains: PlanToolchains
+    as_locked: bool
+    """Whether nothing is another than its lock has it."""
 
 
 def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
@@ -129,12 +132,13 @@ def surveyed(
             plan, recipe.directory, lock, ToolchainSources(request.toolchains, toolchain_records(cache), results)
         )
         surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, results)
-        doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, known.environments, surveyor.digests))
+        changed = lock.deviations(plan, known.environments, surveyor.digests)
+        doubts = (*_unreadable(workspace), *lock.warnings, *changed)
         found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), known, scope)
         if results is not None:
             results.warn_of_the_rest()
         found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *refused)))
-        yield Surveyed(with_orphans(found, surveyor.outputs, request), surveyor, remote)
+        yield Surveyed(with_orphans(found, surveyor.outputs, request), surveyor, remote, known, not lock.warnings and not changed)
 
 
 def with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:

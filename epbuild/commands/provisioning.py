@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from epbuild.commands.toolchains import PlanToolchains
 
 ONLINE = "Do it once without --offline."
+_LOCK_IT = "made to know the keys: `epbuild lock` saves that where all results are shared"
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 2.0
 
@@ -46,6 +47,8 @@ class Circumstances:
 
     lock: HeldLock
     offline: bool = False
+    shares: bool = False
+    """Whether there is a remote cache."""
 
 
 class Provisioning:
@@ -65,6 +68,7 @@ class Provisioning:
         """Those that were not here when the build began."""
         self._guard = threading.Lock()
         self._refused: set[str] = set()
+        self._noted = False
 
     @property
     def made(self) -> bool:
@@ -151,7 +155,8 @@ class Provisioning:
             self._progress.report(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
         environment = self.known.prepare(name, InstallProgress(_Installation(name, self._progress), self._cancelled))
         if not there:
-            self._progress.report(ToolchainReady(name, environment.onnxruntime, time.monotonic() - begin))
+            seconds, note = time.monotonic() - begin, self._note(name)
+            self._progress.report(ToolchainReady(name, environment.onnxruntime, seconds, note))
         self._compare(name, environment)
         doubts = self._under.lock.other_toolchains([toolchain], {name: environment})
         for problem in doubts:
@@ -160,6 +165,14 @@ class Provisioning:
         if not doubts:
             self._record(name, environment)
         return environment
+
+    def _note(self, name: str) -> str:
+        """What would have saved making a toolchain, where that is known; once."""
+        toolchain, lock = self.known.needs[name].toolchain, self._under.lock
+        if self._noted or not self._under.shares or lock.exists or toolchain.interpreter is not None:
+            return ""
+        self._noted = True
+        return _LOCK_IT
 
     def _compare(self, name: str, environment: Environment) -> None:
         """Refuse what was recorded of a toolchain if it is another one."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from epbuild.commands.plan import surveyed
+from epbuild.commands.plan import Surveyed, surveyed
 from epbuild.commands.planning import Request
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem, RecipeError, StoreError
@@ -19,6 +20,7 @@ from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.remote.settings import REMOTE
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.status import Surveyor
+from epbuild.toolchain.remote_record import TOOLCHAIN
 
 _THREADS = 8
 _POLL_SECONDS = 0.2
@@ -103,6 +105,7 @@ def push_results(
             progress.advance(min(there + remote.statistics.sent_bytes, total), total)
 
         _each(here, push, stop, advance)
+        _push_toolchains(looked, remote)
         keys = {
             ident: looked.found.actions[ident].key for ident, action in looked.found.plan.actions.items() if is_stored(action)
         }
@@ -149,6 +152,15 @@ def check_results(request: Request, progress: TransferProgress, cancelled: threa
             counted.seconds,
             (*looked.found.plan.warnings, *_other_than_of_steps(warnings)),
         )
+
+
+def _push_toolchains(looked: Surveyed, remote: RemoteCache) -> None:
+    """Publish what the toolchains are that are here as they are locked, so that others need not make them to know their keys."""
+    toolchains = looked.toolchains
+    for name, environment in toolchains.environments.items() if looked.as_locked else ():
+        for key, record in toolchains.records(name, environment).items():
+            with suppress(StoreError):
+                remote.publish(TOOLCHAIN, key, record, looked.surveyor.store)
 
 
 def _named(remote: RemoteCache | None) -> RemoteCache:

@@ -100,7 +100,9 @@ def run(
         sources = ToolchainSources(request.toolchains, toolchain_records(cache), shared.results)
         known = PlanToolchains(plan, recipe.directory, lock, sources)
         here = dict(known.environments)
-        provisioning = Provisioning(known, Circumstances(lock, _is_offline(request)), shared, progress, stop)
+        provisioning = Provisioning(
+            known, Circumstances(lock, _is_offline(request), shared.results is not None), shared, progress, stop
+        )
         open_workspace.enter_context(provisioning)
         _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))
         provisioning.make_unknown(plan.actions.values())  # else nothing is installed before it is known what to do

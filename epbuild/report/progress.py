@@ -277,9 +277,10 @@ def end_lines(event: Event) -> Iterator[str]:
     match event:
         case ToolchainLocked(name, platforms, packages, seconds):
             yield _line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}")
-        case ToolchainReady(name, version, seconds):
+        case ToolchainReady(name, version, seconds, note):
             # One that only prepares models need not hold it.
-            yield _line("ready", seconds, f"toolchain {name}", *([f"onnxruntime {version}"] if version != "unknown" else []))
+            words = [f"onnxruntime {version}"] if version != "unknown" else []
+            yield _line("ready", seconds, f"toolchain {name}", *words, *([note] if note else []))
         case Fetched(model):
             yield _line("fetched", None, f"model {model}")
         case OutputRemoved(_, directory, files, changed, foreign):

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from remote_places import DirectoryPlace
 from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
 from small_locks import digest
@@ -17,6 +19,7 @@ from small_locks import digest
 from epbuild.commands.events import ToolchainReady, ToolchainStarted
 from epbuild.commands.lock_fit import catalog_facts
 from epbuild.commands.planning import RemoteChoice
+from epbuild.commands.remote_cache import push_results
 from epbuild.core.errors import EpbuildError, Problem, ToolchainError
 from epbuild.engine.events import StepFinished, Warned
 from epbuild.recipe.load import load
@@ -49,11 +52,11 @@ class Machine(Workshop):
         self.libraries = LIBRARY
         self.lock()
 
-    def lock(self) -> None:
+    def lock(self, *platforms: str) -> None:
         packages = (Package(name, version, (digest(f"{name} {version}"),)) for name, version in sorted(self.packages.items()))
         locked = LockedEnvironment("cpython-3.11", tuple(packages))
         recipe = load(self.folder / "epbuild.yaml")
-        toolchains = {"qnn": LockedToolchain(("onnxruntime-qnn==2.7.0",), {HERE: locked})}
+        toolchains = {"qnn": LockedToolchain(("onnxruntime-qnn==2.7.0",), dict.fromkeys(platforms or (HERE,), locked))}
         (self.folder / "epbuild.lock").write_text(render(Lock("small", toolchains, {}, catalog_facts(recipe))), encoding="utf-8")
 
     def prepare(self, toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Environment:
@@ -63,7 +66,8 @@ class Machine(Workshop):
                 raise self.failing
             self.toolchain_is_there = True
         environment = super().prepare(toolchain, locked)
-        return replace(environment, fingerprint=replace(environment.fingerprint, libraries=self.libraries))
+        taken = replace(environment.fingerprint, libraries=self.libraries, platform=sysconfig.get_platform())
+        return replace(environment, fingerprint=taken)
 
     @property
     def warnings(self) -> list[str]:
@@ -309,3 +313,108 @@ def test_several_toolchains_are_made_at_once(machine: Callable[[str], Machine]) 
     workshop.remote = None
     assert workshop.build().exit_code == 0
     assert workshop.compiled == COMPILED
+
+
+FOR_WINDOWS = ("packages: [onnxruntime-qnn==2.7.0]", "packages: [onnxruntime-qnn==2.7.0], platforms: [windows-arm64]")
+
+
+def for_windows(machine: Machine) -> Machine:
+    """The machine with a toolchain that is for Windows alone."""
+    trust = ("outputs:\n", f"cache: {{trust: ['{OURS.public}']}}\noutputs:\n")
+    machine.write_recipe(trust, FOR_WINDOWS)
+    machine.lock("windows-arm64")
+    return machine
+
+
+def test_what_windows_compiled_is_restored_and_published_on_linux(
+    machine: Callable[[str], Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = for_windows(machine("before"))
+    assert set(reader.states().values()) == {"new"}
+    why = "the toolchain 'qnn' is for windows-arm64, and this is linux-x86_64"
+    assert reader.reasons(CLASSIFIER) == (why,)
+    assert (reader.build().exit_code, reader.failures, reader.made) == (3, ["EPB416"], 0)
+    assert reader.problems[0].message == why
+    with monkeypatch.context() as windows:
+        windows.setattr(sysconfig, "get_platform", lambda: "win-arm64")
+        writer = for_windows(machine("writer"))
+        writer.remote = RemoteChoice("write")
+        assert writer.build().exit_code == 0
+        assert (writer.compiled, writer.warnings) == (COMPILED, [])
+    reader = for_windows(machine("reader"))
+    found = reader.survey().actions
+    assert [(found[name].state, found[name].remote) for name in (SHARE, CLASSIFIER)] == [("restorable", True)] * 2
+    assert reader.build().exit_code == 0
+    assert (reader.made, reader.compiled, reader.warnings, outputs(reader)) == (0, [], [], outputs(writer))
+    assert set(reader.states().values()) == {"current"}
+    tamper(reader.folder / "classifier.onnx", source_model(9.0))
+    assert (reader.build().exit_code, reader.failures, reader.made) == (3, ["EPB416"], 0)
+
+
+def test_results_that_depend_on_the_machine_are_not_looked_for_from_another_platform(machine: Callable[[str], Machine]) -> None:
+    reader = machine("reader")
+    npu = "plain: {toolchain: qnn, ep: OpenVINOExecutionProvider, provider_options: {device_type: NPU}}"
+    reader.write_recipe(("plain: {toolchain: qnn, ep: QNNExecutionProvider}", npu))
+    reader.remote = None
+    (reader.folder / "epbuild.lock").unlink()
+    [reason] = reader.reasons(CLASSIFIER)
+    assert reason.startswith("OpenVINOExecutionProvider cannot compile for Intel NPUs here: ")
+    with pytest.raises(EpbuildError) as caught:
+        reader.build()
+    assert ([problem.code for problem in caught.value.problems], caught.value.exit_code, reader.made) == (["EPB416"], 3, 0)
+
+
+def test_a_toolchain_that_a_lock_would_have_saved_is_noted_once_where_results_are_shared(
+    machine: Callable[[str], Machine],
+) -> None:
+    shared_by(machine)
+    for name, remote, noted in (("reader", RemoteChoice(), True), ("alone", None, False)):
+        reader = machine(name)
+        reader.remote = remote
+        (reader.folder / "epbuild.lock").unlink()
+        reader.build()
+        [ready] = [event for event in reader.events if isinstance(event, ToolchainReady)]
+        assert ("epbuild lock" in ready.note) is noted
+
+
+def test_toolchains_are_published_later_with_their_results(machine: Callable[[str], Machine], place: DirectoryPlace) -> None:
+    class Unseen:
+        def advance(self, done: int, total: int, /) -> None: ...
+
+    writer = machine("writer")
+    writer.build()
+    assert place.names("ac") == []
+    writer.remote = RemoteChoice("write")
+    assert {result.outcome for result in push_results(writer.request, Unseen()).results} == {"written"}
+    reader = machine("reader")
+    assert reader.build().exit_code == 0
+    assert (reader.made, reader.compiled) == (0, [])
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_trusted_keys_sign_of_a_toolchain_a_build_ends_as_without_it(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("signed")
+    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", str(folder / "remote"))
+    monkeypatch.setenv("EPBUILD_SIGNING_KEY", OURS.text)
+    place = DirectoryPlace(folder / "remote")
+    writer = Machine(folder / "writer", folder / "cache-writer", monkeypatch)
+    writer.remote = RemoteChoice("write")
+    assert writer.build().exit_code == 0
+    digests = st.sampled_from(["ab" * 32, "99" * 32])
+    for name in toolchain_names(place):
+        found = unseal(place.read("ac", name) or b"", TOOLCHAIN, name, None)
+        assert isinstance(found, RemoteRecord)
+        wrong = {
+            "libraries": data.draw(st.dictionaries(st.sampled_from(["onnxruntime_qnn/libQnnHtp.so", "x.so"]), digests)),
+            "files": data.draw(st.dictionaries(st.sampled_from(["onnxruntime", "onnxruntime_qnn"]), digests)),
+        }
+        place.write("ac", name, seal(TOOLCHAIN, name, {**found.record, "result": {**found.record["result"], **wrong}}, OURS))
+    reader = Machine(folder / "reader", folder / "cache-reader", monkeypatch)
+    assert reader.build().exit_code == 0
+    assert (outputs(reader), reader.compiled) == (outputs(writer), [])
+    assert {reader.record(step).action_key for step in (SHARE, CLASSIFIER)} == {
+        writer.record(step).action_key for step in (SHARE, CLASSIFIER)
+    }
