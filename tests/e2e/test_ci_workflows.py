@@ -16,7 +16,8 @@ from workflow_runs import ROOT, Ci, Ran
 from epbuild.remote.keys import SigningKey
 
 OURS = SigningKey.generate()
-GITHUB, SMALL, GITLAB = (ROOT / "docs" / "ci" / f"{name}.yml" for name in ("github", "github-small", "gitlab-ci"))
+GITHUB, SMALL = (ROOT / "docs" / "ci" / f"{name}.yml" for name in ("github", "github-small"))
+GITLAB, GITLAB_MATRIX = (ROOT / "docs" / "ci" / f"{name}.yml" for name in ("gitlab-ci", "gitlab-matrix-ci"))
 BUILT = "] built"
 
 
@@ -50,6 +51,12 @@ def succeeded(runs: Iterable[Ran]) -> bool:
 
 def stored(remote: Path) -> dict[str, bytes]:
     return {path.relative_to(remote).as_posix(): path.read_bytes() for path in remote.rglob("*") if path.is_file()}
+
+
+def installed(line: str) -> str:
+    """The environment of this test in place of one that is made in each job."""
+    own = {"python -m venv .venv": f"mkdir -p .venv/bin; ln -s {Path(sys.executable).with_name('epbuild')} .venv/bin/"}
+    return own.get(line, ":" if "pip install" in line else line)
 
 
 def test_github_plans_compiles_in_a_matrix_and_publishes_what_the_jobs_have_made(locked: Project, tmp_path: Path) -> None:
@@ -111,13 +118,6 @@ def test_gitlab_compiles_in_equal_jobs_and_publishes_what_they_have_made(locked:
     with serving_cache() as server:
         project = checkout(locked, tmp_path / "checkout", server.address)
         ci = Ci(project.folder, tmp_path, {})
-
-        def installed(line: str) -> str:
-            """The environment of this test in place of one that is made in each job."""
-            return {
-                "python -m venv .venv": f"mkdir -p .venv/bin; ln -s {Path(sys.executable).with_name('epbuild')} .venv/bin/"
-            }.get(line, ": " if "pip install" in line else line)
-
         done = ci.gitlab(GITLAB, installed, CI_COMMIT_REF_PROTECTED="true", EPBUILD_SIGNING_KEY=OURS.text)
         assert succeeded(run for runs in done.values() for run in runs)
         assert [BUILT in run.log for run in done["compile"]] == [True] * 4
@@ -130,6 +130,27 @@ def test_gitlab_compiles_in_equal_jobs_and_publishes_what_they_have_made(locked:
         assert list(fork) == ["publish"]
         assert succeeded(fork["publish"])
         assert server.count("PUT", "ac") == 0
+
+
+def test_gitlab_compiles_what_is_missing_in_a_pipeline_that_a_job_has_written(locked: Project, tmp_path: Path) -> None:
+    project = checkout(locked, tmp_path / "checkout", str(tmp_path / "remote"))
+    ci = Ci(project.folder, tmp_path, {}, bare=frozenset({"plan", "publish"}))
+
+    def run() -> dict[str, list[Ran]]:
+        return ci.gitlab(GITLAB_MATRIX, installed, CI_COMMIT_REF_PROTECTED="true", EPBUILD_SIGNING_KEY=OURS.text)
+
+    first = run()
+    assert succeeded(one for runs in first.values() for one in runs)
+    assert [BUILT in one.log for one in first["compile"]] == [True] * 4
+    [written] = Path(first["plan"][0].folder).rglob("jobs.yml")
+    check("gitlab-ci", [written])
+    [last] = first["publish"]
+    assert BUILT not in last.log
+    assert len([name for name in published(last) if name.endswith("_ctx.onnx")]) == 6
+    again = run()
+    assert succeeded(one for runs in again.values() for one in runs)
+    assert len(again["compile"]) == 1
+    assert "epbuild" not in again["compile"][0].log, "a pipeline has to have a job"
 
 
 @pytest.mark.parametrize("installer", ["uv", "pip"])
@@ -166,11 +187,15 @@ def test_the_action_refuses_a_command_that_it_does_not_have(tmp_path: Path) -> N
     [
         ("github-workflows", [GITHUB, SMALL, *(ROOT / ".github" / "workflows").glob("*.yml")]),
         ("github-actions", [ROOT / "action.yml"]),
-        ("gitlab-ci", [GITLAB]),
+        ("gitlab-ci", [GITLAB, GITLAB_MATRIX]),
     ],
     ids=["workflows", "action", "pipeline"],
 )
 def test_a_file_is_what_its_schema_allows(schema: str, files: list[Path]) -> None:
+    check(schema, files)
+
+
+def check(schema: str, files: list[Path]) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout

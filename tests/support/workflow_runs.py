@@ -173,28 +173,36 @@ class Ci:
     def gitlab(self, pipeline: Path, before: Callable[[str], str], **own: str) -> dict[str, list[Ran]]:
         """The jobs of a pipeline, stage by stage; `own` are the system's variables, and `before` is given each line of before_script."""
         text = load(pipeline)
-        jobs = {name: self._extended(text, name) for name in text if isinstance(text[name], dict) and not name.startswith(".")}
+        shared = text.get("variables", {})
+        listed = (name for name in text if name != "variables" and isinstance(text[name], dict) and not name.startswith("."))
+        jobs = {name: self._extended(text, name) for name in listed}
         done: dict[str, list[Ran]] = {}
         for stage in text["stages"]:
             for name, job in jobs.items():
                 rule = next((rule for rule in job["rules"] if _holds(rule["if"], own)), None)
                 if job["stage"] != stage or rule is None:
                     continue
-                variables = {**job.get("variables", {}), **rule.get("variables", {}), **own}
-                lines = [*map(before, job["before_script"]), *job["script"]]
-                done[name] = list(self._gitlab_jobs(name, lines, variables, job))
+                variables = {**shared, **rule.get("variables", {}), **own}
+                made = {name: job}
+                if "trigger" in job:  # a pipeline that another job has written
+                    [include] = job["trigger"]["include"]
+                    [writer] = done[include["job"]]
+                    made = load(writer.folder / "project" / include["artifact"])
+                done[name] = [run for each in made.values() for run in self._gitlab_jobs(name, each, before, variables)]
         return done
 
     def _gitlab_jobs(
-        self, name: str, lines: Sequence[str], variables: Mapping[str, str], job: Mapping[str, Any]
+        self, name: str, job: Mapping[str, Any], before: Callable[[str], str], variables: Mapping[str, str]
     ) -> Iterator[Ran]:
+        lines = [*map(before, job.get("before_script", [])), *job["script"]]
         parallel = int(job.get("parallel", "0"))
         for number in range(1, max(parallel, 1) + 1):
             folder, environment = self.start(name)
             nodes = {"CI_NODE_TOTAL": str(max(parallel, 1)), **({"CI_NODE_INDEX": str(number)} if parallel else {})}
             run = Ran("success", folder)
-            bash("\n".join(lines), {**environment, **variables, **nodes}, run)
-            assert run.result != "success" or all((folder / "project" / path).exists() for path in job["artifacts"]["paths"])
+            bash("\n".join(lines), {**environment, **variables, **job.get("variables", {}), **nodes}, run)
+            left = job.get("artifacts", {}).get("paths", [])
+            assert run.result != "success" or all((folder / "project" / path).exists() for path in left)
             yield run
 
     def _extended(self, text: Mapping[str, Any], name: str) -> dict[str, Any]:
