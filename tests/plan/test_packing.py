@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plan_recipes import RECIPE, edited, write_models
+from plan_recipes import plan_of as recipe_plan
 from work_to_pack import Work, works
 
 from epbuild.plan.packing import bundles, names, pack
@@ -67,6 +70,26 @@ def test_what_shares_a_result_stays_together_and_is_named_by_what_needs_it(chang
     assert names(actions, alone) == ("z",)
     del actions["prepare"]  # it is in the cache: then nothing ties them
     assert len(pack(bundles(actions, dict.fromkeys(actions, 1.0)), 5)) == 3
+
+
+PREPARED = [
+    (
+        "  prefill: models/prefill.onnx",
+        "  prefill: {path: models/prefill.onnx, prepare: [{run: [tool, '${in}', '${out}'], toolchain: qnn}]}",
+    ),
+    ("    targets: [cpu]", "    targets: [cpu]\n  other:\n    models: [classifier]\n    targets: [phone, cpu]"),
+]
+
+
+@pytest.mark.parametrize("total", range(1, 6))
+def test_a_recipe_is_split_by_what_is_beside_it_and_publishing_is_left(total: int, tmp_path: Path) -> None:
+    write_models(tmp_path)
+    plan = recipe_plan(tmp_path, edited(RECIPE, *PREPARED))
+    parts = [steps_of(plan, Shard(number, total)) for number in range(1, total + 1)]
+    made = [step.id for part in parts if part for step in select_steps(plan.steps, part)[0]]
+    assert sorted(made) == sorted(step.id for step in plan.steps if step.kind != "emit")
+    [one] = [part for part in parts if "share:decoder/phone" in part]
+    assert "compile:vision/cpu/prefill" in one, "both are made of one prepared model"
 
 
 @pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "-1/2", "a/b", "1/2/3", "²/3", " 1/2"])
