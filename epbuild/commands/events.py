@@ -48,6 +48,13 @@ class ToolchainReady(Event):
 
 
 @dataclass(frozen=True)
+class ToolchainFailed(Event):
+    """An environment could not be made; why is in what failed for it."""
+
+    toolchain: str
+
+
+@dataclass(frozen=True)
 class ToolchainLocked(Event):
     """What to lock of a toolchain is known: so many packages for each of these platforms."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory, tag_cache
-from epbuild.commands.events import ToolchainInstalling, ToolchainReady, ToolchainStarted
+from epbuild.commands.events import ToolchainFailed, ToolchainInstalling, ToolchainReady, ToolchainStarted
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.key import differences
@@ -134,7 +134,8 @@ class Provisioning:
     def _wait(self, name: str) -> None:
         future = self._futures.get(name)
         while future is not None and not future.done():
-            if self._cancelled.wait(_POLL_SECONDS) and not future.done():
+            wait([future], _POLL_SECONDS)
+            if self._cancelled.is_set():
                 raise Cancelled(name)
         if future is not None:
             future.result()
@@ -153,7 +154,11 @@ class Provisioning:
                 raise ToolchainError(Problem("EPB525", f"the toolchain '{name}' is not here yet", toolchain.where, ONLINE))
             tag_cache(cache_directory())
             self._progress.report(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
-        environment = self.known.prepare(name, InstallProgress(_Installation(name, self._progress), self._cancelled))
+        try:
+            environment = self.known.prepare(name, InstallProgress(_Installation(name, self._progress), self._cancelled))
+        except BaseException:
+            self._progress.report(ToolchainFailed(name))
+            raise
         if not there:
             seconds, note = time.monotonic() - begin, self._note(name)
             self._progress.report(ToolchainReady(name, environment.onnxruntime, seconds, note))

@@ -98,14 +98,13 @@ def run(
     shared = SharedResults(store, progress, stop)
     with shared.opened(remote_of(request, recipe), reads=not request.rebuild_and_compare), ExitStack() as open_workspace:
         sources = ToolchainSources(request.toolchains, toolchain_records(cache), shared.results)
-        known = PlanToolchains(plan, recipe.directory, lock, sources)
-        here = dict(known.environments)
-        provisioning = Provisioning(
-            known, Circumstances(lock, _is_offline(request), shared.results is not None), shared, progress, stop
-        )
-        open_workspace.enter_context(provisioning)
-        _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))
-        provisioning.make_unknown(plan.actions.values())  # else nothing is installed before it is known what to do
+        under = Circumstances(lock, _is_offline(request), shared.results is not None)
+        with _interruptible():
+            known = PlanToolchains(plan, recipe.directory, lock, sources)
+            here = dict(known.environments)
+            provisioning = open_workspace.enter_context(Provisioning(known, under, shared, progress, stop))
+            _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))
+            provisioning.make_unknown(plan.actions.values())  # else nothing is installed before it is known what to do
         workspace = open_workspace.enter_context(lasting_workspace(request.recipe))
         workspace.sweep()
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
@@ -117,10 +116,8 @@ def run(
             provisioning.record()
         lock = replace(lock, warnings=(*lock.warnings, *doubts))
         plan = replace(plan, warnings=(*plan.warnings, *lock.warnings))
-        try:
+        with _interruptible():
             found = with_orphans(surveyor.survey(plan, known, scope), surveyor.outputs, request)
-        except Cancelled as error:
-            raise KeyboardInterrupt from error
         todo = set(found.todo)
         must_run = [found.plan.actions[ident] for ident in found.todo if not found.actions[ident].remote]
         _refuse_obstacles(request, (action for action in must_run if isinstance(action, SessionGroup)))
@@ -191,6 +188,15 @@ def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
             tag_cache(cache_directory())
             Roots(cache_directory()).register(workspace.directory)
         yield workspace
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raises KeyboardInterrupt for what was cancelled."""
+    try:
+        yield
+    except Cancelled as error:
+        raise KeyboardInterrupt from error
 
 
 def _clock_at(begin: float, recipe: Path) -> Moment | None:

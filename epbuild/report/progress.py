@@ -19,6 +19,7 @@ from epbuild.commands.events import (
     RemoteCacheUsed,
     ResultsShared,
     StepCompared,
+    ToolchainFailed,
     ToolchainInstalling,
     ToolchainLocked,
     ToolchainReady,
@@ -89,6 +90,8 @@ class _BuildLines(Listener):
                 self._show(name, text)
             case ToolchainInstalling(name, text, done, total):
                 self._show(name, f"{text}, {amount(done)} of {amount(total)} here" if total else text)
+            case ToolchainFailed(name):
+                self._drop(name)
             case Fetching(name, _, done, total):
                 self._show(name, f"fetching {amount(done)}" + (f" of {amount(total)}" if total else ""))
             case ResultsShared(_, done, total):

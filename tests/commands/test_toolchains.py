@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +27,16 @@ from epbuild.recipe.load import load
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.remote.envelope import RemoteRecord, seal, unseal
 from epbuild.remote.keys import SigningKey
+from epbuild.survey.snapshot import look_again
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.identity import toolchain_records
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedToolchain, Package
-from epbuild.toolchain.lock_file import render
+from epbuild.toolchain.lock_file import read_lock, render
 from epbuild.toolchain.remote_record import TOOLCHAIN
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 HERE = "linux-x86_64"
+SETTLED_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
 COMPILED = ["prefill+decode", "classifier"]
 LIBRARY = {"onnxruntime_qnn/libQnnHtp.so": "ab" * 32}
 OTHER_LIBRARY = {"onnxruntime_qnn/libQnnHtp.so": "cd" * 32}
@@ -166,6 +169,35 @@ def test_a_toolchain_is_made_once_an_action_must_run_and_others_are_restored(mac
     assert (reader.made, reader.compiled, reader.warnings) == (1, ["classifier"], [])
     kinds = [type(event) for event in reader.events if isinstance(event, (ToolchainStarted, ToolchainReady))]
     assert kinds == [ToolchainStarted, ToolchainReady]
+
+
+def test_a_snapshot_holds_as_long_as_the_record_does_and_no_environment_appears(machine: Callable[[str], Machine]) -> None:
+    shared_by(machine)
+    reader = machine("reader")
+
+    def holds() -> bool:
+        look = look_again(str(reader.request.recipe), ())
+        return look is not None and not look.changed
+
+    def settle() -> None:
+        time.sleep(SETTLED_SECONDS)
+        assert reader.build().exit_code == 0
+        assert holds()
+
+    reader.build()
+    settle()
+    [record, _] = toolchain_records(reader.cache).entries()
+    toolchain_records(reader.cache).place(record.name).unlink()
+    assert not holds()
+    settle()
+    appeared = reader.cache / "toolchains"
+    recipe = load(reader.request.recipe)
+    lock = read_lock((reader.folder / "epbuild.lock").read_text(encoding="utf-8"), "epbuild.lock")
+    place = reader.request.toolchains.place(recipe.toolchains["qnn"], reader.folder, lock.toolchains["qnn"].platforms[HERE])
+    assert place.is_relative_to(appeared)
+    place.parent.mkdir(parents=True)
+    place.touch()
+    assert not holds()
 
 
 def test_without_a_lock_the_toolchain_is_made_to_know_the_keys(machine: Callable[[str], Machine]) -> None:

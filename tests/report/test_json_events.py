@@ -72,6 +72,7 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
         "results_shared",
         "remote_cache_used",
         "toolchain_installing",
+        "toolchain_failed",
         "run_finished",
     ]
     assert {document["format"] for document in documents} == {1}

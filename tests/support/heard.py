@@ -14,6 +14,7 @@ from epbuild.commands.events import (
     RemoteCacheUsed,
     ResultsShared,
     StepCompared,
+    ToolchainFailed,
     ToolchainInstalling,
     ToolchainLocked,
     ToolchainReady,
@@ -91,6 +92,7 @@ EVENTS: tuple[Event, ...] = (
     ResultsShared("https://cache.example/x", 1, 2),
     RemoteCacheUsed("https://cache.example/x", 50, 46, 1, 1_200_000_000, 2, 300_000, 14.25),
     ToolchainInstalling("qnn", "fetching onnxruntime-qnn", 8_400_000, 142_000_000),
+    ToolchainFailed("qnn"),
     RunFinished(1, 20.0, 1, 0, 1, 1, 0),
 )
 

@@ -1,0 +1,95 @@
+"""What uv logs while it installs, as it is shown; and that it can be stopped."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from epbuild.core.installer import UvListener, run_uv
+from epbuild.toolchain.installing import InstallProgress
+
+
+class Reports:
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, int, int]] = []
+
+    def installing(self, doing: str, done: int, total: int) -> None:
+        self.heard.append((doing, done, total))
+
+
+MIB = 1 << 20
+ALL = 16 * MIB + 17 * MIB // 2
+
+
+def test_it_is_shown_what_is_fetched_and_how_much_of_it_is_here() -> None:
+    reports = Reports()
+    progress = InstallProgress(reports, threading.Event())
+    for line in (
+        "Using CPython 3.11.7 interpreter at: env/bin/python",
+        "Resolved 5 packages in 531ms",
+        "Downloading numpy (16.0MiB)",
+        "Downloading onnx (8.5MiB)",
+        " Downloaded onnx",
+        " Downloaded numpy",
+        "Prepared 5 packages in 5.18s",
+        "Installed 5 packages in 466ms",
+        " + numpy==2.4.6",
+    ):
+        progress.logged(line)
+    assert reports.heard == [
+        ("resolved 5 packages in 531ms", 0, 0),
+        ("fetching numpy", 0, 16 * MIB),
+        ("fetching numpy, onnx", 0, ALL),
+        ("fetching numpy", 17 * MIB // 2, ALL),
+        ("downloaded numpy", ALL, ALL),
+        ("prepared 5 packages in 5.18s", ALL, ALL),
+        ("installed 5 packages in 466ms", ALL, ALL),
+    ]
+
+
+def test_many_names_are_cut_short() -> None:
+    reports = Reports()
+    progress = InstallProgress(reports, threading.Event())
+    for name in "abcde":
+        progress.logged(f"Downloading {name} (1.0KiB)")
+    assert reports.heard[-1] == ("fetching a, b, c and 2 more", 0, 5 * 1024)
+
+
+class Lines(UvListener):
+    def __init__(self, cancelled: threading.Event | None = None) -> None:
+        super().__init__(cancelled)
+        self.lines: list[str] = []
+
+    def logged(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    """A program in uv's place."""
+    program = folder / "uv"
+    program.write_text(f"#!{sys.executable}\n{script}", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr("uv.find_uv_bin", lambda: str(program))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
+def test_every_line_is_heard_and_kept_for_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, tmp_path, "import sys; print('one\\ntwo', file=sys.stderr); sys.exit(3)")
+    heard = Lines()
+    done = run_uv(["pip"], listener=heard)
+    assert (done.returncode, done.stderr, heard.lines) == (3, "one\ntwo\n", ["one", "two"])
+    assert run_uv(["pip"]).stderr == done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
+def test_it_ends_when_it_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, tmp_path, "import time; time.sleep(600)")
+    cancelled = threading.Event()
+    threading.Timer(0.3, cancelled.set).start()
+    begin = time.monotonic()
+    assert run_uv(["pip"], listener=Lines(cancelled)).returncode != 0
+    assert time.monotonic() - begin < 60
