@@ -13,7 +13,7 @@ from plan_recipes import RECIPE, edited, write_models
 from plan_recipes import plan_of as recipe_plan
 from work_to_pack import Work, works
 
-from epbuild.plan.packing import bundles, names, pack
+from epbuild.plan.packing import Bundle, bundles, names, pack
 from epbuild.plan.selection import select_steps
 from epbuild.plan.shards import Shard, steps_of
 from epbuild.plan.steps import Plan, Step
@@ -58,6 +58,21 @@ def test_jobs_are_as_even_as_longest_first_makes_them(actions: dict[str, Work], 
     loads = [sum(bundle.cost for bundle in job) for job in jobs]
     longest = found[0].cost  # Graham's bound: the job that ends last had the least to do when it got what it ends with
     assert max(loads) <= (sum(loads) - longest) / most + longest + 1e-6
+
+
+@pytest.mark.parametrize(("steps", "most"), [(200, 8), (1_000, 20), (10_000, 20)])
+@pytest.mark.parametrize("missing", [1.0, 0.3, 0.05])
+def test_jobs_of_what_is_missing_end_together_and_parts_of_everything_do_not(steps: int, most: int, missing: float) -> None:
+    """The figures of docs/ci.md, for steps some of which take fifty times as long as others."""
+    chance = random.Random(1)
+    every = [Bundle((f"s{number}",), chance.lognormvariate(3, 1)) for number in range(steps)]
+    left = {bundle for bundle in every if chance.random() < missing}
+    ideal = max(sum(bundle.cost for bundle in left) / most, *(bundle.cost for bundle in left))
+    jobs = [sum(bundle.cost for bundle in job) for job in pack(left, most)]
+    assert max(jobs) <= ideal * 1.01
+    costs = {bundle.actions: bundle.cost for bundle in left}
+    parts = pack([Bundle(bundle.actions, 1.0) for bundle in every], most)
+    assert max(jobs) <= max(sum(costs.get(bundle.actions, 0.0) for bundle in part) for part in parts) <= ideal * 2.2
 
 
 @pytest.mark.parametrize("change", ["order", "shared result"])
