@@ -20,6 +20,12 @@ Executor = Annotated[
         "--executor", metavar="ADDRESS", help=f"Have other machines compile: dask://host:8786, or local; default: ${EXECUTOR}."
     ),
 ]
+ExecutorOfPlan = Annotated[
+    str | None,
+    arguments.option(
+        "--executor", metavar="ADDRESS", help="Show which machines of a cluster can make what is missing, and how long."
+    ),
+]
 Certificates = Annotated[
     str | None,
     arguments.option("--tls", metavar="DIR", help=f"The folder with this machine's certificates; default: ${CERTIFICATES}."),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from epbuild.cli import arguments, job_options, remote_options
+from epbuild.cli import arguments, cluster_options, job_options, remote_options
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import Request
 from epbuild.report.documents import plan_document, print_json, print_matrix
 from epbuild.report.problems import print_problems
 from epbuild.report.text import print_plan
+from epbuild.report.workload import print_workloads
 
 app = arguments.application()
 
@@ -23,6 +24,8 @@ def plan(
     insecure: remote_options.Insecure = False,
     matrix: job_options.Matrix = None,
     runners: job_options.RunnerLabels,
+    executor: cluster_options.ExecutorOfPlan = None,
+    tls: cluster_options.Certificates = None,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -40,7 +43,13 @@ def plan(
         print_problems(made.warnings, "warning")
         print_matrix(made.jobs)
         return 0
+    cluster = None if offline or executor is None else cluster_options.cluster(executor, tls, insecure=insecure)
     found = survey(request)
+    if cluster is not None:
+        from epbuild.commands.workload import workloads
+
+        print_workloads(workloads(request, found, cluster), cluster.text, json=json)
+        return 0
     if json:
         print_json(plan_document(str(file), found))
     else:

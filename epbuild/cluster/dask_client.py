@@ -69,7 +69,9 @@ class DaskExecutor:
         for attempt in itertools.count():
             # A number, as what another client cancelled goes by its name until all have let it go.
             name, ended = f"epbuild-{request.key}-{attempt}", threading.Event()
-            future = self._client.submit(run_request, request.text, key=name, resources=dict(needs), retries=0)
+            future = self._client.submit(
+                run_request, request.text, key=name, resources=dict(needs), retries=0, priority=round(request.seconds)
+            )
             future.add_done_callback(lambda _, ended=ended: ended.set())
             alone = _Alone(self, frozenset(needs) - {MEMORY})
             try:

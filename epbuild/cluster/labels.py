@@ -16,6 +16,8 @@ MEMORY = "memory"
 """The one label of which there is so much, in bytes: all others are there or not."""
 RELEASE = f"epbuild:{__version__}/{CONTRACT}"
 """A machine with another release is given nothing: what it makes may be another."""
+PLATFORM_LABEL = "platform:"
+EP_LABEL = "ep:"
 _PLENTY = 1e9
 _PREPARES = "prepare"
 
@@ -24,14 +26,14 @@ def labels_of(action: Action, platform: str) -> frozenset[str]:
     """What an action needs to be executed on a `platform`, as the lock names platforms."""
     target = action.target if isinstance(action, SessionGroup | Verification) else None
     eps = {_ep_label(ep.entry.ep) for ep in target.eps if ep.entry.ep != CPU_EP} if target is not None else {_PREPARES}
-    return frozenset({RELEASE, f"platform:{platform}", *eps})
+    return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform}", *eps})
 
 
 def labels_here(only: Collection[str] = ()) -> frozenset[str]:
     """What this machine offers: the EPs that can compile on it, as far as the catalog knows; `only` some of them, if any are named."""
     eps = [ep for ep in known_eps() if ep != CPU_EP and (not only or ep in only) and _can_compile(ep)]
     more = () if only else (_PREPARES,)
-    return frozenset({RELEASE, f"platform:{platform_here()}", *more, *map(_ep_label, eps)})
+    return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform_here()}", *more, *map(_ep_label, eps)})
 
 
 def resources(labels: Iterable[str], memory: float, amount: float) -> Mapping[str, float]:
@@ -50,7 +52,7 @@ def needed(labels: Iterable[str], memory: int) -> Mapping[str, float]:
 
 
 def _ep_label(name: str) -> str:
-    return f"ep:{name}"
+    return f"{EP_LABEL}{name}"
 
 
 def _can_compile(ep: str) -> bool:

@@ -52,6 +52,8 @@ class ActionRequest:
     """What its toolchain holds on the platform that it is for; None: what the installer chooses for the toolchain's packages."""
     memory: int = 0
     """The bytes of memory that it is expected to take."""
+    seconds: float = 0.0
+    """The time that it is expected to take: of several that could begin, the longest goes first."""
     format: int = FORMAT
 
     @property
@@ -85,7 +87,6 @@ def request_of(
     digests: Mapping[Path, str],
     artifacts: Iterable[Blob] = (),
     environment: LockedEnvironment | None = None,
-    memory: int = 0,
 ) -> ActionRequest:
     """The request for an action: `digests` are the SHA-256 of its files, `artifacts` what it takes of other actions' results.
 
@@ -96,7 +97,7 @@ def request_of(
     files = {blob.digest: blob for blob in artifacts}
     files.update((digest, Blob(digest, path.stat().st_size)) for path, digest in digests.items() if digest not in files)
     document = to_json(_without_paths(action), _Written(digests))
-    return ActionRequest(key, kind, document, tuple(files.values()), environment, memory)
+    return ActionRequest(key, kind, document, tuple(files.values()), environment)
 
 
 def action_of(request: ActionRequest, store: BlobStore) -> Action:

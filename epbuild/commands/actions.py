@@ -22,7 +22,7 @@ from epbuild.commands.unmade import NotMade
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import shown_path
 from epbuild.core.typed_json import to_json
-from epbuild.engine.action import Cost
+from epbuild.engine.action import Cost, Runnable
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
@@ -226,7 +226,8 @@ class Actions:
             if result is None:
                 self._check_possible(action, key)
                 try:
-                    made = self._making.make(subject, key, self._needed_memory(action.id), self.idle, work)
+                    expected = Runnable(action.id, (), self.cost(action.id), self._needed_memory(action.id))
+                    made = self._making.make(subject, key, expected, self.idle, work)
                 except EpbuildError as error:
                     with suppress(StoreError):  # what failed is worth more words than that
                         self._known_failures.remember(action.id, key, error)

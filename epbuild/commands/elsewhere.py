@@ -25,6 +25,7 @@ from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.toolchains import PlanToolchains
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Argument, EnvironmentFailure, EpbuildError, PlanError, Problem, StepId
+from epbuild.engine.action import Runnable
 from epbuild.engine.events import Progress, StepStarted, Warned
 from epbuild.engine.loop import Idle
 from epbuild.plan.steps import Action
@@ -131,13 +132,13 @@ class Elsewhere:
     def _is_offered(self, labels: frozenset[str]) -> bool:
         return any(offer.serves(labels) for offer in self._offers)
 
-    def make(self, subject: KeyedAction, key: str, memory: int, idle: Idle) -> MadeElsewhere:
+    def make(self, subject: KeyedAction, key: str, expected: Runnable, idle: Idle) -> MadeElsewhere:
         """Have an action made; it takes no place of this machine's meanwhile.
 
         Raises the error that it failed with, EnvironmentFailure where no machine makes it, and Cancelled.
         """
         action, step = subject.action, subject.action.steps[0]
-        request = self._request(subject, key, memory)
+        request = replace(self._request(subject, key), memory=expected.memory, seconds=expected.cost.seconds)
         self._progress.report(StepStarted(step, "sending"))
         self._provide(subject, request)
         self._progress.report(StepStarted(step, "waiting for a machine"))
@@ -146,7 +147,7 @@ class Elsewhere:
         if len(idle) < _MOST_AT_ONCE:
             idle.add(action.id)
         try:
-            reply = self._executor.execute(request, needed(labels, min(memory, most)), self._progress)
+            reply = self._executor.execute(request, needed(labels, min(expected.memory, most)), self._progress)
         finally:
             idle.discard(action.id)
         if reply.log is not None:
@@ -159,12 +160,12 @@ class Elsewhere:
             raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), _LOOK_AT_CACHE))
         return MadeElsewhere(result, reply.machine, reply.outcome == "made")
 
-    def _request(self, subject: KeyedAction, key: str, memory: int) -> ActionRequest:
+    def _request(self, subject: KeyedAction, key: str) -> ActionRequest:
         action = subject.action
         digests = self._digests(subject)
         artifacts = [blob for made in subject.needed for blob in made.result.artifacts.values()]
         _, environment = self._toolchains.locked_for(action)
-        return request_of(action, key, digests, artifacts, environment, memory)
+        return request_of(action, key, digests, artifacts, environment)
 
     def _digests(self, subject: KeyedAction) -> dict[Path, str]:
         files = files_of(subject.action)

@@ -40,11 +40,11 @@ def matrix_of(request: Request, most: int, labels: Mapping[str, Label]) -> JobMa
         return JobMatrix((), found.plan.warnings)
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         seconds = likely_seconds(found, workspace, workspace.memory(found.configuration))
-    jobs, warnings = jobs_of(missing, seconds, Runners({**RUNNERS, **labels}, _locked_platforms(request)), most)
+    jobs, warnings = jobs_of(missing, seconds, Runners({**RUNNERS, **labels}, locked_platforms(request)), most)
     return JobMatrix(tuple(jobs), (*found.plan.warnings, *warnings))
 
 
-def _locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
+def locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
     """The platforms that each toolchain is locked for, where there is a lock."""
     path = lock_path(request.recipe)
     text = lock_text(path)

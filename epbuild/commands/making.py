@@ -9,6 +9,7 @@ from epbuild.commands.execution import KeyedAction
 from epbuild.commands.unmade import NoMaker
 from epbuild.compile.makers import ActionMaker, maker_of
 from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.engine.action import Runnable
 from epbuild.engine.events import Outcome
 from epbuild.engine.loop import Idle
 from epbuild.plan.result import ActionResult
@@ -50,8 +51,8 @@ class Making:
         if not self.is_for_others(action):
             self.maker_of(action).check(action)
 
-    def make(self, subject: KeyedAction, key: str, memory: int, idle: Idle, work: Workplace) -> NewResult:
-        """Have an action's result made, here or by another machine, of whose memory it takes so many bytes.
+    def make(self, subject: KeyedAction, key: str, expected: Runnable, idle: Idle, work: Workplace) -> NewResult:
+        """Have an action's result made, here or by another machine.
 
         Raises EpbuildError, and Cancelled.
         """
@@ -59,7 +60,7 @@ class Making:
         if self.elsewhere is None or not self.is_for_others(action):
             with work.open("") as execution:
                 return NewResult(self.maker_of(action).make(action, execution), "built")
-        made = self.elsewhere.make(subject, key, memory, idle)
+        made = self.elsewhere.make(subject, key, expected, idle)
         result = read_result(action, made.result)
         if result is None:
             message = f"what {made.machine} made cannot be used: it is no result of it"

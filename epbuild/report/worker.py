@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from epbuild.cluster.executor import Offer
+from epbuild.cluster.labels import EP_LABEL, PLATFORM_LABEL
 from epbuild.report.amounts import amount
 
 
@@ -12,8 +13,8 @@ class WorkerReport:
     """Prints what becomes of a worker."""
 
     def connected(self, address: str, offer: Offer) -> None:
-        eps = sorted(label.removeprefix("ep:") for label in offer.labels if label.startswith("ep:"))
-        platform = next((label.partition(":")[2] for label in offer.labels if label.startswith("platform:")), "")
+        eps = sorted(label.removeprefix(EP_LABEL) for label in offer.labels if label.startswith(EP_LABEL))
+        platform = next((label.removeprefix(PLATFORM_LABEL) for label in offer.labels if label.startswith(PLATFORM_LABEL)), "")
         memory = f", {amount(offer.memory)}" if offer.memory else ""
         self._print(f"working for {address}: {platform}, {offer.slots} at once{memory}")
         self._print(f"  {', '.join(eps)}")

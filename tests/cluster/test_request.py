@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_the_lock_goes_with_it() -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
     digests = {file: file_digest(file) for file in files_of(first)}
     locked = LockedEnvironment("cpython-3.11", (Package("numpy", "2.0", ("a" * 64, "b" * 64)),))
-    request = request_of(first, KEY, digests, environment=locked, memory=1 << 30)
+    request = replace(request_of(first, KEY, digests, environment=locked), memory=1 << 30, seconds=2.5)
     assert read_request(request.text) == request
 
 

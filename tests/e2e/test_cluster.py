@@ -16,6 +16,11 @@ from clusters import Cluster, running_cluster, wait_until
 from projects import RECIPES, Project, compiled
 from quick_builds import COMPILES, start, write_model, write_project
 
+from epbuild.cluster.certificates import make_certificates
+from epbuild.commands.plan import survey
+from epbuild.commands.planning import Request
+from epbuild.commands.workload import workloads_on
+
 pytestmark = pytest.mark.slow
 
 
@@ -73,6 +78,20 @@ def test_two_builds_at_once_have_each_action_made_once(cluster: Cluster, tmp_pat
     assert projects[0].files("dist") == projects[1].files("dist")
     # One task serves both, and each is given what came of it.
     assert set().union(*map(compiled, events)) == COMPILES
+
+
+def test_a_plan_shows_which_machines_make_what_is_missing_and_how_long_they_take(cluster: Cluster, tmp_path: Path) -> None:
+    project = quick(tmp_path, cluster, "plan")
+    shown = project.epbuild("plan", *on(cluster)).stdout
+    assert "QNNExecutionProvider" in shown
+    assert "2 actions" in shown
+    assert "on 2 machines, 2 at once" in shown
+    [load] = json.loads(project.epbuild("plan", "--json", *on(cluster)).stdout)["workloads"]
+    assert (load["eps"], load["actions"], load["slots"]) == (["QNNExecutionProvider"], 2, 2)
+    assert load["likely_seconds"] == load["seconds"] / 2
+    request = Request(project.recipe)
+    [nobodys] = workloads_on((), request, survey(request))
+    assert (nobodys.machines, nobodys.likely_seconds) == ((), None)
 
 
 def test_what_fails_there_fails_as_it_does_here_and_names_the_machine(cluster: Cluster, tmp_path: Path) -> None:
@@ -187,8 +206,6 @@ def test_a_scheduler_that_is_not_there_is_one_sentence(cluster: Cluster, tmp_pat
 
 
 def test_without_certificates_no_one_is_served(tmp_path: Path) -> None:
-    from epbuild.cluster.certificates import make_certificates
-
     make_certificates(tmp_path / "certificates")
     make_certificates(tmp_path / "strangers")
     with running_cluster(tmp_path / "cluster", workers=1, certificates=tmp_path / "certificates") as guarded:

@@ -1,0 +1,71 @@
+"""What is missing of a recipe, as work for the machines of a cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from epbuild.cache.workspace import Workspace
+from epbuild.cluster.address import ClusterAddress
+from epbuild.cluster.dask_client import DaskExecutor
+from epbuild.cluster.executor import Offer
+from epbuild.cluster.labels import EP_LABEL, PLATFORM_LABEL, labels_of
+from epbuild.commands.jobs import locked_platforms
+from epbuild.commands.planning import Request, workspace_of
+from epbuild.survey.costs import likely_seconds
+from epbuild.survey.jobs import Runners, missing_actions
+from epbuild.survey.status import Survey
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The actions that need the same labels: how many, how long they take one after another, and the machines that serve them."""
+
+    platform: str
+    eps: tuple[str, ...]
+    """None: preparations."""
+    actions: int
+    seconds: float
+    machines: tuple[str, ...]
+    slots: int
+    """How many of them these machines execute at once."""
+
+    @property
+    def likely_seconds(self) -> float | None:
+        """How long these machines take; None where there is none."""
+        return self.seconds / min(self.slots, self.actions) if self.slots else None
+
+
+def workloads(request: Request, found: Survey, address: ClusterAddress) -> tuple[Workload, ...]:
+    """What is missing, by what it needs, the longest first. Raises EpbuildError where the scheduler cannot be reached."""
+    executor = DaskExecutor(address, threading.Event())
+    try:
+        offers = executor.offers()
+    finally:
+        executor.close()
+    return workloads_on(offers, request, found)
+
+
+def workloads_on(offers: Sequence[Offer], request: Request, found: Survey) -> tuple[Workload, ...]:
+    """The same for machines that are known."""
+    missing, runners = missing_actions(found), Runners({}, locked_platforms(request))
+    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+        seconds = likely_seconds(found, workspace, workspace.memory(found.configuration))
+    groups: dict[frozenset[str], list[str]] = {}
+    for ident, action in missing.items():
+        groups.setdefault(labels_of(action, runners.platforms(action)[0]), []).append(ident)
+    loads = []
+    for labels, actions in groups.items():
+        serving = [offer for offer in offers if offer.serves(labels)]
+        loads.append(
+            Workload(
+                next(label.removeprefix(PLATFORM_LABEL) for label in labels if label.startswith(PLATFORM_LABEL)),
+                tuple(sorted(label.removeprefix(EP_LABEL) for label in labels if label.startswith(EP_LABEL))),
+                len(actions),
+                sum(seconds[ident] for ident in actions),
+                tuple(sorted(offer.machine for offer in serving)),
+                sum(offer.slots for offer in serving),
+            )
+        )
+    return tuple(sorted(loads, key=lambda load: -load.seconds))
