@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 FORMAT = 1
 
-Unit = Literal["s", "MB"]
+Unit = Literal["s", "MB", "x"]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import textwrap
 from results import Result, Series, Unit
 
 WIDTH = 80
-_DECIMALS: dict[Unit, int] = {"s": 3, "MB": 1}
+_DECIMALS: dict[Unit, int] = {"s": 3, "MB": 1, "x": 3}
 _WHAT = 30
 _ROW = f"  {{what:<{_WHAT}}} {{median:>9}}  {{span:>15}}  {{limit:>9}}  {{verdict}}"
 

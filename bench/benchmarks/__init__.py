@@ -10,6 +10,7 @@ from workshop import Workshop
 
 from benchmarks import (
     changes,
+    cluster,
     cold_build,
     command_line,
     emitting,
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[Workshop, int], Result]] = {
     "changes-1000": partial(changes.measure, steps=1_000),
     "changes-10000": partial(changes.measure, steps=10_000),
     "changes-100000": partial(changes.measure, steps=100_000),
+    "cluster": cluster.measure,
     "cold-64mb": partial(cold_build.measure, megabytes=64),
     "cold-512mb": partial(cold_build.measure, megabytes=512),
     "cold-parallel": cold_build.measure_parallel,

@@ -33,7 +33,7 @@ from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.survey.remote_results import RemoteResults
 from epbuild.survey.status import Surveyor
 
-_MOST_AT_ONCE = 256
+MOST_AT_ONCE = 256
 """How many actions wait for other machines without taking a place of this one's: each has a thread."""
 _ASK_SECONDS = 1.0
 _PIECE_BYTES = 1 << 20
@@ -144,7 +144,7 @@ class Elsewhere:
         self._progress.report(StepStarted(step, "waiting for a machine"))
         labels = self._labels(action)
         most = max((offer.memory for offer in self._offers if offer.serves(labels)), default=0)
-        if len(idle) < _MOST_AT_ONCE:
+        if len(idle) < MOST_AT_ONCE:
             idle.add(action.id)
         try:
             reply = self._executor.execute(request, needed(labels, min(expected.memory, most)), self._progress)

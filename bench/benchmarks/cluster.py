@@ -1,0 +1,91 @@
+"""How well a cluster is used: the build's own scheduler on virtual time, against the least time that the machines allow."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from results import Result, Series
+from workshop import Workshop
+
+from epbuild.commands.elsewhere import MOST_AT_ONCE
+from epbuild.engine.action import Cost, Runnable
+from epbuild.engine.scheduler import Scheduler
+
+SHARE = 1.03
+"""Of the least time that is possible, which a build takes at most."""
+
+_ACTIONS = 10_000
+_MACHINES = {"linux-x86_64 QNN": 10, "windows-x86_64 OpenVINO": 6, "linux-x86_64 TensorRT": 3, "windows-arm64 QNN": 1}
+"""How many there are of each kind; the last is what all the others wait for."""
+_SHARES = (0.55, 0.28, 0.13, 0.04)
+_MEDIAN_SECONDS = 120.0
+_HIT_SECONDS = 0.05
+_GUESS = 0.3
+"""How far off the expected time of an action is, as the standard deviation of its logarithm."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    kind: str
+    seconds: float
+    expected: float
+
+
+def measure(workshop: Workshop, rounds: int) -> Result:
+    series = []
+    for hits in (0.0, 0.5, 0.95):
+        ratios = []
+        for seed in range(rounds):
+            work = list(_work(random.Random(seed), hits))
+            ratios.append(_makespan(work) / _least(work))
+        series.append(Series(f"{_ACTIONS:,} actions, {hits:.0%} of them known", "x", tuple(ratios), SHARE))
+    return Result(
+        "How much longer than the least possible does a build take on 20 machines of four kinds?",
+        tuple(series),
+        f"Virtual time: nothing is compiled. At most {MOST_AT_ONCE} actions are with the cluster at a time, in the order of epbuild's own "
+        "scheduler; there, the longest that a machine can do goes first. What they take is drawn from a log-normal distribution of two "
+        "minutes, what is expected of them is off by a third. The least possible is what the scarcest kind of machine has to do, or the "
+        "longest action.",
+    )
+
+
+def _work(draw: random.Random, hits: float) -> Iterator[_Work]:
+    for _ in range(_ACTIONS):
+        [kind] = draw.choices(list(_MACHINES), _SHARES)
+        seconds = _HIT_SECONDS if draw.random() < hits else _MEDIAN_SECONDS * draw.lognormvariate(0, 1)
+        yield _Work(kind, seconds, seconds * draw.lognormvariate(0, _GUESS))
+
+
+def _least(work: Sequence[_Work]) -> float:
+    sums = dict.fromkeys(_MACHINES, 0.0)
+    for item in work:
+        sums[item.kind] += item.seconds
+    longest = max(item.seconds for item in work)
+    return max([longest, *(sums[kind] / machines for kind, machines in _MACHINES.items())])
+
+
+def _makespan(work: Sequence[_Work]) -> float:
+    """The time at which the last of the actions ends, where the build's scheduler hands them out and the cluster's assigns them."""
+    scheduler = Scheduler(Runnable(str(number), cost=Cost(item.expected, measured=True)) for number, item in enumerate(work))
+    free, waiting = dict(_MACHINES), {kind: list[tuple[float, int]]() for kind in _MACHINES}
+    running: list[tuple[float, int]] = []
+    now, with_cluster = 0.0, 0
+    while True:
+        while with_cluster < MOST_AT_ONCE and (ident := scheduler.next()) is not None:
+            with_cluster += 1
+            item = work[int(ident)]
+            heapq.heappush(waiting[item.kind], (-item.expected, int(ident)))
+        for kind, queue in waiting.items():
+            while queue and free[kind]:
+                free[kind] -= 1
+                _, number = heapq.heappop(queue)
+                heapq.heappush(running, (now + work[number].seconds, number))
+        if not running:
+            return now
+        now, number = heapq.heappop(running)
+        free[work[number].kind] += 1
+        with_cluster -= 1
+        scheduler.finish(str(number))
