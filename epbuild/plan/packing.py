@@ -1,7 +1,7 @@
 """Actions packed into jobs of other machines, longest first.
 
 What is made of a common result stays together with that result: two machines that make it may get other bytes, and what is made of these
-has other keys, under which nobody looks for it. The same actions with the same costs are packed the same everywhere.
+has other keys, under which no other job looks for it. The same actions with the same costs are packed the same everywhere.
 """
 
 from __future__ import annotations

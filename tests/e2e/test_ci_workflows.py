@@ -98,7 +98,7 @@ def test_github_plans_compiles_in_a_matrix_and_publishes_what_the_jobs_have_made
     ]
     assert all(job["seconds"] != 1.0 for job in jobs), "what it took in the first run is kept"
     assert fork["publish"][0].log.count(BUILT) == 2
-    assert stored(remote) == before, "what nobody has looked at writes nothing"
+    assert stored(remote) == before, "a pull request writes nothing"
 
 
 def test_a_small_repository_keeps_its_store_in_githubs_own_cache(locked: Project, tmp_path: Path) -> None:

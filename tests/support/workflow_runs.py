@@ -28,7 +28,7 @@ _VARIABLES_OF_CI = re.compile(r"^(CI|GITHUB|RUNNER|EPBUILD|NO_COLOR|FORCE_COLOR)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A YAML file as a CI system reads it: `on` is no truth value."""
+    """A YAML file as a CI system reads it: `on` is a name."""
     found: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     return found
 
