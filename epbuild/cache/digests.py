@@ -98,7 +98,7 @@ class Digests:
                 problems.extend(error.problems)
                 continue
             key = StatKey.of(path, status)
-            match self._memory.get(str(path.absolute())):
+            match self._memory.get(_absolute(path)):
                 case (known_key, digest) if known_key == key:
                     digests[path] = digest
                 case _:
@@ -117,7 +117,7 @@ class Digests:
                 continue
             digests.update(dict.fromkeys(names, reading.digest))
             if reading.lasting:
-                lasting.update({str(name.absolute()): (reading.key, reading.digest) for name in names})
+                lasting.update({_absolute(name): (reading.key, reading.digest) for name in names})
         if lasting:
             self._memory.put_many(lasting)
         for path, digest in digests.items():
@@ -198,9 +198,18 @@ def unchanged(path: Path, key: StatKey) -> bool:
         return False
 
 
+def _absolute(path: Path) -> str:
+    """What `path.absolute()` is, found sooner."""
+    name = str(path)
+    return name if os.path.isabs(name) else str(path.absolute())  # noqa: PTH117
+
+
 def _status(path: Path) -> os.stat_result:
-    with explained(f"read {path}", code="EPB504", elsewhere=None):
+    try:
         status = path.stat()
+    except OSError:
+        with explained(f"read {path}", code="EPB504", elsewhere=None):
+            raise
     if not stat.S_ISREG(status.st_mode):
         # Opening a pipe would wait for a writer that may never come.
         raise StoreError(Problem("EPB504", f"cannot read {path}: it is not a regular file"))

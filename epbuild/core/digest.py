@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from xxhash import xxh3_128
 
 _BUFFER_BYTES = 1 << 20
+_FIRST_BYTES = 1 << 16
 
 LARGE_BYTES = 8 << 20
 """From this size on, a second thread saves more than it costs."""
@@ -116,7 +117,8 @@ def read(source: Readable, reading: Reading, write: Write | None = None, *, ahea
 
     `ahead`: where the reading is slow, it goes on in a thread beside this one. Raises OSError, and what `write` raises.
     """
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
+    # Most files are small, and each larger buffer is memory that the system clears first.
+    buffer = memoryview(bytearray(_FIRST_BYTES))
     while count := source.readinto(buffer):
         reading.update(buffer[:count])
         if write is not None:
@@ -124,6 +126,8 @@ def read(source: Readable, reading: Reading, write: Write | None = None, *, ahea
         if ahead and reading.slow and reading.size >= LARGE_BYTES:
             _read_ahead(source, reading, write)
             break
+        if count == _FIRST_BYTES:
+            buffer = memoryview(bytearray(_BUFFER_BYTES))
 
 
 def _xxh3() -> xxh3_128:
