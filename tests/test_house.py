@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -111,3 +112,26 @@ def test_a_module_says_what_it_is_in_one_line() -> None:
     """A noun phrase of at most 80 characters; what else there is to know comes below it."""
     first = {name: (ast.get_docstring(tree) or "").split("\n")[0] for name, tree in modules().items()}
     assert {name: line for name, line in first.items() if not 0 < len(line) <= 80} == {}
+
+
+PATCHED = {
+    "survey/test_scope.py": 1,  # `toolchains_here`: the command line makes its own request
+    "survey/test_status.py": 1,  # `__version__`: of a release to come
+    "toolchain/test_process.py": 1,  # `_GRACE_SECONDS`: five seconds, each time that this is run
+    "output/test_every_field.py": 1,  # `push`: the address of a registry is part of what is compared
+}
+"""How often tests change names of epbuild under it, by file. This list only gets shorter: fakes are passed in."""
+
+
+def test_fakes_are_passed_in() -> None:
+    """What the standard library has may be patched; of epbuild, `tests/support/moments.py` shows what happens, and changes nothing."""
+    found = Counter[str]()
+    for path in (ROOT / "tests").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("epbuild")]
+        own = {"epbuild", *(alias.asname or alias.name for node in imports for alias in node.names)}
+        for call in nodes:
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith((".setattr", "mock.patch", "mock.patch.object")):
+                target = ast.unparse(call.args[0]).removeprefix("importlib.import_module(").lstrip("f'")
+                found[path.relative_to(ROOT / "tests").as_posix()] += re.split(r"\W", target)[0] in own
+    assert +found == PATCHED

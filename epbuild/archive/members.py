@@ -16,11 +16,9 @@ from epbuild.archive.artifact import MANIFEST, own_manifest
 from epbuild.archive.refusal import cannot_unpack, damaged, harmful, quoted
 from epbuild.core.clone import copy_file
 from epbuild.core.safepath import BadReference, check_reference, is_device
+from epbuild.core.shown import ProgressLines
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
-
-Report = Callable[[str], object]
-"""Gets a line about the progress."""
 
 _MOST_MANIFEST_BYTES = 8 << 20  # what `verify` reads of one
 
@@ -55,7 +53,7 @@ class Members:
     `unlisted`, so that no small archive fills a disk; and no member is begun for which there is no room.
     """
 
-    def __init__(self, folder: Path, title: str, packed: int, report: Report, unlisted: UnlistedMembers) -> None:
+    def __init__(self, folder: Path, title: str, packed: int, lines: ProgressLines, unlisted: UnlistedMembers) -> None:
         self.title = title
         self.names = Names(title)
         self._folder = folder
@@ -63,7 +61,7 @@ class Members:
         self._listed: dict[str, int] = {}
         self._linked: dict[Path, tuple[str, Path]] = {}
         self._models: list[Path] = []
-        self._progress = _Progress(title, report)
+        self._progress = _Progress(title, lines)
 
     def write(self, name: str, size: int, pieces: Iterable[bytes], original: Path | None = None) -> Path:
         """Write a member of `size` bytes, and return where it lies.
@@ -152,9 +150,9 @@ class Members:
 class _Progress:
     """Reports how much has been unpacked, once it takes longer than a user would wait without a word."""
 
-    def __init__(self, title: str, report: Report) -> None:
+    def __init__(self, title: str, lines: ProgressLines) -> None:
         self._title = title
-        self._report = report
+        self._lines = lines
         self._bytes = 0
         self._next = time.monotonic() + _FIRST_SECONDS
 
@@ -163,7 +161,7 @@ class _Progress:
         if time.monotonic() >= self._next:
             from rich.filesize import decimal
 
-            self._report(f"unpacking {self._title}: {decimal(self._bytes)}")
+            self._lines.report(f"unpacking {self._title}: {decimal(self._bytes)}")
             self._next = time.monotonic() + _NEXT_SECONDS
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from epbuild.archive import oci
 from epbuild.archive.artifact import MANIFEST
 from epbuild.archive.formats import FORMATS, format_of
-from epbuild.archive.members import UNLISTED, Members, Report, UnlistedMembers
+from epbuild.archive.members import UNLISTED, Members, UnlistedMembers
 from epbuild.archive.oci_layout import INDEX, LAYOUT
 from epbuild.archive.refusal import cannot_unpack, nothing
 from epbuild.core.errors import EpbuildError
+from epbuild.core.shown import NO_LINES, ProgressLines
 
 _PREFIX = "epbuild-unpacked-"
 _ARCHIVES = tuple(f".{name}" for name in FORMATS)
@@ -47,8 +48,8 @@ class OpenedArtifact:
 
 
 @contextmanager
-def opened(path: Path, report: Report = lambda text: None, unlisted: UnlistedMembers = UNLISTED) -> Iterator[OpenedArtifact]:
-    """Open what is at `path` for the block; `report` gets the progress, if it takes long. Errors of the block name `path` too.
+def opened(path: Path, lines: ProgressLines = NO_LINES, unlisted: UnlistedMembers = UNLISTED) -> Iterator[OpenedArtifact]:
+    """Open what is at `path` for the block; `lines` get the progress, if it takes long. Errors of the block name `path` too.
 
     Raises NothingToVerify (EPB600) for an archive of another form, UnsoundArchive (EPB619, EPB631) for one that is damaged or could do
     harm, CannotUnpack (EPB638), and EnvironmentFailure (EPB425) when the package for zstd is missing.
@@ -67,7 +68,7 @@ def opened(path: Path, report: Report = lambda text: None, unlisted: UnlistedMem
         shown = _shown_as(folder, title)
         try:
             try:
-                unpack(path, Members(folder, title, _packed_bytes(path), report, unlisted))
+                unpack(path, Members(folder, title, _packed_bytes(path), lines, unlisted))
             except OSError as error:
                 raise nothing(title, f"cannot be read: {error.strerror or error}") from error
             yield OpenedArtifact(folder, unpacked=True, shown=shown)

@@ -148,6 +148,8 @@ def needed(steps: Sequence[str], recipe: Path) -> Sequence[str]:
     return steps
 
 
-def log_line(text: str) -> None:
-    """A line about what takes long, beside the answer, which alone goes to standard output."""
-    typer.echo(text, err=True)
+class LogLines:
+    """Lines about what takes long, beside the answer, which alone goes to standard output."""
+
+    def report(self, text: str, /) -> None:
+        typer.echo(text, err=True)

@@ -33,7 +33,7 @@ def diff(
     """
     if markdown and json:
         raise UsageError("--markdown and --json exclude each other: there is one standard output")
-    found = compare(a, b, arguments.log_line)
+    found = compare(a, b, arguments.LogLines())
     if json:
         print_json(comparison_document(str(a), str(b), found))
     elif markdown:

@@ -191,7 +191,7 @@ def verify(
         rtol=rtol,
     )
     try:
-        findings = list(check(path, options if load or numbers else None, arguments.log_line))
+        findings = list(check(path, options if load or numbers else None, arguments.LogLines()))
     except Misuse as error:
         if error.option is None:
             raise UsageError(str(error)) from None

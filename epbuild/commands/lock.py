@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
@@ -28,13 +29,14 @@ from epbuild.recipe.address import PackageAddress, is_immutable, parse_address
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.recipe.requirement import plain_name
-from epbuild.toolchain.environment import toolchains_here
+from epbuild.toolchain import resolve
+from epbuild.toolchain.environment import Toolchains
 from epbuild.toolchain.lock_changes import LockChange, changes
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import render, salvage
 from epbuild.toolchain.platforms import PLATFORMS, platform_here
 from epbuild.toolchain.pylock import pylock_name, pylock_text
-from epbuild.toolchain.resolve import asked, find_python, found_installed, named_python, resolve_packages
+from epbuild.toolchain.resolve import Python, asked, found_installed, named_python
 
 _CATALOG_PROBLEMS = ("EPB210", "EPB217")
 
@@ -48,6 +50,18 @@ class Upgrade:
 
     def keeps(self, name: str) -> bool:
         return not self.everything and name not in map(plain_name, self.packages)
+
+
+class Resolver(Protocol):
+    """Chooses packages, as `epbuild.toolchain.resolve` does."""
+
+    def find_python(self, toolchain: ToolchainSpec) -> Python:
+        """The Python of a toolchain."""
+
+    def resolve_packages(
+        self, toolchain: ToolchainSpec, python: Python, platform: str, preferred: Mapping[str, str]
+    ) -> LockedEnvironment:
+        """What a toolchain needs on a platform, in the `preferred` versions where they do."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +82,7 @@ def make_lock(
     upgrade: Upgrade | None = None,
     cancelled: threading.Event | None = None,
     fetcher: ModelFetcher | None = None,
+    resolver: Resolver | None = None,
 ) -> Locking:
     """What the lock of a recipe has to hold; versions of the one that is there are kept where they still do, unless they are upgraded.
 
@@ -77,7 +92,15 @@ def make_lock(
     path = lock_path(recipe.file)
     text, old = _there(path, progress)
     maker = _Maker(
-        recipe, old or Lock(""), progress, upgrade or Upgrade(), cancelled or threading.Event(), platform_here(), fetcher
+        recipe,
+        old or Lock(""),
+        progress,
+        upgrade or Upgrade(),
+        cancelled or threading.Event(),
+        platform_here(),
+        fetcher,
+        resolver or resolve,
+        request.toolchains,
     )
     lock = maker.lock()
     _check_upgraded(maker.upgrade, maker.old, lock)
@@ -149,6 +172,8 @@ class _Maker:
     cancelled: threading.Event
     here: str | None
     fetcher: ModelFetcher | None
+    resolver: Resolver
+    toolchains: Toolchains
 
     def lock(self) -> Lock:
         try:
@@ -186,7 +211,7 @@ class _Maker:
             message = f"toolchain '{toolchain.name}' cannot be locked for this platform, {sysconfig.get_platform()}"
             raise ToolchainError(Problem("EPB309", message, toolchain.where, "Name others in its 'platforms'."))
         self.progress.report(ToolchainStarted(toolchain.name, "looking for its Python"))
-        python = find_python(self._as_before(toolchain, old))
+        python = self.resolver.find_python(self._as_before(toolchain, old))
         found: dict[str, LockedEnvironment] = {}
         for platform in wanted:
             self.progress.report(ToolchainStarted(toolchain.name, f"resolving its packages for {platform}"))
@@ -198,7 +223,7 @@ class _Maker:
                 for package in environment.packages
                 if self.upgrade.keeps(package.name) or environment in found.values()
             }
-            resolved = resolve_packages(toolchain, python, platform, preferred)
+            resolved = self.resolver.resolve_packages(toolchain, python, platform, preferred)
             before = {package.name: package for package in old[platform].packages} if platform in old else {}
             packages = tuple(_settled(before.get(package.name), package) for package in resolved.packages)
             found[platform] = replace(resolved, packages=packages)
@@ -216,14 +241,13 @@ class _Maker:
         """What the environment of an interpreter holds here, and what was found elsewhere, which cannot be looked at from here."""
         kept = before.platforms if before.requires == asked(toolchain) else {}
         platforms = {platform: found for platform, found in kept.items() if found.is_installed}
-        toolchains = toolchains_here()
-        if self.here is None or not toolchains.ready(toolchain, self.recipe.directory):
+        if self.here is None or not self.toolchains.ready(toolchain, self.recipe.directory):
             message = f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter is not here"
             self.progress.report(Warned(Problem("EPB304", message, toolchain.where, "Run `epbuild lock` where it is, too.")))
             platforms.pop(str(self.here), None)
             return platforms
         self.progress.report(ToolchainStarted(toolchain.name, "looking at its environment"))
-        environment = toolchains.prepare(toolchain, self.recipe.directory, entries_in(self.recipe, toolchain))
+        environment = self.toolchains.prepare(toolchain, self.recipe.directory, entries_in(self.recipe, toolchain))
         return {**platforms, self.here: found_installed(environment)}
 
     # -- Models --------------------------------------------------------------------------------------------------------

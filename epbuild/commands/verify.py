@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from epbuild.archive.opened import opened
+from epbuild.archive.opened import OpenedArtifact, opened
 from epbuild.archive.refusal import UnsoundArchive
 from epbuild.catalog.numbers import Thresholds
 from epbuild.core.errors import NothingToVerify, Problem
+from epbuild.core.shown import ProgressLines
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.findings import Finding, sentence
 from epbuild.verify.statement import check_statement
@@ -18,8 +19,6 @@ from epbuild.verify.static import check_artifact, faulty_models
 
 if TYPE_CHECKING:
     from epbuild.verify.live.check import LiveCheck
-
-Report = Callable[[str], None]
 
 
 class Misuse(ValueError):
@@ -55,13 +54,13 @@ class LiveOptions:
     rtol: float | None = None
 
 
-def verify(path: Path, live: LiveOptions | None, report: Report) -> Iterator[Finding]:
+def verify(path: Path, live: LiveOptions | None, lines: ProgressLines) -> Iterator[Finding]:
     """The findings of everything at a path; of an archive or an image, first that it is whole, and what it was published as.
 
-    `report` gets the progress of what takes long. Raises Misuse, NothingToVerify, ToolchainError, and what reading a recipe raises.
+    `lines` get the progress of what takes long. Raises Misuse, NothingToVerify, ToolchainError, and what reading a recipe raises.
     """
     try:
-        with opened(path, report) as received:
+        with opened(path, lines) as received:
             skipped = received.skipped()
             try:
                 artifacts = find_artifacts(received.place)
@@ -78,7 +77,7 @@ def verify(path: Path, live: LiveOptions | None, report: Report) -> Iterator[Fin
                     sound = found.outcome != "failed"
                     yield found
             for artifact in artifacts:
-                for finding in _findings(artifact, check, lambda text: report(received.shown(text)), sound=sound):
+                for finding in _findings(artifact, check, _Renamed(received, lines), sound=sound):
                     yield replace(finding, message=received.shown(finding.message))
             for place in skipped:
                 yield Finding("archive", place.as_posix(), "skipped", "It was not looked into: name it to verify it.")
@@ -87,7 +86,18 @@ def verify(path: Path, live: LiveOptions | None, report: Report) -> Iterator[Fin
             yield Finding("archive", path.as_posix(), "failed", sentence(problem.message), problem.code, problem.hint)
 
 
-def _findings(artifact: ArtifactFolder, check: LiveCheck | None, report: Report, *, sound: bool) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class _Renamed:
+    """Lines about what was unpacked, under the name that it was asked for by."""
+
+    received: OpenedArtifact
+    lines: ProgressLines
+
+    def report(self, text: str, /) -> None:
+        self.lines.report(self.received.shown(text))
+
+
+def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: ProgressLines, *, sound: bool) -> Iterator[Finding]:
     """Those of its bytes, and then those of its models' EPs: no EP is given a model of which it is known that something is wrong."""
     found = []
     for finding in check_artifact(artifact):
@@ -98,7 +108,7 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck | None, report: Report,
     from epbuild.verify.live.check import check_live, model_names
 
     faulty = faulty_models(artifact, found) if sound else dict.fromkeys(model_names(artifact), "its bytes are not in order")
-    yield from check_live(artifact, check, report, faulty)
+    yield from check_live(artifact, check, lines, faulty)
 
 
 def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> LiveCheck:

@@ -179,6 +179,8 @@ def _syncing() -> Executor:
     """The threads that sync, kept: to start eight for each of a thousand small outputs takes longer than what they do."""
     from concurrent.futures import ThreadPoolExecutor
 
+    if hasattr(os, "register_at_fork"):  # a process that is forked off has none of them
+        os.register_at_fork(after_in_child=_syncing.cache_clear)
     return ThreadPoolExecutor(_SYNCING_THREADS, thread_name_prefix="sync")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +17,29 @@ from epbuild.core.errors import Problem, StepId, StoreError
 from epbuild.core.shown import shown_path
 from epbuild.output.owned import listed_files
 from epbuild.plan.steps import Emission
+
+
+class Announced:
+    """What the workspace remembers of files that were about to be put in place, under the name of a `fact`."""
+
+    def __init__(self, workspace: Workspace, fact: str) -> None:
+        self._workspace = workspace
+        self._fact = fact
+        text = workspace.fact(fact)
+        self.files: Mapping[str, Collection[str]] = json.loads(text) if text is not None else {}
+        """Their SHA-256, by their paths."""
+
+    def add(self, files: Mapping[str, str]) -> None:
+        """Remember files, beside those that were known at first. Raises StoreError."""
+        both = {name: set(digests) for name, digests in self.files.items()}
+        for name, digest in files.items():
+            both.setdefault(name, set()).add(digest)
+        self._workspace.record_fact(self._fact, canonical_json({name: sorted(digests) for name, digests in both.items()}))
+
+    def forget(self) -> None:
+        """Raises StoreError."""
+        if self._workspace.fact(self._fact) is not None:
+            self._workspace.forget_facts([self._fact])
 
 
 class Written(Owned):
@@ -31,13 +54,13 @@ class Written(Owned):
         self,
         recorded: Mapping[str, Collection[str]],
         digests: Digests,
-        remember: Callable[[Mapping[str, Collection[str]] | None], None] = lambda announced: None,
+        announced: Announced | None = None,
     ) -> None:
         self.recorded = recorded
         self.kept: dict[str, str] = {}
         """What was changed since, by its path, and the path under which a publication has kept it."""
         self._digests = digests
-        self._remember = remember
+        self._announced = announced
         self._read: dict[str, tuple[StatKey, str]] = {}
 
     @classmethod
@@ -46,35 +69,26 @@ class Written(Owned):
 
         Raises StoreError.
         """
-        fact = f"announced: {place}"
-        text = workspace.fact(fact)
-        announced: dict[str, list[str]] = json.loads(text) if text is not None else {}
-        known: dict[str, set[str]] = {name: set(later) for name, later in announced.items()}
+        announced = Announced(workspace, f"announced: {place}")
+        known: dict[str, set[str]] = {name: set(later) for name, later in announced.files.items()}
         for files in recorded:
             for name, digest in files.items():
                 known.setdefault(name, set()).add(digest)
 
-        def remember(files: Mapping[str, Collection[str]] | None) -> None:
-            if files is not None:
-                both = {
-                    name: sorted({*announced.get(name, ()), *files.get(name, ())}) for name in announced.keys() | files.keys()
-                }
-                workspace.record_fact(fact, canonical_json(both))
-            elif workspace.fact(fact) is not None:
-                workspace.forget_facts([fact])
-
-        return cls(known, digests, remember)
+        return cls(known, digests, announced)
 
     def announce(self, files: Mapping[str, Mapping[str, object]]) -> None:
         """Remember that these files are about to be put in place: should that be the last that is remembered, they are epbuild's.
 
         Raises StoreError.
         """
-        self._remember({name: {str(file["digest"])} for name, file in files.items()})
+        if self._announced is not None:
+            self._announced.add({name: str(file["digest"]) for name, file in files.items()})
 
     def settle(self) -> None:
         """Forget what was announced, once what came of it is remembered. Raises StoreError."""
-        self._remember(None)
+        if self._announced is not None:
+            self._announced.forget()
 
     def problems(self, emission: Emission) -> list[Problem]:
         return [

@@ -36,15 +36,14 @@ _GONE = "a file of it is gone from the remote cache"
 _DAMAGED = "a file of it is damaged in the remote cache"
 
 
-class _Pace(NamedTuple):
+class Pace(NamedTuple):
     """How many seconds something may take; and longer, as long as so many bytes have come for each of them."""
 
     seconds: float
     bytes_per_second: float
 
 
-_RECORD_PACE = _Pace(8.0, 1e6)
-_BLOB_PACE = _Pace(60.0, 10e3)
+_BLOB_PACE = Pace(60.0, 10e3)
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,8 @@ class RemoteCache:
     problem once for each side of the remote that cannot be used, from whichever thread finds it. `pause` waits that many seconds
     before something is asked again; by default, no longer than until the build is cancelled.
     """
+
+    record_pace = Pace(8.0, 1e6)
 
     def __init__(
         self,
@@ -278,7 +279,7 @@ class RemoteCache:
             if download is None:
                 return None
             with closing(download):
-                data, source = bytearray(), _PacedDownload(download, _RECORD_PACE, self._received)
+                data, source = bytearray(), _PacedDownload(download, self.record_pace, self._received)
                 buffer = memoryview(bytearray(64 * 1024))
                 while len(data) <= MOST_BYTES and (count := source.readinto(buffer)):
                     data += buffer[:count]
@@ -325,7 +326,7 @@ class RemoteCache:
 class _PacedDownload(io.RawIOBase):
     """A download whose pieces are counted, and that ends with RemoteError where it keeps no pace: a byte now and then is no answer."""
 
-    def __init__(self, download: Download, pace: _Pace, received: Callable[[int], None]) -> None:
+    def __init__(self, download: Download, pace: Pace, received: Callable[[int], None]) -> None:
         self._download = download
         self._pace = pace
         self._received = received

@@ -257,6 +257,11 @@ def test_zeros_are_unpacked_where_a_manifest_tells_of_them_and_are_a_bomb_where_
         held(made(form, files, tmp_path), little)
 
 
+class Said(list[str]):
+    def report(self, text: str) -> None:
+        self.append(text)
+
+
 @both_forms
 def test_a_disk_without_room_is_told_before_it_is_full(
     form: ArchiveName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -272,13 +277,13 @@ def test_a_disk_without_room_is_told_before_it_is_full(
 def test_whoever_waits_for_longer_than_a_second_is_told_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made("zip", {"weights": bytes(4 * MIB)}, tmp_path)
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    said: list[str] = []
-    with opened(path, said.append):
+    said = Said()
+    with opened(path, said):
         pass
     assert said == []
     ticks = iter(range(1000))
     monkeypatch.setattr(time, "monotonic", lambda: next(ticks))  # a second for each piece
-    with opened(path, said.append):
+    with opened(path, said):
         pass
     assert said == [f"unpacking {path.as_posix()}: {size}" for size in ("262.1 kB", "2.9 MB")]
 

@@ -568,7 +568,7 @@ def test_where_the_file_system_can_clone_the_clone_is_used_and_checked(
         os.pwrite(destination, cloned, 0)
         return 0
 
-    monkeypatch.setattr("epbuild.core.clone.fcntl.ioctl", clone)
+    monkeypatch.setattr("fcntl.ioctl", clone)
     blob = stored(store, b"content")
     store.materialise(blob.digest, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"content"
@@ -588,7 +588,7 @@ def test_a_file_system_that_cannot_clone_is_asked_once_and_then_copied_to(
         asked += 1
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    monkeypatch.setattr("epbuild.core.clone.fcntl.ioctl", refuse)
+    monkeypatch.setattr("fcntl.ioctl", refuse)
     blob = stored(store, b"content")
     for name in ("first", "second"):
         store.materialise(blob.digest, tmp_path / name)

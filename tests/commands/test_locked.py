@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sysconfig
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,6 @@ import pytest
 from fetching import FakeFetcher
 from small_builds import EMIT_DECODER, Workshop, source_model
 
-import epbuild.fetch.models
-import epbuild.toolchain.platforms
 from epbuild.commands.lock_fit import catalog_facts
 from epbuild.commands.locked import lock_path
 from epbuild.commands.plan import survey
@@ -44,7 +43,7 @@ class LockedWorkshop(Workshop):
         super().__init__(folder, cache, monkeypatch)
         self.fetcher = self.network = FakeFetcher(folder.parent, {"fetched.onnx": CONTENT})
         self.made_with: list[LockedEnvironment | None] = []
-        monkeypatch.setattr(epbuild.toolchain.platforms, "platform_here", lambda: HERE)
+        monkeypatch.setattr(sysconfig, "get_platform", lambda: HERE)
         self.write_recipe(REMOTE)
         recipe = load(folder / "epbuild.yaml")
         self.fitting = Lock(

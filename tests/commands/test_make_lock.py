@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from fetching import FakeFetcher
 from onnx import TensorProto, helper
 from small_builds import RECIPE
 
-from epbuild.commands import lock as locking
 from epbuild.commands.events import Fetched, ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock import Upgrade, make_lock, write_lock
 from epbuild.commands.planning import Request
@@ -41,9 +41,7 @@ class Index:
         self.newest = dict(NEWEST)
         self.write_recipe()
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(folder / "cache"))
-        monkeypatch.setattr(locking, "platform_here", lambda: HERE)
-        monkeypatch.setattr(locking, "resolve_packages", self._resolve)
-        monkeypatch.setattr(locking, "find_python", lambda toolchain: Python(toolchain.python or "cpython-3.11", ()))
+        monkeypatch.setattr(sysconfig, "get_platform", lambda: HERE)
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:
         text = RECIPE
@@ -54,7 +52,7 @@ class Index:
 
     def lock(self, upgrade: Upgrade | None = None) -> Lock:
         """The lock that is then beside the recipe."""
-        found = make_lock(Request(self.recipe), self.events, upgrade, fetcher=self.fetcher)
+        found = make_lock(Request(self.recipe), self.events, upgrade, fetcher=self.fetcher, resolver=self)
         write_lock(found)
         place = self.recipe.with_suffix(".lock")
         assert read_lock(place.read_text(encoding="utf-8"), str(place)) == found.lock
@@ -63,7 +61,10 @@ class Index:
     def versions(self, lock: Lock, platform: str = HERE) -> dict[str, str]:
         return {package.name: package.version for package in lock.toolchains["qnn"].platforms[platform].packages}
 
-    def _resolve(
+    def find_python(self, toolchain: ToolchainSpec) -> Python:
+        return Python(toolchain.python or "cpython-3.11", ())
+
+    def resolve_packages(
         self, toolchain: ToolchainSpec, python: Python, platform: str, preferred: Mapping[str, str]
     ) -> LockedEnvironment:
         self.pythons.append(python.name)
@@ -140,7 +141,7 @@ def test_a_python_that_the_recipe_leaves_open_stays_that_of_whoever_locked_it_fi
 def test_a_platform_that_has_no_name_cannot_be_locked_unless_others_are_named(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locking, "platform_here", lambda: None)
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: "plan9-mips")
     with pytest.raises(ToolchainError, match="EPB309"):
         index.lock()
     packages = "packages: [onnxruntime-qnn==2.7.0]"

@@ -35,7 +35,7 @@ def test_a_file_is_cloned_where_that_is_possible(tmp_path: Path, monkeypatch: py
         os.pwrite(destination, b"by clone: " + os.pread(source, 100, 0), 0)
         return 0
 
-    monkeypatch.setattr("epbuild.core.clone.fcntl.ioctl", ioctl)
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
     (tmp_path / "a").write_bytes(b"content")
     copy_file(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == b"by clone: content"
@@ -48,7 +48,7 @@ def test_a_clone_that_fails_half_way_leaves_a_copy(tmp_path: Path, monkeypatch: 
         os.pwrite(destination, b"x" * 400_000, 0)
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("epbuild.core.clone.fcntl.ioctl", ioctl)
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
     (tmp_path / "a").write_bytes(CONTENT)
     copy_file(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == CONTENT

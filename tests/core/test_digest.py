@@ -125,10 +125,11 @@ def test_a_disk_that_cannot_be_read_in_the_middle_of_a_large_file_is_an_error_an
     assert threading.active_count() == before
 
 
-def test_a_disk_that_fills_up_under_a_large_copy_is_an_error_and_leaves_no_thread_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Copier, "_clone", lambda *files: False)  # which would write nothing
+def test_a_disk_that_fills_up_under_a_large_copy_is_an_error_and_leaves_no_thread_behind(tmp_path: Path) -> None:
+    class Writer(Copier):
+        def _clone(self, *files: object) -> bool:
+            return False  # which would write nothing
+
     (tmp_path / "model.bin").write_bytes(bytes(digest.LARGE_BYTES + 4 * MIB))
     before = threading.active_count()
     with (
@@ -136,5 +137,5 @@ def test_a_disk_that_fills_up_under_a_large_copy_is_an_error_and_leaves_no_threa
         FullDisk(io.FileIO(tmp_path / "copy.bin", "x+")) as copy,
         pytest.raises(OSError, match=os.strerror(errno.ENOSPC)),
     ):
-        Copier().copy(source, copy, digest.Reading())
+        Writer().copy(source, copy, digest.Reading())
     assert threading.active_count() == before

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from epbuild.core import directory
 from epbuild.core.atomic import exchange
 from epbuild.core.directory import Owned, mend, prepare, swap_in, unfinished
 from epbuild.core.entries import HiddenFolders, hidden_name
@@ -525,7 +524,6 @@ def test_a_swap_that_windows_goes_on_refusing_puts_the_build_before_back(output:
 
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(directory, "exchange", lambda one, other: False)
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(EnvironmentFailure, match="EPB424"):
         emit(output)

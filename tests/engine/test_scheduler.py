@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import BuildError, EpbuildError, Problem
-from epbuild.engine import loop
 from epbuild.engine import scheduler as module
 from epbuild.engine.action import Cost, Runnable
 from epbuild.engine.loop import Idle, drive
@@ -70,9 +69,9 @@ class Run:
     def skip(self, action: str) -> None:
         self.skipped.append(action)
 
-    def drive(self, perform: Callable[[str], None] = lambda action: None, idle: Idle | None = None) -> Run:
+    def drive(self, perform: Callable[[str], None] = lambda action: None, idle: Idle | None = None, **options: float) -> Run:
         self.perform = perform
-        drive(self.scheduler, self, jobs=self.jobs, keep_going=self.keep_going, cancelled=self.cancelled, idle=idle)
+        drive(self.scheduler, self, jobs=self.jobs, keep_going=self.keep_going, cancelled=self.cancelled, idle=idle, **options)
         return self
 
     @property
@@ -425,8 +424,7 @@ def test_every_action_gets_its_turn_and_no_two_exceed_the_budget(memory: list[in
         scheduler.finish(running.pop(order.randrange(len(running))))
 
 
-def test_a_place_that_an_action_gives_up_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_POLL_SECONDS", 10 * PATIENCE)  # nobody looks by chance
+def test_a_place_that_an_action_gives_up_is_taken_at_once() -> None:
     idle = Idle()
     done = threading.Event()
 
@@ -439,7 +437,9 @@ def test_a_place_that_an_action_gives_up_is_taken_at_once(monkeypatch: pytest.Mo
         else:
             done.set()
 
-    run = Run({"waits": (), "goes on": ()}, cost={"waits": 1.0}, jobs=1).drive(perform, idle)
+    run = Run({"waits": (), "goes on": ()}, cost={"waits": 1.0}, jobs=1).drive(
+        perform, idle, poll_seconds=10 * PATIENCE
+    )  # nobody looks by chance
     assert set(run.scheduler.states.values()) == {State.DONE}
 
 

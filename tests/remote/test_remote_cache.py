@@ -28,9 +28,8 @@ from remote_places import COMPILE, DirectoryPlace, Maker, ObjectPlace, Place, Se
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, digest_of
-from epbuild.remote import cache
 from epbuild.remote.attempts import PAUSES_SECONDS
-from epbuild.remote.cache import Miss, NotFetched, RemoteCache
+from epbuild.remote.cache import Miss, NotFetched, Pace, RemoteCache
 from epbuild.remote.envelope import Reason, RemoteRecord, Unusable, seal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.reapi import ReapiResult
@@ -404,13 +403,13 @@ def test_a_server_that_fails_costs_seconds_and_one_warning(
 
 @pytest.mark.parametrize("kind", ["stall", "drip"])
 def test_a_server_that_hangs_within_a_body_is_given_up(
-    on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, kind: Any, monkeypatch: pytest.MonkeyPatch
+    on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, kind: Any
 ) -> None:
-    monkeypatch.setattr(cache, "_RECORD_PACE", cache._Pace(1.0, 1e6))
     place, key, _ = on_server
     place.server.faults.append(Fault(kind, "GET"))
     begin = time.monotonic()
     remote = user.remote(place, trust=TRUST)
+    remote.record_pace = Pace(1.0, 1e6)
     assert remote.look_up(COMPILE, key) == Miss(answered=False)
     assert remote.look_up(COMPILE, key) == Miss(answered=False)
     assert time.monotonic() - begin < 10

@@ -11,23 +11,29 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from machines import on_cpu
+from moments import at_each_call
 from snapshots import take_snapshot
 from typer.main import get_command
 
+from epbuild import __version__
 from epbuild.cli.app import execute
+from epbuild.commands.plan import survey
 from epbuild.commands.planning import RemoteChoice, Request
+from epbuild.commands.run import run
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
 from epbuild.survey import asked as plain_run
 from epbuild.survey import snapshot
 from epbuild.survey.asked import recipe_and_steps
-from epbuild.survey.snapshot import answer, clock
+from epbuild.survey.snapshot import FORMAT, answer, clock
 from epbuild.survey.snapshot_file import remove_older, snapshots_of
-from epbuild.survey.status import Survey
 
 MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
 needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
@@ -266,15 +272,18 @@ def test_another_store_or_place_of_toolchains_is_looked_at(taken: Folder, name: 
     assert taken.answer() is None
 
 
-@pytest.mark.parametrize("name", ["__version__", "FORMAT"])
-def test_another_epbuild_looks_for_itself(taken: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, name, "another")
+@pytest.mark.parametrize("own", [__version__.encode(), marshal.dumps(FORMAT)], ids=["version", "format"])
+def test_another_epbuild_looks_for_itself(taken: Folder, own: bytes) -> None:
+    [kept] = taken.snapshots
+    written = kept.read_bytes()
+    assert own in written
+    kept.write_bytes(written.replace(own, own.translate(bytes((number ^ 1) for number in range(256))), 1))
     assert taken.answer() is None
 
 
-def test_another_cpu_is_noticed(taken: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "cpu_name", lambda: "another CPU")
-    assert taken.answer() is None
+def test_another_cpu_is_noticed(taken: Folder) -> None:
+    with on_cpu("another CPU"):
+        assert taken.answer() is None
 
 
 def test_what_was_asked_is_part_of_the_answer(taken: Folder) -> None:
@@ -355,47 +364,37 @@ WORDS = st.sampled_from(
 )
 
 
-def asked(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, Request | None, bool]:
+def asked(words: list[str]) -> tuple[int, Request | None, bool]:
     """The exit code of the command for a command line; what it had built or looked at; and whether it would have built."""
     seen: list[tuple[Request, bool]] = []
 
-    def look(request: Request) -> Survey:
-        seen.append((request, False))
+    def note(call: Mapping[str, Any], *, builds: bool) -> None:
+        seen.append((call["request"], builds))
         raise EpbuildError(Problem("EPB999", "enough"))
 
-    def build(request: Request, listener: object) -> int:
-        seen.append((request, True))
-        return 0
-
-    with monkeypatch.context() as patch:
-        module = importlib.import_module("epbuild.cli.run")
-        patch.setattr(module, "survey", look)
-        patch.setattr(module, "build", build)
+    with at_each_call(survey, partial(note, builds=False)), at_each_call(run, partial(note, builds=True)):
         code = execute(["run", *words])
     return code, *(seen[0] if seen else (None, False))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_every_option_of_the_command_is_read_as_the_command_reads_it_or_not_at_all(
-    option: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_option_of_the_command_is_read_as_the_command_reads_it_or_not_at_all(option: str) -> None:
     lines = [[option], [option, "emit:*"], *([option, value] for value in VALUES), *([f"{option}={value}"] for value in VALUES)]
     for words in [[*before, *line] for before in ([], ["a.yaml"]) for line in lines]:
-        check_equal(words, monkeypatch)
+        check_equal(words)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.lists(WORDS, max_size=6))
-def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    check_equal(words, monkeypatch)
+def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: list[str]) -> None:
+    check_equal(words)
 
 
-def check_equal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def check_equal(words: list[str]) -> None:
     read = plain_run.read_run(["run", *words])
     if read is None:
         return
     recipe, check, locked, (selection, variables) = read
-    _, request, builds = asked(words, monkeypatch)
+    _, request, builds = asked(words)
     assert request is not None, words
     expected = Request(Path(recipe), selection, request.jobs, request.keep_going, variables, None, locked)
     assert request == replace(expected, remote=RemoteChoice())

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machines import on_cpu
 
 from epbuild.catalog.catalog import entry
-from epbuild.toolchain import identity
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.identity import (
@@ -38,7 +38,6 @@ LOCKED = LockedEnvironment(
 
 @pytest.fixture(autouse=True)
 def on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "platform_here", lambda: HERE)
     monkeypatch.setattr(sysconfig, "get_platform", lambda: HERE)
     monkeypatch.setattr(os, "confstr", lambda name: "glibc 2.36", raising=False)
 
@@ -73,14 +72,14 @@ def test_the_records_of_an_environment_come_to_its_identity() -> None:
         assert known.identity(entries, packages) == made.identity(entries, packages)
 
 
-def test_what_depends_on_the_machine_is_in_no_record_and_read_from_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_depends_on_the_machine_is_in_no_record_and_read_from_this_one() -> None:
     wanted = record_documents(LOCKED, HERE, [OPENVINO])
     records = {record["document"]["module"]: record for _, record in records_of(environment(), wanted.values())}
     assert "host" not in str(records)
     known = recorded_toolchain(records)
     assert known is not None
-    monkeypatch.setattr(identity, "host_identity", lambda entries: {"cpu": "Another CPU"} if OPENVINO in entries else None)
-    assert known.identity([OPENVINO])["host"] == {"cpu": "Another CPU"}
+    with on_cpu("Another CPU"):
+        assert known.identity([OPENVINO])["host"]["cpu"] == "Another CPU"
     assert "host" not in known.identity([QNN])
 
 

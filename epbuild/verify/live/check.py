@@ -6,11 +6,12 @@ Everything that an EP does happens in child processes, in the toolchain that the
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from epbuild.core.shown import ProgressLines
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding, Outcome, sentence
@@ -63,24 +64,22 @@ def model_names(artifact: ArtifactFolder) -> dict[str, str]:
 
 
 def check_live(
-    artifact: ArtifactFolder, check: LiveCheck, report: Callable[[str], None], faulty: Mapping[str, str] = MappingProxyType({})
+    artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, faulty: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
     """The findings `load`, `compatibility` and `numbers` for every compiled model of an artifact.
 
     `faulty` are the files of models that no EP should be given, with the reason, as the end of a sentence; nor are those that are open
-    together with one of them. `report` gets the progress of what takes long. Raises ToolchainError where there is no environment, and what
+    together with one of them. `lines` get the progress of what takes long. Raises ToolchainError where there is no environment, and what
     reading the recipe raises.
     """
-    for finding in _findings(artifact, check, report, faulty):
+    for finding in _findings(artifact, check, lines, faulty):
         if check.strict and finding.outcome == "skipped" and finding.check != "compatibility":
             yield replace(finding, outcome="failed", code="EPB640", hint="Try it where that can be done, or without --strict.")
         else:
             yield finding
 
 
-def _findings(
-    artifact: ArtifactFolder, check: LiveCheck, report: Callable[[str], None], faulty: Mapping[str, str]
-) -> Iterator[Finding]:
+def _findings(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, faulty: Mapping[str, str]) -> Iterator[Finding]:
     batches = []
     for batch in _batches(artifact, model_names(artifact)):
         if any(model.file in faulty for _, model in batch.models):
@@ -90,7 +89,7 @@ def _findings(
     if not batches:
         return
     try:
-        session = session_for(artifact, check.options, check.sources, report)
+        session = session_for(artifact, check.options, check.sources, lines)
     except CannotLoad as reason:
         for batch in batches:
             for _, model in batch.models:

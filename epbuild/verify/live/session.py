@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.catalog.catalog import BUILT_IN, entries_for, find_session_key, known_eps
 from epbuild.core.errors import Position
+from epbuild.core.shown import ProgressLines
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.custom_ops import names_library
@@ -42,7 +43,7 @@ class LoadOptions:
     toolchains: Toolchains = field(default_factory=toolchains_here)
 
 
-def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, report: Callable[[str], None]) -> Session:
+def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, lines: ProgressLines) -> Session:
     """What to open the models of an artifact with. Raises CannotLoad, ToolchainError, and what reading the recipe raises."""
     manifest = artifact.manifest
     document = artifact.document
@@ -65,7 +66,7 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
         entries = tuple(planned[ep].entry if ep in planned else BUILT_IN.entry(ep, toolchain["distributions"]) for ep in asked)
         needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
         where = artifact.folder / "manifest.json"
-        environment = toolchain_of(toolchain, Wanted(needed_entries, packages), where, given.toolchains, report)
+        environment = toolchain_of(toolchain, Wanted(needed_entries, packages), where, given.toolchains, lines)
     else:
         raise CannotLoad("it is unknown which toolchain it was compiled with; name one that can load it with --interpreter")
     target: Mapping[str, Any] = document["target"] if document is not None else {}

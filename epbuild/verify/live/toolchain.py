@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.core.shown import ProgressLines
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import Environment, Toolchains
@@ -51,12 +52,12 @@ class Wanted:
 
 
 def toolchain_of(
-    document: Mapping[str, Any], wanted: Wanted, where: Path, toolchains: Toolchains, report: Callable[[str], None]
+    document: Mapping[str, Any], wanted: Wanted, where: Path, toolchains: Toolchains, lines: ProgressLines
 ) -> Environment:
     """An environment like the toolchain of a manifest.
 
     The first choice is one that is there already and holds the same distributions on the same Python and platform; else one is made with
-    the same releases of ONNX Runtime and of the EPs' packages, which `report` gets, as that takes a while. Raises ToolchainError.
+    the same releases of ONNX Runtime and of the EPs' packages, which `lines` get, as that takes a while. Raises ToolchainError.
     """
     position = Position(str(where), 1, 1)
     for toolchain in _there(document, position, toolchains.home):
@@ -73,7 +74,7 @@ def toolchain_of(
         raise ToolchainError(Problem("EPB305", message, where, "Name an environment that has one: --interpreter."))
     toolchain = _made_of(packages, _version(document), position)
     if not toolchains.ready(toolchain, where.parent):
-        report(f"making an environment with {', '.join(packages)}")
+        lines.report(f"making an environment with {', '.join(packages)}")
     return wanted.prepared(toolchain, where.parent, toolchains)
 
 

@@ -20,6 +20,7 @@ from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation
 from epbuild.catalog.numbers import Thresholds
 from epbuild.compile.action import measure_alone
+from epbuild.core.shown import NO_LINES
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import MadeInputs
 from epbuild.toolchain.environment import Environment, Toolchains
@@ -124,7 +125,7 @@ def tried(
     folder: Path, check: LiveCheck | None = None, *, share: bool = False, names: Sequence[str] = NAMES
 ) -> dict[tuple[str, str], Finding]:
     check = check or LiveCheck(sources=PlannedSources({}))
-    found = list(check_live(artifact(folder, share=share, names=names), here(folder, check), lambda text: None))
+    found = list(check_live(artifact(folder, share=share, names=names), here(folder, check), NO_LINES))
     assert all(finding.message.endswith(".") for finding in found)
     by_place = {(finding.check, finding.subject.removeprefix("npu/").removesuffix("_ctx.onnx")): finding for finding in found}
     assert len(by_place) == len(found)
@@ -157,7 +158,7 @@ def test_a_model_with_a_fault_is_given_to_no_ep_and_no_other_of_its_group_if_it_
     faulty = {"prefill_ctx.onnx": "its bytes are not in order"}
     for share, outcome in ((False, "passed"), (True, "skipped")):
         check = here(folder, LiveCheck(sources=PlannedSources({})))
-        found = list(check_live(artifact(folder, share=share), check, lambda text: None, faulty))
+        found = list(check_live(artifact(folder, share=share), check, NO_LINES, faulty))
         outcomes = {finding.subject: (finding.outcome, finding.message) for finding in found}
         assert outcomes["npu/prefill_ctx.onnx"] == ("skipped", "It was not loaded, as its bytes are not in order.")
         assert outcomes["npu/decode_ctx.onnx"][0] == outcome
@@ -169,7 +170,7 @@ def test_a_model_with_a_fault_is_given_to_no_ep_and_no_other_of_its_group_if_it_
 def test_no_toolchain_is_sought_where_no_model_may_be_loaded(folder: Path) -> None:
     faulty = {f"{name}_ctx.onnx": "its bytes are not in order" for name in NAMES}
     check = LiveCheck(sources=Unasked({}))
-    assert {finding.outcome for finding in check_live(artifact(folder), check, lambda text: None, faulty)} == {"skipped"}
+    assert {finding.outcome for finding in check_live(artifact(folder), check, NO_LINES, faulty)} == {"skipped"}
 
 
 def test_a_model_that_does_not_load_is_told_and_the_others_are_tried_all_the_same(folder: Path) -> None:
@@ -223,7 +224,7 @@ def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path) 
     found = artifact(folder)
     assert found.manifest is not None
     strange = replace(found, manifest=replace(found.manifest, eps={"AcmeExecutionProvider": {}}))
-    findings = list(check_live(strange, LiveCheck(), lambda text: None))
+    findings = list(check_live(strange, LiveCheck(), NO_LINES))
     assert {finding.outcome for finding in findings} == {"skipped"}
     assert findings[0].message.startswith("The catalog does not know AcmeExecutionProvider; ")
 

@@ -15,6 +15,7 @@ from small_builds import sharing_group
 
 from epbuild.catalog.catalog import entries_for, entry
 from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.core.shown import NO_LINES
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import OptionFile, PlannedEp
@@ -46,6 +47,9 @@ class Home(Toolchains):
     asked: list[tuple[tuple[str, ...], str | None]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     packages: dict[str, Any] = field(default_factory=dict)
+
+    def report(self, text: str) -> None:
+        self.said.append(text)
 
     def ready(self, *asked: object, **more: object) -> bool:
         return False
@@ -83,7 +87,7 @@ class Home(Toolchains):
         return Environment("verify", Path("python"), Fingerprint(HERE, "linux-x86_64", distributions, {}), Path("none"))
 
     def find(self, document: Mapping[str, Any] = DOCUMENT) -> Environment:
-        return toolchain_of(document, Wanted([entry(QNN)]), self.home / "manifest.json", self, self.said.append)
+        return toolchain_of(document, Wanted([entry(QNN)]), self.home / "manifest.json", self, self)
 
 
 @pytest.fixture
@@ -188,7 +192,7 @@ class Recipe(Sources):
 
 
 def opened(home: Home, found: ArtifactFolder, sources: Sources = Sources({}), **wanted: Any) -> Session:  # noqa: B008 - frozen
-    return session_for(found, LoadOptions(toolchains=home, **wanted), sources, lambda text: None)
+    return session_for(found, LoadOptions(toolchains=home, **wanted), sources, NO_LINES)
 
 
 def test_the_manifests_options_and_variables_are_those_of_the_session(home: Home) -> None:
