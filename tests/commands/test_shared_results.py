@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cache_server import CacheServer, Fault, serving_cache
+from moments import at_each_return
 from remote_places import Place, ServerPlace
 from shared_machines import (
     ALL_COMPILES,
@@ -359,24 +359,19 @@ def test_the_coverage_of_what_others_compiled_takes_no_file(place: Place, machin
     assert [event.outcome for event in reader.events if isinstance(event, ModelCovered)] == ["partial"] * 3
 
 
-def test_what_another_machine_makes_while_a_build_runs_is_not_made_again(
-    place: Place, machines: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_machine_makes_while_a_build_runs_is_not_made_again(place: Place, machines: Machines) -> None:
     made = shared_by(machines)
     held = {(space, name): place.read(space, name) for space in SPACES for name in place.names(space)}
     for space, name in held:
         place.write(space, name, None)
     place.write("cas", "0" * 64, b"of another recipe")  # an empty folder is no remote cache
     reader = machines("reader")
-    find = RemoteResults.find
 
-    def found_before(self: RemoteResults, steps: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        found = find(self, steps)
+    def offer(found: object) -> None:
         for (space, name), data in held.items():
             place.write(space, name, data)
-        return found
 
-    monkeypatch.setattr(RemoteResults, "find", found_before)
-    assert reader.build().exit_code == 0
+    with at_each_return(RemoteResults.find, offer):
+        assert reader.build().exit_code == 0
     assert (reader.compiled, outputs(reader)) == ([], made)
     assert (used(reader).asked, used(reader).found) == (2, 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,18 +15,18 @@ from epbuild.toolchain import host
 
 
 @contextmanager
-def on_cpu(name: str) -> Iterator[None]:
-    """Have the CPU of this machine go by another name."""
+def on_cpu(name: str, flags: str = "", platform: str = "linux") -> Iterator[None]:
+    """Have this machine have another CPU."""
     read = builtins.open
 
     def open_(file: Any, *arguments: Any, **options: Any) -> Any:
         if file == "/proc/cpuinfo":
-            raise FileNotFoundError(file)
+            return io.StringIO(f"vendor_id : Acme\nmodel name : {name}\nflags : {flags}\n")
         return read(file, *arguments, **options)
 
     host._instructions.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(builtins, "open", open_)
-        patch.setenv("PROCESSOR_IDENTIFIER", name)
+        patch.setattr(sys, "platform", platform)
         yield
     host._instructions.cache_clear()

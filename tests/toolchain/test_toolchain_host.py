@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from machines import on_cpu
 
 from epbuild.catalog.catalog import BUILT_IN, entries_for, entry
 from epbuild.catalog.facts import Driver, HostDependence
@@ -24,13 +27,12 @@ def depending(**facts: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    host._instructions.cache_clear()
+def this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     host._version.cache_clear()
-    monkeypatch.setattr(host, "cpu_name", lambda: "A CPU")
-    monkeypatch.setattr(host, "cpu_features", lambda: "GenuineIntel avx2")
-    monkeypatch.setattr(host, "cpu_count", lambda: 4)
-    monkeypatch.setattr(host, "driver_version", lambda *read: "5.1" if read[0] == ("/there",) else "")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4), raising=False)
+    with on_cpu("A CPU", "fpu avx2"):
+        yield
+    host._version.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -38,12 +40,12 @@ def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ([QNN], None),
         ([depending()], {"cpu": "A CPU"}),
-        ([depending(cpu="instructions")], {"cpu": "GenuineIntel avx2"}),
-        ([depending(cpu="instructions", cpu_count=True)], {"cpu": "GenuineIntel avx2", "cpus": 4}),
+        ([depending(cpu="instructions")], {"cpu": "Acme avx2"}),
+        ([depending(cpu="instructions", cpu_count=True)], {"cpu": "Acme avx2", "cpus": 4}),
         ([depending(cpu="none")], None),
-        ([depending(cpu="none"), depending(cpu="instructions")], {"cpu": "GenuineIntel avx2"}),
+        ([depending(cpu="none"), depending(cpu="instructions")], {"cpu": "Acme avx2"}),
         ([depending(), depending(cpu="instructions")], {"cpu": "A CPU"}),
-        ([depending(cpu="none", drivers=(Driver("GPU", ("/there",)),))], {"drivers": {"GPU": "5.1"}}),
+        ([depending(cpu="none", drivers=(Driver("GPU", (__file__,), r"test_(\w+)_host"),))], {"drivers": {"GPU": "toolchain"}}),
         ([depending(cpu="none", drivers=(Driver("GPU", ("/nowhere",)),))], None),
         ([QNN, depending()], {"cpu": "A CPU"}),
     ],
@@ -63,8 +65,8 @@ def test_what_is_not_known_of_an_ep_is_which_cpu_it_was_compiled_on() -> None:
 
 
 def test_each_driver_is_watched_by_how_it_is_read_whether_or_not_it_is_there() -> None:
-    there, gone = Driver("GPU", ("/there",)), Driver("NPU", ("/nowhere",))
-    assert drivers_of([depending(drivers=(there, gone)), QNN]) == {there.plain: "5.1", gone.plain: ""}
+    there, gone = Driver("GPU", (__file__,), r"test_(\w+)_host"), Driver("NPU", ("/nowhere",))
+    assert drivers_of([depending(drivers=(there, gone)), QNN]) == {there.plain: "toolchain", gone.plain: ""}
 
 
 def driver(name: str) -> Driver:
@@ -149,15 +151,13 @@ def test_windows_keeps_drivers_in_its_registry(monkeypatch: pytest.MonkeyPatch) 
     intel = {"ProviderName": "Intel Corporation", "DriverDesc": "Intel(R) Arc(TM)", "DriverVersion": "31.0.101.5590"}
     registry = Registry({"0000": nvidia, "0001": intel, "0002": {"ProviderName": "NVIDIA"}, "Properties": {}})
     monkeypatch.setitem(sys.modules, "winreg", registry)
-    monkeypatch.setattr(machine, "on_windows", lambda: True)
+    monkeypatch.setattr(sys, "platform", "win32")
     assert machine.driver_version((), "", "{class}", "^NVIDIA") == "NVIDIA RTX 4090 32.0.15.6094"
     assert machine.driver_version((), "", "{class}", "^Intel") == "Intel(R) Arc(TM) 31.0.101.5590"
     assert machine.driver_version((), "", "{other}", "^Intel") == ""
     assert machine.driver_version((), "", "", ".*") == ""
 
 
-def test_a_stepping_is_no_other_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "on_windows", lambda: True)
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(machine, "cpu_name", lambda: "Intel64 Family 6 Model 170 Stepping 4, GenuineIntel")
-    assert machine.cpu_features() == "Intel64 Family 6 Model 170, GenuineIntel"
+def test_a_stepping_is_no_other_cpu() -> None:
+    with on_cpu("Intel64 Family 6 Model 170 Stepping 4, GenuineIntel", platform="win32"):
+        assert machine.cpu_features() == "Intel64 Family 6 Model 170, GenuineIntel"
