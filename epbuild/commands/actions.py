@@ -82,6 +82,8 @@ class Actions:
         for step in found.plan.steps:
             steps.setdefault(step.action, []).append(step.id)
         self._made: dict[str, Made] = {}
+        self._remaking = threading.RLock()
+        """Held while one is made again beside the plan: its memory is not counted, so that there is never more than one."""
         self._results: dict[str, ActionResult] = {}
         """The results that are known, also those that are not as the recipe wants them."""
         self._failures: dict[str, Sequence[Problem]] = {}
@@ -284,7 +286,8 @@ class Actions:
 
     def remake(self, ident: str) -> None:
         """Make an action again whose result the store has lost. Raises what `execute` does."""
-        self._make(self._plan.actions[ident], again=True)
+        with self._remaking:
+            self._make(self._plan.actions[ident], again=True)
 
     def _keyed(self, asked: Action) -> tuple[Action, Mapping[str, Any], tuple[Made, ...]]:
         """An action with all its files, the document of its key, and what it is made of."""

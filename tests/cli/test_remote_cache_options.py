@@ -43,6 +43,23 @@ def test_offline_names_the_toolchain_that_is_missing(project: Path) -> None:
     assert (done.returncode, "EPB525" in done.stderr, "the toolchain 'qnn' is not here yet" in done.stderr) == (3, True, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("cache", "verify", "epbuild.yaml"), "--remote"),
+        (("cache", "verify", "--remote"), "EPB275"),
+        (("cache", "push"), "EPB275"),
+        (("run", "--push-only", "--no-emit"), "--push-only"),
+        (("run", "--push-only"), "EPB240"),
+        (("run", "--no-compile", "--rebuild-and-compare"), "--no-compile"),
+    ],
+)
+def test_what_makes_no_sense_ends_with_2(arguments: tuple[str, ...], expected: str, project: Path) -> None:
+    done = epbuild(project, *arguments, EPBUILD_TOOLCHAIN_DIR=str(project / "toolchains"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert expected in done.stderr
+
+
 def test_plan_takes_all_but_write(project: Path) -> None:
     done = epbuild(
         project, "plan", "--json", "--remote-cache", "read", "--offline", EPBUILD_TOOLCHAIN_DIR=str(project / "toolchains")

@@ -39,6 +39,13 @@ def test_a_second_machine_compiles_nothing_and_publishes_the_same_bytes(tmp_path
         assert "remote cache: " in done.stdout
         assert len(server.requests) <= 40
         assert second.files() == first.files() != {}
+        done = second.epbuild("cache", "verify", "--remote")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"{server.address}: 4 results, 4 sound (1.9 MB read in ")
+        done = first.epbuild("cache", "push", "--json")
+        document = json.loads(done.stdout)
+        assert (done.returncode, {result["outcome"] for result in document["results"]}) == (0, {"there"})
+        assert "restorable (remote)" in machine("explained").epbuild("explain", "share:*").stdout
         fresh = machine("fresh")
         server.requests.clear()
         done = fresh.epbuild("run", "--no-emit")
