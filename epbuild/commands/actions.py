@@ -82,8 +82,7 @@ class Actions:
         for step in found.plan.steps:
             steps.setdefault(step.action, []).append(step.id)
         self._made: dict[str, Made] = {}
-        self._remaking = threading.RLock()
-        """Held while one is made again beside the plan: its memory is not counted, so that there is never more than one."""
+        self._remaking = threading.RLock()  # what is made beside the plan has its memory counted by nobody: one at a time
         self._results: dict[str, ActionResult] = {}
         """The results that are known, also those that are not as the recipe wants them."""
         self._failures: dict[str, Sequence[Problem]] = {}
