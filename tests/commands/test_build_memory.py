@@ -54,6 +54,7 @@ def build(workshop: Workshop, memory: int | None) -> None:
     run(replace(workshop.request, jobs=2, memory=memory), events)
 
 
+@pytest.mark.slow
 def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

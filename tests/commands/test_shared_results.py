@@ -214,6 +214,7 @@ def test_a_result_whose_file_goes_between_plan_and_use_is_compiled(
     assert (reader.compiled, outputs(reader), warnings(reader)) == (ALL_COMPILES, made, ["EPB522"] * 2)
 
 
+@pytest.mark.slow  # they wait before they ask again
 @pytest.mark.parametrize("kind", ["hang", "reset", "nonsense", "status"])
 def test_a_server_that_does_not_work_costs_one_warning(
     kind: str, server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch
@@ -227,6 +228,7 @@ def test_a_server_that_does_not_work_costs_one_warning(
     assert (reader.compiled, warnings(reader)) == (ALL_COMPILES, ["EPB521"])
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_costs_one_warning(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -108,6 +108,7 @@ def test_groups_that_wait_for_a_slow_disk_do_not_pile_up(workshop: Workshop, ove
     assert overlap.started == 8
 
 
+@pytest.mark.slow
 def test_a_group_that_compiles_its_members_alone_next_keeps_its_place_for_that(workshop: Workshop, overlap: Overlap) -> None:
     workshop.write_recipe(("fallback_nodes: 1}", "fallback_nodes: 1, shared_bytes: {min_ratio: 0.1}}"))
     overlap.held = LONG_ENOUGH

@@ -277,6 +277,7 @@ def test_no_file_is_overwritten(tmp_path: Path, taken: str) -> None:
     assert {path.name: path.read_bytes() for path in made.iterdir()} == {taken: b"mine"}
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_weights(tmp_path: Path) -> None:
     size = 48 * 1024 * 1024
     tensor = TensorProto(name="w", data_type=TensorProto.UINT8, dims=[size], raw_data=bytes(size))

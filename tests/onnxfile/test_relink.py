@@ -101,6 +101,7 @@ def test_lengths_that_a_writer_padded_are_still_corrected() -> None:
     assert attribute.s == b"longer.bin"
 
 
+@pytest.mark.slow
 def test_a_large_model_is_copied_without_being_loaded(tmp_path: Path) -> None:
     weight = helper.make_tensor("w", TensorProto.UINT8, [64_000_000], bytes(64_000_000), raw=True)
     proto = model([context_node("n", embed_mode=0, ep_cache_context="m.bin")], initializer=[weight])

@@ -24,7 +24,7 @@ from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot_file import PIECES, forget, place_of, snapshots_of
 from epbuild.survey.taking import take
 
-SETTLED_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
+SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
 
 
 @pytest.fixture
@@ -77,6 +77,8 @@ EDITS: dict[str, Edit] = {
     "the store": lambda at: at.lose_blobs(),
     "the toolchain": lambda at: (at.folder / "fingerprint.json").write_text("{} ", encoding="utf-8"),
 }
+QUICK = ("nothing", "a model", "an option", "an output that is gone")
+by_edit = pytest.mark.parametrize("edit", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EDITS])
 QUESTIONS = [
     ("plan", "--json"),
     ("plan", "--json", EMIT_CLASSIFIER),
@@ -97,7 +99,7 @@ def answered(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> 
     return code, seen.out, seen.err
 
 
-@pytest.mark.parametrize("edit", EDITS)
+@by_edit
 def test_every_question_is_answered_as_by_who_looks_at_everything(
     built: Workshop, edit: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,7 +124,7 @@ def events(text: str) -> list[Any]:
     return sorted(json.dumps({**line, "time": 0, "seconds": 0, "seconds_left": 0, "progress": None}) for line in lines)
 
 
-@pytest.mark.parametrize("edit", EDITS)
+@by_edit
 def test_a_build_does_what_one_does_that_looks_at_everything_and_leaves_the_same(
     built: Workshop, edit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,7 +35,7 @@ from epbuild.survey.asked import recipe_and_steps
 from epbuild.survey.snapshot import FORMAT, answer, clock
 from epbuild.survey.snapshot_file import remove_older, snapshots_of
 
-MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
+MARGIN_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
 needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
 UP_TO_DATE = "Nothing to do: 3 steps are up to date"
 
