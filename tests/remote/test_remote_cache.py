@@ -409,7 +409,7 @@ def test_a_server_that_hangs_within_a_body_is_given_up(
     place.server.faults.append(Fault(kind, "GET"))
     begin = time.monotonic()
     remote = user.remote(place, trust=TRUST)
-    remote.record_pace = Pace(1.0, 1e6)
+    remote.record_pace = Pace(0.3, 1e6)
     assert remote.look_up(COMPILE, key) == Miss(answered=False)
     assert remote.look_up(COMPILE, key) == Miss(answered=False)
     assert time.monotonic() - begin < 10
