@@ -19,29 +19,20 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.entries import CacheEntry
 from epbuild.cache.garbage import Garbage
+from epbuild.cache.needs import CacheUsers
 from epbuild.cache.records import ActionRecords
 
 _MODELS_AT_ONCE = 100
 """Remote models that are removed under their leases, each of which is an open file."""
 
 Reason = Literal["unused", "over size", "damaged"]
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What the builds that are known need: the keys of records, the digests of blobs, and remote models by their names in the store."""
-
-    keys: frozenset[str] = frozenset()
-    blobs: frozenset[str] = frozenset()
-    models: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -70,25 +61,23 @@ class Collected:
 def collect(
     root: Path,
     limits: Limits,
-    needs: Callable[[], Needs],
-    blobs_of: Callable[[Mapping[str, Any]], Iterable[str]],
+    users: CacheUsers,
     *,
     now: float,
     dry_run: bool = False,
 ) -> Collected:
     """Remove from the store at `root` what exceeds the `limits` at the time `now` (Unix seconds), or only return what that would be.
 
-    `blobs_of` gives the blobs that a record names. Not for two callers at once: hold a lease. Raises StoreError.
+    What the `users` need stays. Not for two callers at once: hold a lease. Raises StoreError.
     """
-    return _Collection(root, limits, needs, blobs_of, now, dry_run).run()
+    return _Collection(root, limits, users, now, dry_run).run()
 
 
 @dataclass
 class _Collection:
     root: Path
     limits: Limits
-    ask_needs: Callable[[], Needs]
-    blobs_of: Callable[[Mapping[str, Any]], Iterable[str]]
+    users: CacheUsers
     now: float
     dry_run: bool
 
@@ -96,7 +85,7 @@ class _Collection:
         self._blobs = BlobStore(self.root)
         self._records = ActionRecords(self.root)
         self._garbage = Garbage(self.root)
-        self._needs = self.ask_needs()
+        self._needs = self.users.needs()
         self._outcome = Collected()
         self._queue: list[tuple[int, str, CacheEntry]] = []
         # Blobs before records: a record that is put in between names blobs that are new, or have a new time by then.
@@ -126,7 +115,7 @@ class _Collection:
 
     def _take_in_record(self, record: CacheEntry) -> None:
         document = self._records.look(record.name)
-        names = frozenset(self.blobs_of(document)) if document is not None else frozenset()
+        names = frozenset(self.users.blobs_of(document)) if document is not None else frozenset()
         self._named[record.name] = names
         self._namings.update(names)
         # One that cannot be read, as it is damaged or of an older epbuild, is of no use to those who need its key.
@@ -159,7 +148,7 @@ class _Collection:
             heapq.heappop(self._queue)
             taken.append((entry, why))
             left -= entry.size
-        gone = self._garbage.remove_models([entry for entry, _ in taken], lambda: self.ask_needs().models)
+        gone = self._garbage.remove_models([entry for entry, _ in taken], self.users)
         self._outcome.recent += (entry for entry, _ in taken if entry.name not in gone)
         self._outcome.removed += (item for item in taken if item[0].name in gone)
         return sum(entry.size for entry, _ in taken if entry.name in gone)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from epbuild.cache.drafts import discard, touch
 from epbuild.cache.entries import CacheEntry, files_below
 from epbuild.cache.errors import explained
 from epbuild.cache.leases import lease_if_free
+from epbuild.cache.needs import CacheUsers
 from epbuild.core.atomic import rename
 
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -59,16 +60,16 @@ class Garbage:
                         return True
         raise ValueError(f"not garbage: {entry}")
 
-    def remove_models(self, entries: Iterable[CacheEntry], needed: Callable[[], Container[str]]) -> set[str]:
-        """Remove remote models as `remove` does, but those that are needed; returns the names of those that are gone.
+    def remove_models(self, entries: Iterable[CacheEntry], users: CacheUsers) -> set[str]:
+        """Remove remote models as `remove` does, but those that the `users` need; returns the names of those that are gone.
 
-        `needed` gives those that are, and is asked once, under the leases that the users of all these take. Raises StoreError.
+        They are asked once, under the leases that who uses any of these takes. Raises StoreError.
         """
         with ExitStack() as held:
             free = [
                 entry for entry in entries if held.enter_context(lease_if_free(self._root, f"remote-{Path(entry.name).name}"))
             ]
-            kept, gone = needed(), set()
+            kept, gone = users.needs().models, set()
             for entry in free:
                 path = self._root / entry.name
                 with explained(f"remove {path}"):

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epbuild.cache.collect import Collected, Limits, Needs, collect
+from epbuild.cache.collect import Collected, Limits, collect
 from epbuild.cache.leases import lease
 from epbuild.cache.memory import Configuration
+from epbuild.cache.needs import Needs
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import Problem, StoreError
@@ -43,12 +44,26 @@ def collect_garbage(root: Path, limits: Limits, *, dry_run: bool = False) -> Col
     roots = Roots(root)
     with nullcontext() if dry_run else lease(root, LEASE):
         there, gone = roots.workspaces()
-        collected = collect(root, limits, lambda: needs(roots.workspaces()[0], root), blobs_of, now=time.time(), dry_run=dry_run)
+        collected = collect(root, limits, _Workspaces(roots, root), now=time.time(), dry_run=dry_run)
         for workspace in () if dry_run else gone:
             roots.forget(workspace)
         if not dry_run:
             remove_older(str(root), time.time() - limits.max_age)
     return Collection(collected, tuple(there), tuple(gone))
+
+
+@dataclass(frozen=True)
+class _Workspaces:
+    """The workspaces that use the store at `root`."""
+
+    roots: Roots
+    root: Path
+
+    def needs(self) -> Needs:
+        return needs(self.roots.workspaces()[0], self.root)
+
+    def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
+        return blobs_of(record)
 
 
 def needs(workspaces: Iterable[Path], root: Path) -> Needs:

@@ -7,15 +7,16 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aged_stores import DAY, EVERYTHING, MONTH, AgedStore, blobs_of, key_of
+from aged_stores import DAY, EVERYTHING, MONTH, AgedStore, Users, key_of
 
-from epbuild.cache.collect import Limits, Needs, collect
+from epbuild.cache.collect import Limits, collect
 from epbuild.cache.leases import lease
+from epbuild.cache.needs import Needs
 from epbuild.cache.records import RECORD_FORMAT, ActionRecords
 from epbuild.core.canonical import canonical_json
 from epbuild.core.errors import StoreError
@@ -123,14 +124,13 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(store: AgedStore) -> None:
 def test_a_record_that_a_build_uses_while_it_is_about_to_go_stays_with_its_blobs(store: AgedStore, in_between: str) -> None:
     key = store.record("used", "binary", days=31)
 
-    def used_now(record: Mapping[str, Any]) -> Iterable[str]:
+    def use(record: Mapping[str, Any]) -> None:
         if in_between == "get":
             assert store.records.get(key) == record
         else:
             store.records.put(key, record)
-        return blobs_of(record)
 
-    found = collect(store.root, EVERYTHING, Needs, used_now, now=time.time())
+    found = collect(store.root, EVERYTHING, Users(Needs(), read=use), now=time.time())
     assert (store.keys(), store.held(), found.removed) == ({key}, {"binary"}, [])
     assert store.records.get(key) is not None
     assert list((store.root / "actions" / "tmp").iterdir()) == []
@@ -139,11 +139,8 @@ def test_a_record_that_a_build_uses_while_it_is_about_to_go_stays_with_its_blobs
 def test_a_blob_that_a_build_stores_while_it_is_about_to_go_stays(store: AgedStore) -> None:
     store.record("old", "binary", days=31)
 
-    def stored_now(record: Mapping[str, Any]) -> Iterable[str]:
-        store.add("binary")
-        return blobs_of(record)
-
-    found = collect(store.root, EVERYTHING, Needs, stored_now, now=time.time())
+    users = Users(Needs(), read=lambda record: store.add("binary"))
+    found = collect(store.root, EVERYTHING, users, now=time.time())
     assert store.held() == {"binary"}
     assert [thing.kind for thing, _ in found.removed] == ["record"]
 
@@ -210,8 +207,8 @@ def test_a_remote_model_that_a_workspace_comes_to_need_meanwhile_stays(store: Ag
     name = f"remote/{REMOTE}"
     graph = store.file(f"{name}/model.onnx", "graph", 31)
     store.age(graph.parent, 31)
-    answers = iter([Needs(), Needs(models=frozenset({name}))])
-    collect(store.root, MONTH, lambda: next(answers), blobs_of, now=time.time())
+    users = Users(Needs(), Needs(models=frozenset({name})))
+    collect(store.root, MONTH, users, now=time.time())
     assert graph.exists()
 
 

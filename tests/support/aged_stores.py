@@ -6,12 +6,13 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.collect import Collected, Limits, Needs, collect
+from epbuild.cache.collect import Collected, Limits, collect
+from epbuild.cache.needs import Needs
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
 
@@ -27,6 +28,21 @@ def key_of(name: str) -> str:
 
 def blobs_of(record: Mapping[str, Any]) -> list[str]:
     return list(record["blobs"])
+
+
+class Users:
+    """Builds that need something, each time that they are asked, and then the last of it."""
+
+    def __init__(self, *needs: Needs, read: Callable[[Mapping[str, Any]], object] = lambda record: None) -> None:
+        self._needs = list(needs)
+        self._read = read
+
+    def needs(self) -> Needs:
+        return self._needs.pop(0) if len(self._needs) > 1 else self._needs[0]
+
+    def blobs_of(self, record: Mapping[str, Any]) -> list[str]:
+        self._read(record)
+        return blobs_of(record)
 
 
 class AgedStore:
@@ -64,7 +80,7 @@ class AgedStore:
         return path
 
     def collect(self, limits: Limits = MONTH, needs: Needs = NOTHING, **options: Any) -> Collected:
-        return collect(self.root, limits, lambda: needs, blobs_of, **{"now": time.time(), **options})
+        return collect(self.root, limits, Users(needs), **{"now": time.time(), **options})
 
     def held(self) -> set[str]:
         """The contents of all blobs."""

@@ -1,0 +1,26 @@
+"""What the builds that are known need of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the builds that are known need: the keys of records, the digests of blobs, and remote models by their names in the store."""
+
+    keys: frozenset[str] = frozenset()
+    blobs: frozenset[str] = frozenset()
+    models: frozenset[str] = frozenset()
+
+
+class CacheUsers(Protocol):
+    """The builds that use a store, and know what its records mean."""
+
+    def needs(self) -> Needs:
+        """What they need at this moment. Raises StoreError."""
+
+    def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
+        """The digests of the blobs that a record names."""
