@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import Project, emitted
+from projects import Project, copy_of_quickstart, emitted
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.archive.oci import Image, image
@@ -29,6 +29,7 @@ from epbuild.core.digest import Write
 from epbuild.core.errors import EnvironmentFailure, HttpCancelled, StepId
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.recipe.image_reference import parse_image_reference
+from epbuild.remote.keys import SigningKey
 
 pytestmark = pytest.mark.skipif(
     not (Path("/etc/debian_version").exists() and shutil.which("apt-get") and shutil.which("dpkg")),
@@ -294,6 +295,27 @@ def test_a_build_pushes_what_it_emits(registry: DebianRegistry, quickstart: Proj
     found = pulled(registry, "built/classifier", "snapdragon-SM8750", tmp_path / "pulled")
     assert found == plain
     assert set(quickstart.files("dist/quickstart/image/classifier/snapdragon-SM8750")) >= {"index.json", "oci-layout"}
+
+
+def test_what_another_machine_compiled_is_pushed_without_a_folder(
+    registry: DebianRegistry, quickstart: Project, tmp_path: Path
+) -> None:
+    step, ours = "emit:classifier/snapdragon-SM8750/*", SigningKey.generate()
+    quickstart.environment["EPBUILD_SIGNING_KEY"] = ours.text
+    quickstart.edit("epbuild: 1\n", f"epbuild: 1\ncache: {{remote: '{tmp_path / 'remote'}', trust: ['{ours.public}']}}\n")
+    quickstart.build("epbuild.yaml", step)
+    assert quickstart.epbuild("cache", "push", "epbuild.yaml", step).returncode == 0
+    plain = quickstart.files("dist/quickstart/classifier/snapdragon-SM8750")
+    other = copy_of_quickstart(tmp_path / "other" / "quickstart", tmp_path / "other" / "cache")
+    other.recipe.write_bytes(quickstart.recipe.read_bytes())
+    path = "    path: dist/${recipe.name}/${group}/${target}\n"
+    other.edit(path, f"{path}    pack: oci\n    push: {registry.host}/direct/${{group}}:${{target}}\n")
+    events = other.build("epbuild.yaml", step, "--push-only", "--no-compile")
+    assert len(emitted(events)) == 1
+    assert pulled(registry, "direct/classifier", "snapdragon-SM8750", tmp_path / "pulled") == plain
+    assert other.files() == {}
+    largest = max(len(data) for data in plain.values())
+    assert all(blob.stat().st_size < largest for blob in (other.cache / "cas" / "sha256").rglob("*") if blob.is_file())
 
 
 def test_a_build_that_may_not_push_says_so_in_one_line(program: Path, quickstart: Project) -> None:
