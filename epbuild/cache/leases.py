@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from epbuild.cache.errors import explained
 
@@ -26,22 +26,29 @@ class Cancelled(Exception):
     """The wait for a lease was given up because its `cancelled` event was set; nothing failed."""
 
 
+class LeaseListener(Protocol):
+    """Follows who wants a lease."""
+
+    def waiting(self) -> None:
+        """Another process, or another thread, holds it; called once, if at all."""
+
+
 @contextmanager
 def lease(
     root: Path,
     key: str,
     *,
-    waiting: Callable[[], None] | None = None,
+    listener: LeaseListener | None = None,
     cancelled: threading.Event | None = None,
 ) -> Iterator[None]:
     """Hold the lease `key` of the store at `root` for the length of the block; it ends with its process, even if killed.
 
-    `waiting` is called once if another holds it. Raises Cancelled when `cancelled` is set during the wait, StoreError
+    `listener` is notified if another holds it. Raises Cancelled when `cancelled` is set during the wait, StoreError
     when the lock file cannot be made, ValueError for a key that cannot name a file.
     """
     lock, held = _try(root, key)
-    if not held and waiting is not None:
-        waiting()
+    if not held and listener is not None:
+        listener.waiting()
     while not held:
         if cancelled is None:
             time.sleep(_POLL_SECONDS)

@@ -23,7 +23,8 @@ from epbuild.compile.makers import maker_of
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
 from epbuild.core.typed_json import MalformedJson, to_json
-from epbuild.engine.events import Progress, StepOutput, StepStarted
+from epbuild.engine.events import Progress, StepStarted
+from epbuild.engine.leases import WaitLine
 from epbuild.plan.key import action_key
 from epbuild.plan.remote_record import COMPILE
 from epbuild.plan.result import ActionResult, action_records
@@ -72,8 +73,8 @@ class Machine:
         if isinstance(found, RemoteRecord):
             return MachineReply("found", self.name, log=COMPILE.log(found.record))
         action = action_of(request, store)
-        waiting = partial(progress.report, StepOutput(action.steps[0], f"{self.name} is at it for another build; waiting"))
-        with lease(self.root, request.key, waiting=waiting, cancelled=cancelled):
+        listener = WaitLine(action.steps[0], f"{self.name} is at it for another build; waiting", progress)
+        with lease(self.root, request.key, listener=listener, cancelled=cancelled):
             record = records.get(request.key)
             is_known = record is not None
             if record is None:

@@ -5,11 +5,36 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.cache.leases import lease
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.engine.loop import Idle
+
+
+@dataclass(frozen=True)
+class WaitLine:
+    """The output of a step that waits for a lease: one line."""
+
+    step: str
+    text: str
+    progress: Progress
+
+    def waiting(self) -> None:
+        self.progress.report(StepOutput(self.step, self.text))
+
+
+@dataclass(frozen=True)
+class _GivesWay(WaitLine):
+    """That of a step whose action gives its place to others meanwhile."""
+
+    action: str
+    idle: Idle
+
+    def waiting(self) -> None:
+        self.idle.add(self.action)
+        super().waiting()
 
 
 class Leases:
@@ -23,13 +48,9 @@ class Leases:
     @contextmanager
     def hold(self, action: str, step: str, root: Path, key: str) -> Iterator[None]:
         """Keep other builds from doing the same; while one is at it, wait, and let other actions of this build go on."""
-
-        def wait() -> None:
-            self._idle.add(action)
-            self._progress.report(StepOutput(step, "another build is at it; waiting"))
-
+        listener = _GivesWay(step, "another build is at it; waiting", self._progress, action, self._idle)
         try:
-            with lease(root, key, waiting=wait, cancelled=self._cancelled):
+            with lease(root, key, listener=listener, cancelled=self._cancelled):
                 self._idle.discard(action)
                 yield
         finally:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,33 @@ with lease(Path(sys.argv[1]), "action"):
 """
 
 
+@dataclass
+class Told:
+    told: list[str]
+
+    def waiting(self) -> None:
+        self.told.append("waiting")
+
+
+@dataclass
+class Stops:
+    stop: threading.Event
+
+    def waiting(self) -> None:
+        self.stop.set()
+
+
+class Nobody:
+    def waiting(self) -> None:
+        pytest.fail("it is still held")
+
+
 def test_the_second_build_waits_for_the_first_and_is_told_once(tmp_path: Path) -> None:
     told: list[str] = []
     order: list[str] = []
 
     def second() -> None:
-        with lease(tmp_path, "action", waiting=lambda: told.append("waiting")):
+        with lease(tmp_path, "action", listener=Told(told)):
             order.append("second")
 
     with lease(tmp_path, "action"):
@@ -49,7 +71,7 @@ def test_the_second_build_waits_for_the_first_and_is_told_once(tmp_path: Path) -
 def test_a_build_that_need_not_wait_says_nothing(tmp_path: Path) -> None:
     told: list[str] = []
     for _ in range(2):
-        with lease(tmp_path, "action", waiting=lambda: told.append("waiting")):
+        with lease(tmp_path, "action", listener=Told(told)):
             pass
     assert told == []
 
@@ -64,7 +86,7 @@ def test_different_actions_do_not_wait_for_each_other(tmp_path: Path) -> None:
 def test_an_interrupted_build_stops_waiting_and_a_later_one_still_gets_the_lease(tmp_path: Path) -> None:
     stop = threading.Event()
     given_up = pytest.raises(Cancelled)
-    with lease(tmp_path, "action"), given_up, lease(tmp_path, "action", waiting=stop.set, cancelled=stop):
+    with lease(tmp_path, "action"), given_up, lease(tmp_path, "action", listener=Stops(stop), cancelled=stop):
         pytest.fail("the lease was held twice")
     with lease(tmp_path, "action"):
         pass
@@ -77,18 +99,18 @@ def test_a_build_that_was_killed_holds_no_lease(tmp_path: Path) -> None:
     with holder.stdout as output:
         assert output.readline() == b"held\n"
         stop = threading.Event()
-        with pytest.raises(Cancelled), lease(tmp_path, "action", waiting=stop.set, cancelled=stop):
+        with pytest.raises(Cancelled), lease(tmp_path, "action", listener=Stops(stop), cancelled=stop):
             pytest.fail("the lease was held twice")
         holder.send_signal(signal.SIGKILL)
         holder.wait(5)
-    with lease(tmp_path, "action", waiting=lambda: pytest.fail("the dead still hold it")):
+    with lease(tmp_path, "action", listener=Nobody()):
         pass
 
 
 def test_a_lease_ends_when_its_action_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), lease(tmp_path, "action"):
         raise RuntimeError
-    with lease(tmp_path, "action", waiting=lambda: pytest.fail("still held")):
+    with lease(tmp_path, "action", listener=Nobody()):
         pass
 
 
