@@ -1,4 +1,4 @@
-"""Results that a build without compiling needs, and that nobody has made."""
+"""Results that a build without compiling needs, and that are missing."""
 
 from __future__ import annotations
 
