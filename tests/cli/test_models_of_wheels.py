@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fetching import Arrivals
@@ -14,6 +15,7 @@ from small_wheels import write_wheel
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.garbage import Garbage
+from epbuild.cache.needs import Needs
 from epbuild.core.errors import EpbuildError, PlanError
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.models import Pins, fetch_model
@@ -109,6 +111,16 @@ def test_what_a_killed_fetch_left_is_replaced(index: Index) -> None:
     assert list(folder.parent.iterdir()) == [folder]
 
 
+class NoUsers:
+    """No build uses the store."""
+
+    def needs(self) -> Needs:
+        return Needs()
+
+    def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
+        return ()
+
+
 def test_a_wheel_and_what_is_left_of_one_can_be_collected(index: Index) -> None:
     index.has()
     folder = index.fetch("package:my-models==1.0/onnx/det.onnx").parents[2]
@@ -118,7 +130,9 @@ def test_a_wheel_and_what_is_left_of_one_can_be_collected(index: Index) -> None:
     things = {thing.name: thing for thing in garbage.entries()}
     assert things[f"remote/{left.parent.name}"].size == 4
     assert things[f"remote/{folder.name}"].size > sum(map(len, FILES.values()))
-    assert all(garbage.remove(thing) for thing in things.values())
+    models = [thing for thing in things.values() if thing.kind == "remote model"]
+    assert garbage.remove_models(models, NoUsers()) == {model.name for model in models}
+    assert all(garbage.remove(thing) for thing in things.values() if thing not in models)
     assert list(folder.parent.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -20,12 +21,21 @@ def interrupted(work: Callable[[], object]) -> Iterator[int]:
         line += 1
 
 
+def _is_in_filelock(frame: FrameType | None) -> bool:
+    """Whether filelock is at work: interrupted there, it keeps its locks from all that this process does later, and forks."""
+    while frame is not None:
+        if f"{os.sep}filelock{os.sep}" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _is_interrupted(work: Callable[[], object], line: int) -> bool:
     left = line
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal left
-        if event == "line":
+        if event == "line" and not _is_in_filelock(frame):
             left -= 1
             if left == -1:
                 raise KeyboardInterrupt
