@@ -53,7 +53,7 @@ def test_a_new_step_is_explained_by_what_is_missing(tmp_path: Path) -> None:
         "      - the toolchain 'qnn' is not provisioned yet\n"
     )
     document = json.loads(epbuild(tmp_path, "explain", "emit:*", "--json", EPBUILD_TOOLCHAIN_DIR=toolchains).stdout)
-    nothing: dict[str, object] = {"key": None, "previous_key": None, "built": None, "changes": []}
+    nothing: dict[str, object] = {"key": None, "previous_key": None, "built": None, "changes": [], "remote": False}
     cause = {"reasons": ["the toolchain 'qnn' is not provisioned yet"], "causes": []}
     assert document == {
         "format": 1,

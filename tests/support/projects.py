@@ -81,11 +81,12 @@ def emitted(events: list[dict[str, Any]]) -> set[str]:
 
 
 def toolchain_python(name: str) -> Path:
-    """The interpreter of a provisioned toolchain that holds the package `name`."""
-    for marker in toolchain_directory().glob("*/complete"):
-        if any(package.startswith(name) for package in json.loads(marker.read_text(encoding="utf-8"))):
-            return marker.parent / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    raise AssertionError(f"no toolchain with {name}")
+    """The interpreter of a provisioned toolchain that holds the package `name`, and as little else as there is one with."""
+    lists = {marker: json.loads(marker.read_text(encoding="utf-8")) for marker in toolchain_directory().glob("*/complete")}
+    holding = [marker for marker, packages in lists.items() if any(package.startswith(name) for package in packages)]
+    assert holding, f"no toolchain with {name}"
+    marker = min(holding, key=lambda one: len(lists[one]))
+    return marker.parent / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def copy_of_quickstart(folder: Path, cache: Path, store: Path | None = None) -> Project:
