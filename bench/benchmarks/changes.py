@@ -63,6 +63,7 @@ class _Edits:
         begin = time.perf_counter()
         done = subprocess.run(
             self.workshop.epbuild("run", "--json", self.many.recipe),
+            cwd=self.workshop.folder,  # what was looked at from elsewhere is another look
             env=self.workshop.environment(),
             capture_output=True,
             check=False,
