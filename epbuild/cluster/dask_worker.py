@@ -17,13 +17,12 @@ from epbuild.cluster.dask import distributed
 from epbuild.cluster.machine import Machine
 from epbuild.cluster.reply import MachineReply
 from epbuild.cluster.request import read_request
-from epbuild.core.errors import EnvironmentFailure, EpbuildError, Position, Problem
+from epbuild.core.errors import EnvironmentFailure, EpbuildError, Position, Problem, RecipeError
 from epbuild.core.typed_json import MalformedJson
 from epbuild.engine.events import Event, StepOutput, StepStarted
 from epbuild.recipe.remote_address import CacheChoice
-from epbuild.remote.keys import SigningKey
 from epbuild.remote.opening import open_remote
-from epbuild.remote.settings import REMOTE, SIGNING_KEY, RemoteSettings, remote_settings
+from epbuild.remote.settings import REMOTE, SIGNING_KEY, RemoteSettings, remote_settings, signing_key
 from epbuild.toolchain.environment import toolchains_here
 
 TOPIC = "epbuild"
@@ -69,13 +68,14 @@ def machine_here() -> Machine:
 
 def worker_settings(environment: Mapping[str, str]) -> RemoteSettings:
     """The remote cache of a worker, whose own results it trusts. Raises RecipeError where it could not publish there."""
-    secret = environment.get(SIGNING_KEY, "")
-    trust = (SigningKey.parse(secret).public,) if secret else ()
-    choice = CacheChoice(Position("", 1, 1), None, trust)
+    signer = signing_key(environment)
+    if signer is None:
+        message = "a worker signs what it makes, and there is no key to sign it"
+        raise RecipeError(Problem("EPB277", message, hint=f"Set {SIGNING_KEY}, which `epbuild cache key` makes."))
+    choice = CacheChoice(Position("", 1, 1), None, (signer.public,))
     settings = remote_settings(choice, Path.cwd(), environment, "write", insecure=INSECURE in environment)
-    if settings is None:
-        problem = Problem("EPB275", f"{REMOTE} is off", hint="Workers read their inputs there, and write results.")
-        raise EnvironmentFailure(problem)
+    if settings is None:  # which it is only where nothing is to be written
+        raise TypeError(REMOTE)
     return settings
 
 

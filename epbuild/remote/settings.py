@@ -65,6 +65,15 @@ def remote_settings(
     return RemoteSettings(address, trust or None, signer, authorization or None)
 
 
+def signing_key(environment: Mapping[str, str]) -> SigningKey | None:
+    """The key that results are signed with; None where there is none. Raises RecipeError (EPB277) for what is no key."""
+    text = environment.get(SIGNING_KEY, "").strip()
+    try:
+        return SigningKey.parse(text) if text else None
+    except BadKey as error:
+        raise RecipeError(Problem("EPB277", error.message, hint=error.hint)) from error
+
+
 def _named(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str]
 ) -> tuple[RemoteAddress, Location | None] | None:
@@ -87,15 +96,11 @@ def _absolute(address: RemoteAddress, folder: Path) -> RemoteAddress:
 
 
 def _signer(environment: Mapping[str, str], trust: frozenset[str], where: Location | None) -> SigningKey:
-    text = environment.get(SIGNING_KEY, "").strip()
-    if not text:
+    signer = signing_key(environment)
+    if signer is None:
         message = "results are to be written to the remote cache, and there is no key to sign them"
         hint = f"Set {SIGNING_KEY}, which `epbuild cache key` makes; or read only, without --remote-cache write."
         raise RecipeError(Problem("EPB277", message, hint=hint))
-    try:
-        signer = SigningKey.parse(text)
-    except BadKey as error:
-        raise RecipeError(Problem("EPB277", error.message, hint=error.hint)) from error
     if trust and signer.public not in trust:
         message = f"nobody would use what {SIGNING_KEY} signs: its public key {signer.public} is not trusted"
         raise RecipeError(Problem("EPB277", message, where, "List it under `cache.trust` in the recipe."))

@@ -1,0 +1,37 @@
+"""The remote cache of a worker: what it cannot serve without is refused in a sentence, before it begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from epbuild.cluster.dask_worker import worker_settings
+from epbuild.core.errors import EpbuildError
+from epbuild.remote.keys import SigningKey
+
+OURS = SigningKey.generate()
+CACHE = {"EPBUILD_REMOTE_CACHE": "https://cache.example/x"}
+KEY = {"EPBUILD_SIGNING_KEY": OURS.text}
+
+
+@pytest.mark.parametrize(
+    ("environment", "code", "words"),
+    [
+        (CACHE, "EPB277", "a worker signs what it makes"),
+        ({**CACHE, "EPBUILD_SIGNING_KEY": "nonsense"}, "EPB277", "holds no signing key"),
+        (KEY, "EPB275", "no remote cache is named"),
+        ({**KEY, "EPBUILD_REMOTE_CACHE": "off"}, "EPB275", "no remote cache is named"),
+        ({**KEY, "EPBUILD_REMOTE_CACHE": "http://elsewhere.example/x"}, "EPB275", "without TLS"),
+    ],
+    ids=["no key", "not a key", "no cache", "off", "without TLS"],
+)
+def test_what_a_worker_lacks_is_one_sentence(environment: dict[str, str], code: str, words: str) -> None:
+    with pytest.raises(EpbuildError) as caught:
+        worker_settings(environment)
+    [problem] = caught.value.problems
+    assert (problem.code, words in problem.message) == (code, True)
+
+
+def test_a_worker_trusts_what_it_signs() -> None:
+    settings = worker_settings({**CACHE, **KEY})
+    assert settings.trust == frozenset({OURS.public})
+    assert settings.signer is not None
