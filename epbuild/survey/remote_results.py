@@ -83,7 +83,7 @@ class RemoteResults:
 
     def bring_new(self, key: str, step: str) -> Mapping[str, Any] | None:
         """What `bring` does, of a result that another machine has just written: what was known of it before does not count."""
-        self._found.pop(key, None)
+        self._found[key] = self._cache.look_again(COMPILE, key)
         return self.bring(key, step)
 
     def toolchains(self, wanted: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
