@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Cluster, running_cluster, wait_until
+from clusters import PATIENCE, Cluster, running_cluster
 from projects import RECIPES, Project, compiled
-from quick_builds import COMPILES, start, write_model, write_project
+from quick_builds import COMPILES, start, wait_until, write_model, write_project
 
 from epbuild.cluster.certificates import make_certificates
 from epbuild.commands.plan import survey
@@ -149,34 +149,34 @@ def compilers(cluster: Cluster) -> set[int]:
 def test_a_worker_that_dies_while_it_compiles_is_replaced_by_another(own: Cluster, tmp_path: Path) -> None:
     project = slow_project(tmp_path, own, "dies")
     process = start(project, "run", "--json", *on(own))
-    wait_until(lambda: compilers(own), "a compile")
+    wait_until(lambda: compilers(own), PATIENCE, "a compile")
     own.start_worker().wait_for("working for")
     own.workers[0].kill()
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, output + errors
     assert compiled([json.loads(line) for line in output.splitlines()]) == COMPILES
-    wait_until(lambda: not compilers(own), "its compiler to end")
+    wait_until(lambda: not compilers(own), PATIENCE, "its compiler to end")
 
 
 def test_a_client_that_dies_leaves_what_runs_to_be_finished_and_published(own: Cluster, tmp_path: Path) -> None:
     project = slow_project(tmp_path, own, "client")
     process = start(project, "run", "--json", *on(own))
-    wait_until(lambda: compilers(own), "a compile")
+    wait_until(lambda: compilers(own), PATIENCE, "a compile")
     process.kill()
     process.communicate()
     records = own.remote / "ac"
-    wait_until(lambda: records.exists() and any(records.iterdir()), "a result to be published")
+    wait_until(lambda: records.exists() and any(records.iterdir()), PATIENCE, "a result to be published")
 
 
 def test_ctrl_c_ends_what_runs_elsewhere(own: Cluster, tmp_path: Path) -> None:
     project = slow_project(tmp_path, own, "interrupt")
     process = start(project, "run", *on(own))
-    wait_until(lambda: compilers(own), "a compile")
+    wait_until(lambda: compilers(own), PATIENCE, "a compile")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in errors, errors
-    wait_until(lambda: not compilers(own), "the compile to end")
+    wait_until(lambda: not compilers(own), PATIENCE, "the compile to end")
     time.sleep(1)
     assert not any((own.remote / "ac").glob("*"))
 
@@ -184,7 +184,7 @@ def test_ctrl_c_ends_what_runs_elsewhere(own: Cluster, tmp_path: Path) -> None:
 def test_a_scheduler_that_goes_away_ends_the_build_and_the_next_one_restores(own: Cluster, tmp_path: Path) -> None:
     project = slow_project(tmp_path, own, "scheduler")
     process = start(project, "run", *on(own))
-    wait_until(lambda: compilers(own), "a compile")
+    wait_until(lambda: compilers(own), PATIENCE, "a compile")
     own.stop_scheduler()
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 3, output + errors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 from cache_server import serving_cache
@@ -12,15 +13,18 @@ from projects import Project, compiled, copy_of_quickstart
 from epbuild.remote.keys import SigningKey
 
 
+def machine_with(root: Path, remote: str, trust: str, name: str, **variables: str) -> Project:
+    """The quickstart on a machine of that name, below `root`, with an empty store and this remote cache."""
+    project = copy_of_quickstart(root / name / "quickstart", root / name / "cache")
+    project.edit("epbuild: 1\n", f"epbuild: 1\ncache: {{remote: '{remote}', trust: ['{trust}']}}\n")
+    project.environment |= variables
+    return project
+
+
 def test_a_second_machine_compiles_nothing_and_publishes_the_same_bytes(tmp_path: Path) -> None:
     ours = SigningKey.generate()
     with serving_cache() as server:
-
-        def machine(name: str, **variables: str) -> Project:
-            project = copy_of_quickstart(tmp_path / name / "quickstart", tmp_path / name / "cache")
-            project.edit("epbuild: 1\n", f"epbuild: 1\ncache: {{remote: '{server.address}', trust: ['{ours.public}']}}\n")
-            project.environment |= variables
-            return project
+        machine = partial(machine_with, tmp_path, server.address, ours.public)
 
         first = machine("first", EPBUILD_SIGNING_KEY=ours.text)
         assert len(compiled(first.build("--remote-cache", "write"))) > 0
@@ -65,12 +69,7 @@ def test_a_second_machine_compiles_nothing_and_publishes_the_same_bytes(tmp_path
 def test_with_a_lock_a_machine_with_neither_store_nor_toolchain_installs_nothing(tmp_path: Path) -> None:
     ours = SigningKey.generate()
     with serving_cache() as server:
-
-        def machine(name: str, **variables: str) -> Project:
-            project = copy_of_quickstart(tmp_path / name / "quickstart", tmp_path / name / "cache")
-            project.edit("epbuild: 1\n", f"epbuild: 1\ncache: {{remote: '{server.address}', trust: ['{ours.public}']}}\n")
-            project.environment |= variables
-            return project
+        machine = partial(machine_with, tmp_path, server.address, ours.public)
 
         def bare(name: str) -> Project:
             """A machine of another user, without any toolchain, on which uv could not be started."""

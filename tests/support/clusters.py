@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from quick_builds import wait_until
 
 from epbuild.cache.location import toolchain_directory
 from epbuild.remote.keys import SigningKey
@@ -28,7 +29,7 @@ class Worker:
     log: Path
 
     def wait_for(self, words: str) -> None:
-        wait_until(lambda: words in self.log.read_text(encoding="utf-8"), f"the worker to log '{words}'")
+        wait_until(lambda: words in self.log.read_text(encoding="utf-8"), PATIENCE, f"the worker logs '{words}'")
 
     def kill(self) -> None:
         """End it and its children at once, as a power cut does."""
@@ -75,7 +76,9 @@ class Cluster:
         environment = {**os.environ, "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1", **self.settings}
         with (self.folder / "scheduler.log").open("ab") as log:
             self.scheduler = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        wait_until(lambda: described.exists() and described.read_text(encoding="utf-8").strip() != "", "the scheduler")
+        wait_until(
+            lambda: described.exists() and described.read_text(encoding="utf-8").strip() != "", PATIENCE, "the scheduler begins"
+        )
         self.port = int(json.loads(described.read_text(encoding="utf-8"))["address"].rpartition(":")[2])
 
     def stop_scheduler(self) -> None:
@@ -121,10 +124,3 @@ def running_cluster(folder: Path, workers: int = 2, **settings: object) -> Itera
         for worker in cluster.workers:
             worker.kill()
         cluster.stop_scheduler()
-
-
-def wait_until(condition: object, what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, f"waited {PATIENCE} s for {what}"
-        time.sleep(0.05)

@@ -82,10 +82,10 @@ def start(project: Project, *arguments: str, **options: Any) -> Process:
     return warm_start.start(arguments, project.folder, project.command()[1], cold=project.cold, **options)
 
 
-def wait_until(condition: Callable[[], bool], within: float = PATIENCE) -> None:
+def wait_until(condition: Callable[[], object], within: float = PATIENCE, what: str = "it") -> None:
     deadline = time.monotonic() + within
     while not condition():
-        assert time.monotonic() < deadline, f"it did not happen within {within} s"
+        assert time.monotonic() < deadline, f"{what}: that did not happen within {within} s"
         time.sleep(0.02)
 
 
