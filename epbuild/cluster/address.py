@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from epbuild.cluster.dask import distributed
 from epbuild.core.errors import Argument, PlanError, Problem
+from epbuild.recipe.remote_address import is_loopback
 
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
 """The files of a folder with certificates."""
@@ -57,18 +57,9 @@ def cluster_address(text: str, certificates: str | None, *, insecure: bool, wher
         if missing:
             message = f"the folder of certificates {folder} has no {missing[0]}"
             raise PlanError(Problem("EPB536", message, Argument(where), "`epbuild worker --init-tls DIR` makes such folders."))
-    if folder is None and (match["scheme"] == "tls" or not (_is_loopback(match["host"]) or insecure)):
+    if folder is None and (match["scheme"] == "tls" or not (is_loopback(match["host"]) or insecure)):
         message = f"the scheduler {text} would be spoken to without certificates"
         hint = "Name the folder with this machine's by --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
         raise PlanError(Problem("EPB536", message, Argument(where), hint))
     scheme = "tls" if folder is not None else "tcp"
     return ClusterAddress(f"{scheme}://{match['host']}:{match['port']}", folder)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

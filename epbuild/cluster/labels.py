@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from epbuild import __version__
 from epbuild.catalog.catalog import CPU_EP, entries_for, known_eps
 from epbuild.plan.request import CONTRACT
-from epbuild.plan.steps import Action, SessionGroup
-from epbuild.plan.verification import Verification
+from epbuild.plan.steps import Action, InTarget
 from epbuild.toolchain.platforms import platform_here
 
 MEMORY = "memory"
@@ -24,8 +23,9 @@ _PREPARES = "prepare"
 
 def labels_of(action: Action, platform: str) -> frozenset[str]:
     """What an action needs to be executed on a `platform`, as the lock names platforms."""
-    target = action.target if isinstance(action, SessionGroup | Verification) else None
-    eps = {_ep_label(ep.entry.ep) for ep in target.eps if ep.entry.ep != CPU_EP} if target is not None else {_PREPARES}
+    eps = {_PREPARES}
+    if isinstance(action, InTarget):
+        eps = {_ep_label(ep.entry.ep) for ep in action.target.eps if ep.entry.ep != CPU_EP}
     return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform}", *eps})
 
 

@@ -56,7 +56,7 @@ class MachineReply:
 
 
 def read_reply(text: str) -> MachineReply:
-    """An reply that came. Raises MalformedJson."""
+    """A reply that came. Raises MalformedJson."""
     try:
         return from_json(MachineReply, json.loads(text))
     except (ValueError, RecursionError) as error:

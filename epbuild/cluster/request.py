@@ -24,7 +24,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import CompileResult
-from epbuild.plan.steps import Action, SessionGroup
+from epbuild.plan.steps import Action, InTarget, SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.recipe.model import ModelSpec, ToolchainSpec
@@ -93,7 +93,8 @@ def request_of(
     Raises NotForOthers, and OSError where a file cannot be looked at.
     """
     kind = next(name for name, known in _KINDS.items() if known is type(action))
-    refuse_what_is_only_here(action)
+    if (reason := only_here(action)) is not None:
+        raise NotForOthers(reason)
     files = {blob.digest: blob for blob in artifacts}
     files.update((digest, Blob(digest, path.stat().st_size)) for path, digest in digests.items() if digest not in files)
     document = to_json(_without_paths(action), _Written(digests))
@@ -170,21 +171,21 @@ def _entry_of(ep: str, digest: str) -> EpEntry:
         raise MalformedJson(f"{ep} is another one here") from None
 
 
-def refuse_what_is_only_here(action: Action) -> None:
-    """Raises NotForOthers for an action that depends on something which cannot be sent."""
+def only_here(action: Action) -> str | None:
+    """Why an action can be executed on this machine alone, as a clause: it depends on what cannot be sent. None where it does not."""
     needs = action.runs_in
     if needs is not None and needs.toolchain.interpreter is not None:
-        raise NotForOthers("its toolchain is an environment of this machine's")
-    target = action.target if isinstance(action, SessionGroup | Verification) else None
-    if target is None:
-        return
-    for ep in target.eps:
+        return "its toolchain is an environment of this machine's"
+    if not isinstance(action, InTarget):
+        return None
+    for ep in action.target.eps:
         if ep.entry.user_file is not None:
-            raise NotForOthers(f"{ep.entry.ep} is described by the catalog file {ep.entry.user_file}")
+            return f"{ep.entry.ep} is described by the catalog file {ep.entry.user_file}"
         if ep.library is not None:
-            raise NotForOthers(f"{ep.entry.ep} is a library of this machine's")
-    if isinstance(action, SessionGroup | Verification) and any(ops.library is not None for ops in action.custom_ops):
-        raise NotForOthers("its custom operators are a library of this machine's")
+            return f"{ep.entry.ep} is a library of this machine's"
+    if any(ops.library is not None for ops in action.custom_ops):
+        return "its custom operators are a library of this machine's"
+    return None
 
 
 def _without_paths(action: Action) -> Action:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from epbuild.cache.logs import log_file
 from epbuild.cache.workspace import Measurement
@@ -39,9 +39,6 @@ from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import Survey, Surveyor, read_result
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
-
-if TYPE_CHECKING:  # few builds have other machines
-    pass
 
 
 class Actions:

@@ -19,7 +19,7 @@ from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.executor import NOBODY_SECONDS, Offer, RequestExecutor, nobody_offers
 from epbuild.cluster.labels import RELEASE, labels_of, needed
 from epbuild.cluster.reply import MachineReply
-from epbuild.cluster.request import ActionRequest, NotForOthers, files_of, refuse_what_is_only_here, request_of
+from epbuild.cluster.request import ActionRequest, files_of, only_here, request_of
 from epbuild.commands.execution import KeyedAction, digests_of
 from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.toolchains import PlanToolchains
@@ -120,11 +120,7 @@ class Elsewhere:
 
     def takes(self, action: Action) -> bool:
         """Whether some machine offers what an action needs."""
-        try:
-            refuse_what_is_only_here(action)
-        except NotForOthers:
-            return False
-        return self._is_offered(self._labels(action))
+        return only_here(action) is None and self._is_offered(self._labels(action))
 
     def _labels(self, action: Action) -> frozenset[str]:
         return labels_of(action, self._toolchains.locked_for(action)[0])
@@ -138,9 +134,14 @@ class Elsewhere:
         Raises the error that it failed with, EnvironmentFailure where no machine makes it, and Cancelled.
         """
         action, step = subject.action, subject.action.steps[0]
-        request = replace(self._request(subject, key), memory=expected.memory, seconds=expected.cost.seconds)
+        digests = self._digests(subject)
+        artifacts = [blob for made in subject.needed for blob in made.result.artifacts.values()]
+        _, environment = self._toolchains.locked_for(action)
+        request = replace(
+            request_of(action, key, digests, artifacts, environment), memory=expected.memory, seconds=expected.cost.seconds
+        )
         self._progress.report(StepStarted(step, "sending"))
-        self._provide(subject, request)
+        self._provide(action, request, digests)
         self._progress.report(StepStarted(step, "waiting for a machine"))
         labels = self._labels(action)
         most = max((offer.memory for offer in self._offers if offer.serves(labels)), default=0)
@@ -160,29 +161,22 @@ class Elsewhere:
             raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), _LOOK_AT_CACHE))
         return MadeElsewhere(result, reply.machine, reply.outcome == "made")
 
-    def _request(self, subject: KeyedAction, key: str) -> ActionRequest:
-        action = subject.action
-        digests = self._digests(subject)
-        artifacts = [blob for made in subject.needed for blob in made.result.artifacts.values()]
-        _, environment = self._toolchains.locked_for(action)
-        return request_of(action, key, digests, artifacts, environment)
-
     def _digests(self, subject: KeyedAction) -> dict[Path, str]:
         files = files_of(subject.action)
         known = digests_of(self._surveyor, subject, files)
         return {file: known[file] for file in files}
 
-    def _provide(self, subject: KeyedAction, request: ActionRequest) -> None:
+    def _provide(self, action: Action, request: ActionRequest, digests: Mapping[Path, str]) -> None:
         """Have all that an action reads in the remote cache."""
         store = self._surveyor.store
-        places = {digest: path for path, digest in self._digests(subject).items()}
+        places = {digest: path for path, digest in digests.items()}
         for blob in request.files:
             path = places.get(blob.digest)
             pieces = partial(store.pieces, blob.digest) if path is None else partial(_file_pieces, path)
             if not self._cache.provide(blob, pieces):
                 message = "its inputs cannot be written to the remote cache, where other machines read them"
                 hint = "Check that this machine may write there, or build without --executor."
-                raise EnvironmentFailure(Problem("EPB537", message, StepId(subject.action.id), hint))
+                raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), hint))
 
     def _keep_log(self, action: Action, log: Blob) -> None:
         workspace, recipe = self._surveyor.workspace, self._surveyor.memory.configuration.recipe

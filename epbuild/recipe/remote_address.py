@@ -28,6 +28,16 @@ PUBLIC_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
 """A key that signatures are checked by: 32 bytes in Base64."""
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by what its name alone shows."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True)
 class RemoteAddress:
     """Where a remote cache is: a directory, a URL without a slash at its end, or a bucket and a prefix in it.
@@ -60,12 +70,7 @@ class RemoteAddress:
     @property
     def is_local(self) -> bool:
         """Whether a web server is on this machine, by what its address alone shows."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
 @dataclass(frozen=True)
