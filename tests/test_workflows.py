@@ -15,7 +15,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 def commands(workflow: Path) -> list[str]:
     jobs: dict[str, Any] = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
-    return [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    return [step["run"].partition(" > ")[0] for job in jobs.values() for step in job["steps"] if "run" in step]
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
@@ -24,7 +24,7 @@ def test_a_workflow_runs_what_is_there(workflow: Path) -> None:
         program, *arguments = shlex.split(command)
         if program == "python":
             assert arguments[0] == "bootstrap.py" or arguments[:2] in (["-m", "pip"], ["-m", "pytest"])
-        else:
+        elif program != "gh":  # what the forge's machines have
             assert (ROOT / program).is_file()
 
 
