@@ -12,7 +12,8 @@ from pathlib import Path
 from standin import make_toolchain
 from workshop import SCRIPTS, SETTLED_SECONDS, Unable, Workshop
 
-from epbuild.commands.planning import Request, read_plan
+from epbuild.commands.planning import read_plan
+from epbuild.commands.request import Request
 from epbuild.plan.outputs import MANIFEST
 from epbuild.plan.steps import Plan
 

@@ -12,7 +12,7 @@ from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cli import arguments, remote_options
 from epbuild.cli.usage import UsageError
 from epbuild.commands.cache import cache_stats, check_cache
-from epbuild.commands.planning import RemoteChoice, Request
+from epbuild.commands.request import RemoteChoice, Request
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import SIGNING_KEY
 from epbuild.report.cache import (

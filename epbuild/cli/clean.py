@@ -8,7 +8,7 @@ from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
 from epbuild.commands.clean import check_idle, remove_workspace
 from epbuild.commands.clean import clean as take_back
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.report.clean import print_clean_sum, print_cleaned
 
 app = arguments.application()

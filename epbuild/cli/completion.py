@@ -56,7 +56,8 @@ def _is_recipe(path: Path) -> bool:
 
 def _steps(recipe: Path, settings: Sequence[str]) -> list[str]:
     """The ids of a recipe's steps; none where it cannot be planned, as a key that is pressed does not ask for the reasons."""
-    from epbuild.commands.planning import Request, read_plan
+    from epbuild.commands.planning import read_plan
+    from epbuild.commands.request import Request
     from epbuild.core.errors import EpbuildError
 
     try:

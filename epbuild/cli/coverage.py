@@ -7,7 +7,7 @@ from typing import Annotated
 
 from epbuild.cli import arguments, remote_options
 from epbuild.cli.usage import UsageError
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.commands.run import cover
 from epbuild.report.coverage import CoverageList, coverage_document, print_coverage, print_coverage_markdown
 from epbuild.report.documents import print_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from epbuild.cli import arguments, remote_options
 from epbuild.commands.explain import explain as explained
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.report.documents import print_json
 from epbuild.report.explanation import explanation_document, print_explanations
 

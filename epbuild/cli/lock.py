@@ -6,7 +6,7 @@ from typing import Annotated
 
 from epbuild.cli import arguments
 from epbuild.commands.lock import Upgrade, export_lock, make_lock, write_lock
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.engine.events import EventList, Warned
 from epbuild.report.documents import print_json
 from epbuild.report.lock import lock_document, print_lock

@@ -8,7 +8,8 @@ from epbuild.cache.workspace import Workspace
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
 from epbuild.commands.log import logged_steps, read_log
-from epbuild.commands.planning import RemoteChoice, Request, read_plan, remote_of, workspace_of
+from epbuild.commands.planning import read_plan, remote_of, workspace_of
+from epbuild.commands.request import RemoteChoice, Request
 from epbuild.report.terminal import print_line
 
 app = arguments.application()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from epbuild.cli import arguments, cluster_options, job_options, remote_options
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.report.documents import plan_document, print_json, print_matrix
 from epbuild.report.problems import print_problems
 from epbuild.report.text import print_plan

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.commands.planning import RemoteChoice
+from epbuild.commands.request import RemoteChoice
 from epbuild.remote.settings import Mode
 
 RemoteCacheMode = Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated
 from epbuild.cli import arguments, cluster_options, job_options, remote_options
 from epbuild.cli.usage import UsageError
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.commands.run import run as build
 from epbuild.report.documents import plan_document, print_json
 from epbuild.report.reporter import reporter

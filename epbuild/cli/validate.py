@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from epbuild.cli import arguments
-from epbuild.commands.planning import Request, read_plan
+from epbuild.commands.planning import read_plan
+from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
 from epbuild.plan.possible import obstacles

@@ -17,7 +17,8 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.planning import ReadVariables, Request, read_plan, workspace_of
+from epbuild.commands.planning import ReadVariables, read_plan, workspace_of
+from epbuild.commands.request import Request
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
 from epbuild.plan.selection import matching

@@ -13,7 +13,8 @@ from epbuild.cache.memory import Memory
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import Request, workspace_of
+from epbuild.commands.planning import workspace_of
+from epbuild.commands.request import Request
 from epbuild.core.errors import PlanError, Problem
 from epbuild.plan.key import Change, changes
 from epbuild.plan.result import action_records

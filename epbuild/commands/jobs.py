@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import lock_path, lock_text
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import Request, workspace_of
+from epbuild.commands.planning import workspace_of
+from epbuild.commands.request import Request
 from epbuild.core.errors import Problem
 from epbuild.survey.costs import likely_seconds
 from epbuild.survey.jobs import Label, RunnerJob, Runners, jobs_of, missing_actions

@@ -17,8 +17,8 @@ from epbuild.catalog.userfile import BadCatalog
 from epbuild.commands.events import ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
 from epbuild.commands.locked import lock_path, lock_text
-from epbuild.commands.planning import Request
 from epbuild.commands.remote import ModelFetcher, RemoteModels, wheels_of
+from epbuild.commands.request import Request
 from epbuild.commands.run import lasting_workspace
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, nearest

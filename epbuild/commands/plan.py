@@ -14,16 +14,8 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import hold_lock
-from epbuild.commands.planning import (
-    FetchModels,
-    ReadVariables,
-    Request,
-    plan_of,
-    read_plan,
-    read_recipe,
-    remote_of,
-    workspace_of,
-)
+from epbuild.commands.planning import FetchModels, ReadVariables, plan_of, read_plan, read_recipe, remote_of, workspace_of
+from epbuild.commands.request import Request
 from epbuild.commands.shared_results import remote_cache, results_of
 from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.errors import Problem

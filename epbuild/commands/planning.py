@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import check_lock, locked_wheels
 from epbuild.commands.remote import RemoteModels
+from epbuild.commands.request import Request
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import PlanError, Problem, RecipeError
 from epbuild.plan.planner import make_plan, problems_of_the_rest
-from epbuild.plan.selection import Places
 from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
-from epbuild.remote.settings import Mode, RemoteSettings, remote_settings
-from epbuild.toolchain.environment import Toolchains, toolchains_here
-
-if TYPE_CHECKING:
-    from epbuild.plan.shards import Shard
-
-if TYPE_CHECKING:
-    from epbuild.cluster.address import ClusterAddress
+from epbuild.remote.settings import RemoteSettings, remote_settings
 
 
 class FetchModels(Protocol):
@@ -35,68 +28,6 @@ class FetchModels(Protocol):
 
     def fetch(self, remote: RemoteModels, model: ModelSpec) -> Path:
         """Where a model is, once it is here."""
-
-
-@dataclass(frozen=True)
-class RemoteChoice:
-    """What a user wants of the remote cache, if one is named: `offline`, nothing is asked of any machine."""
-
-    mode: Mode = "read"
-    offline: bool = False
-    insecure: bool = False
-    """Whether a server may be spoken to without TLS."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a user asked for: a recipe, the steps of it (globs over ids; none: all), and how to go about it."""
-
-    recipe: Path
-    selection: tuple[str, ...] = ()
-    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
-    keep_going: bool = False
-    settings: tuple[str, ...] = ()
-    """Variables of the recipe to set, as `vars.name=value`."""
-    memory: int | None = None
-    """Bytes of memory for all that runs at once; None: what there is."""
-    locked: bool = False
-    """Whether only what the recipe's lock has may be built with."""
-    rebuild_and_compare: bool = False
-    """Whether to make everything again afterwards, and compare."""
-    every_model: bool = False
-    """Whether to report of every model how far it is compiled, and not only of those that were to do."""
-    retry: bool = False
-    """Whether to try again what failed before, although nothing that it depends on has changed."""
-    remote: RemoteChoice | None = None
-    """What to do with a remote cache; None: nothing."""
-    cluster: ClusterAddress | None = None
-    """The scheduler of other machines that make results; None: all is made here."""
-    places: Places = field(default_factory=dict)
-    """Where a file has a step that is asked for, by the id or the glob."""
-    emits: bool = True
-    """Whether outputs are part of it; else it is about results alone."""
-    push_only: bool = False
-    """Whether it is about the outputs alone that are pushed, of which nothing is left here."""
-    compiles: bool = True
-    """Whether results that are missing may be made."""
-    toolchains: Toolchains = field(default_factory=lambda: toolchains_here())  # noqa: PLW0108 - looked up when a request is made
-    shard: Shard | None = None
-    """The part of what is asked for that it is about; None: all."""
-
-    @property
-    def writes(self) -> bool:
-        """Whether results are written to a remote cache."""
-        return self.remote is not None and self.remote.mode == "write"
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is about all that the recipe asks for."""
-        return self.emits_all and not self.selection
-
-    @property
-    def emits_all(self) -> bool:
-        """Whether outputs are part of it as the recipe has them."""
-        return self.emits and not self.push_only
 
 
 class ReadVariables(Mapping[str, str]):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from epbuild.commands.plan import Surveyed, surveyed
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem, RecipeError, StoreError
 from epbuild.plan.made import Made

@@ -22,10 +22,11 @@ from epbuild.commands.events import OutputRemoved
 from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.commands.making import Making
 from epbuild.commands.plan import plan_again, with_orphans
-from epbuild.commands.planning import ReadVariables, Request, remote_of, workspace_of
+from epbuild.commands.planning import ReadVariables, remote_of, workspace_of
 from epbuild.commands.provisioning import ONLINE, Circumstances, Provisioning
 from epbuild.commands.remote import ModelFetcher, RemoteModels
 from epbuild.commands.removal import remove_orphan
+from epbuild.commands.request import Request
 from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.entries import HiddenFolders

@@ -112,7 +112,8 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: Progress
 
 
 def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> LiveCheck:
-    from epbuild.commands.planning import Request, read_plan
+    from epbuild.commands.planning import read_plan
+    from epbuild.commands.request import Request
     from epbuild.compile.action import measure_alone
     from epbuild.recipe.model import MadeInputs
     from epbuild.verify.live.check import LiveCheck

@@ -12,7 +12,8 @@ from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.executor import Offer
 from epbuild.cluster.labels import EP_LABEL, PLATFORM_LABEL, labels_of
 from epbuild.commands.jobs import locked_platforms
-from epbuild.commands.planning import Request, workspace_of
+from epbuild.commands.planning import workspace_of
+from epbuild.commands.request import Request
 from epbuild.survey.costs import likely_seconds
 from epbuild.survey.jobs import Runners, missing_actions
 from epbuild.survey.status import Survey

@@ -20,7 +20,8 @@ from epbuild.cluster.executor import LocalExecutor, Offer, RequestExecutor
 from epbuild.cluster.labels import RELEASE, labels_here, labels_of, needed
 from epbuild.cluster.machine import Machine
 from epbuild.cluster.request import ActionRequest, files_of, request_of
-from epbuild.commands.planning import Request, read_plan
+from epbuild.commands.planning import read_plan
+from epbuild.commands.request import Request
 from epbuild.core.digest import Blob, file_digest
 from epbuild.core.errors import EnvironmentFailure, ToolchainError, VerifyError
 from epbuild.engine.events import EventList, StepStarted

@@ -12,7 +12,8 @@ from projects import RECIPES
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cluster.request import NotForOthers, action_of, files_of, read_request, request_of
-from epbuild.commands.planning import Request, read_plan
+from epbuild.commands.planning import read_plan
+from epbuild.commands.request import Request
 from epbuild.core.digest import Blob, file_digest
 from epbuild.core.typed_json import MalformedJson
 from epbuild.plan.steps import Action

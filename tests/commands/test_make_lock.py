@@ -15,7 +15,7 @@ from small_builds import RECIPE
 
 from epbuild.commands.events import Fetched, ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock import Upgrade, make_lock, write_lock
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.core.errors import PlanError, ToolchainError
 from epbuild.engine.events import EventList
 from epbuild.recipe.model import ToolchainSpec

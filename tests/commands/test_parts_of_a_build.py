@@ -13,7 +13,7 @@ from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SH
 
 from epbuild.commands.events import ModelCovered
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import RemoteChoice, Request
+from epbuild.commands.request import RemoteChoice, Request
 from epbuild.commands.run import run
 from epbuild.engine.events import EventList, RunFinished, RunStarted, StepFailed
 

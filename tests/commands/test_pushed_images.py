@@ -13,7 +13,7 @@ from shared_machines import ALL_COMPILES, Machines, machines_in, origins, remote
 from small_builds import CLASSIFIER, SHARE, Workshop
 from stand_in_registry import Registry, serving
 
-from epbuild.commands.planning import RemoteChoice
+from epbuild.commands.request import RemoteChoice
 from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, RunFinished

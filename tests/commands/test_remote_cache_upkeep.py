@@ -14,8 +14,8 @@ from shared_machines import THEIRS, Machines, machines_in, outputs, remote_place
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 
 from epbuild.cache.leases import Cancelled
-from epbuild.commands.planning import RemoteChoice
 from epbuild.commands.remote_cache import Push, RemoteCheck, check_results, push_results
+from epbuild.commands.request import RemoteChoice
 from epbuild.core.errors import RecipeError
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal

@@ -33,7 +33,8 @@ from epbuild.commands.events import ModelCovered, RemoteCacheUsed
 from epbuild.commands.explain import explain
 from epbuild.commands.log import read_log
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import RemoteChoice, read_plan, remote_of
+from epbuild.commands.planning import read_plan, remote_of
+from epbuild.commands.request import RemoteChoice
 from epbuild.commands.run import cover, run
 from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList

@@ -19,8 +19,8 @@ from small_locks import digest
 
 from epbuild.commands.events import ToolchainReady, ToolchainStarted
 from epbuild.commands.lock_fit import catalog_facts
-from epbuild.commands.planning import RemoteChoice
 from epbuild.commands.remote_cache import push_results
+from epbuild.commands.request import RemoteChoice
 from epbuild.core.errors import EpbuildError, Problem, ToolchainError
 from epbuild.engine.events import StepFinished, Warned
 from epbuild.recipe.load import load

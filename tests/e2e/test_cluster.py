@@ -18,7 +18,7 @@ from quick_builds import COMPILES, start, wait_until, write_model, write_project
 
 from epbuild.cluster.certificates import make_certificates
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.commands.workload import workloads_on
 
 pytestmark = pytest.mark.slow

@@ -30,7 +30,7 @@ from packageurl import PackageURL
 from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.commands.run import run
 from epbuild.engine.events import NoProgress
 from epbuild.output.materials import Distribution, InputFile, Materials, RecipeFiles, gather, recipe_file

@@ -12,7 +12,7 @@ from remote_places import DirectoryPlace, Place, ServerPlace
 from small_builds import Workshop
 
 from epbuild.commands.events import RemoteCacheUsed
-from epbuild.commands.planning import RemoteChoice
+from epbuild.commands.request import RemoteChoice
 from epbuild.engine.events import StepFinished, Warned
 from epbuild.remote.keys import SigningKey
 

@@ -23,8 +23,8 @@ from epbuild.cache.memory import Configuration, Memory, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.catalog.catalog import entry
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import RemoteChoice, Request
 from epbuild.commands.remote import ModelFetcher
+from epbuild.commands.request import RemoteChoice, Request
 from epbuild.commands.run import run
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import EventList, RunFinished, StepFailed

@@ -26,7 +26,7 @@ from typer.main import get_command
 from epbuild import __version__
 from epbuild.cli.app import execute
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import RemoteChoice, Request
+from epbuild.commands.request import RemoteChoice, Request
 from epbuild.commands.run import run
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
 from epbuild.survey import asked as plain_run
