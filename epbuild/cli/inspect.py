@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from epbuild import api
 from epbuild.cli import arguments
-from epbuild.commands.inspect import inspect as inspected
 from epbuild.report.documents import print_json
 from epbuild.report.inspection import print_inspection, print_inspections
 
@@ -24,7 +24,7 @@ def inspect(
 
     Of several files, or a folder, also which of them share a file, and what that saves. Exit code 1: a reference does not resolve.
     """
-    found = inspected(files)
+    found = api.inspect(*files)
     if json:
         print_json(found.document)
     elif found.several:

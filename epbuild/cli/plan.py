@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from epbuild import api
 from epbuild.cli import arguments, cluster_options, job_options, remote_options
-from epbuild.commands.plan import survey
 from epbuild.commands.request import Request
 from epbuild.report.documents import plan_document, print_json, print_matrix
 from epbuild.report.problems import print_problems
@@ -44,7 +44,7 @@ def plan(
         print_matrix(made.jobs)
         return 0
     cluster = None if offline or executor is None else cluster_options.cluster(executor, tls, insecure=insecure)
-    found = survey(request)
+    found = api.plan(request)
     if cluster is not None:
         from epbuild.commands.workload import workloads
 

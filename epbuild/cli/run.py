@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+from epbuild import api
 from epbuild.cli import arguments, cluster_options, job_options, remote_options
 from epbuild.cli.usage import UsageError
-from epbuild.commands.plan import survey
+from epbuild.commands.build_result import BuildFailed
 from epbuild.commands.request import Request
-from epbuild.commands.run import run as build
 from epbuild.report.documents import plan_document, print_json
 from epbuild.report.reporter import reporter
 from epbuild.report.text import print_plan
@@ -105,8 +105,12 @@ def run(
         request = replace(request, shard=job_options.shard_of(shard, os.environ), emits=False)
     if not dry_run and not check:
         with reporter(json=json, summary=summary) as progress:
-            return build(request, progress)
-    found = survey(request)
+            try:
+                api.run(request, progress)
+            except BuildFailed as error:  # whose problems were reported
+                return error.result.finished.exit_code
+        return 0
+    found = api.plan(request)
     if json:
         print_json(plan_document(str(file), found))
     else:

@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from epbuild import api
 from epbuild.catalog.numbers import METRICS, Thresholds
 from epbuild.cli import arguments, completion
 from epbuild.cli.usage import UsageError
+from epbuild.commands.events import Noted
 from epbuild.commands.verify import LiveOptions, Misuse
-from epbuild.commands.verify import verify as check
+from epbuild.engine.events import Event
 from epbuild.recipe.custom_ops import names_library
 from epbuild.report.documents import print_json
 from epbuild.report.findings import findings_document, print_findings
@@ -54,6 +56,14 @@ def _custom_ops(text: str) -> str:
     if names_library(text):
         raise typer.BadParameter(f"there is no library at {text}")
     return text
+
+
+class _Notes:
+    """A `Progress` of which only notes are shown, beside the answer, which alone goes to standard output."""
+
+    def report(self, event: Event, /) -> None:
+        if isinstance(event, Noted):
+            typer.echo(event.text, err=True)
 
 
 @app.command()
@@ -191,7 +201,7 @@ def verify(
         rtol=rtol,
     )
     try:
-        findings = list(check(path, options if load or numbers else None, arguments.LogLines()))
+        findings = api.verify(path, options if load or numbers else None, _Notes())
     except Misuse as error:
         if error.option is None:
             raise UsageError(str(error)) from None

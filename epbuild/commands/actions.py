@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from epbuild.cache.leases import Cancelled
 from epbuild.cache.logs import log_file
 from epbuild.cache.workspace import Measurement
 from epbuild.commands.coverage import covered_models
@@ -139,6 +140,8 @@ class Actions:
 
     def execute(self, action: str) -> None:
         """Do one action. Raises EpbuildError when it fails, Cancelled when the build is being stopped."""
+        if self.cancelled.is_set():
+            raise Cancelled(action)
         self._ledger.begin(action)
         found = self._plan.actions[action]
         if isinstance(found, Emission):

@@ -1,4 +1,4 @@
-"""Events of commands: toolchains, fetched models, coverage, comparisons."""
+"""Events of commands: notes, toolchains, fetched models, coverage, comparisons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from epbuild.core.errors import Problem
-from epbuild.engine.events import Completion, Event
+from epbuild.engine.events import Completion, Event, Progress
 
 if TYPE_CHECKING:
     from epbuild.diff.bytes_differ import FileDifference
@@ -17,6 +17,24 @@ Coverage = Literal["whole", "partial", "failed"]
 """The EPs of a target took all of a model, some of its nodes, or none."""
 Comparison = Literal["same", "known", "different"]
 """What was made again is the same to the byte; or differs in nothing but what its target is known for; or differs otherwise."""
+
+
+@dataclass(frozen=True)
+class Noted(Event):
+    """A line about what takes long."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class NotedLines:
+    """`ProgressLines` that are events."""
+
+    progress: Progress
+
+    def report(self, text: str, /) -> None:
+        """Report a line."""
+        self.progress.report(Noted(text))
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,44 @@
-"""`epbuild inspect`: the contents of ONNX files, as plain data."""
+"""`epbuild inspect`: the contents of ONNX files, as typed data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from epbuild.verify.inspection import inspect_files, inspect_model
 
+if TYPE_CHECKING:
+    from epbuild.verify.inspected import BrokenModel, InspectedModel, Inspection, SharedFile
 
-class Inspected(NamedTuple):
-    """What was found in one file, or in several; `sound`: every reference resolves."""
 
-    document: dict[str, Any]
-    several: bool
-    sound: bool
+@dataclass(frozen=True)
+class Inspected:
+    """What was found in one file, or in several."""
+
+    document: InspectedModel | Inspection
+    """As `inspect --json` writes it: of one file, what is in it; of several, `models` and what they share."""
+    models: tuple[InspectedModel | BrokenModel, ...]
+    shared: tuple[SharedFile, ...] = ()
+
+    @property
+    def several(self) -> bool:
+        """Whether it was asked for more than one file."""
+        return "models" in self.document
+
+    @property
+    def sound(self) -> bool:
+        """Whether every model is whole, and every reference in it resolves."""
+        problems = [model.get("problem") for model in self.models]
+        problems += [node["problem"] for model in self.models if "problem" not in model for node in model["ep_context_nodes"]]
+        return not any(problems)
 
 
 def inspect(files: Sequence[Path]) -> Inspected:
     """The contents of a file, or of several and of those in folders. Raises VerifyError (EPB600, EPB602)."""
-    several = len(files) != 1 or files[0].is_dir()
-    found = inspect_files(files) if several else inspect_model(files[0])
-    models = found["models"] if several else [found]
-    problems = [model.get("problem") for model in models]
-    problems += [node["problem"] for model in models for node in model.get("ep_context_nodes", ())]
-    return Inspected(found, several, not any(problems))
+    if len(files) == 1 and not files[0].is_dir():
+        model = inspect_model(files[0])
+        return Inspected(model, (model,))
+    found = inspect_files(files)
+    return Inspected(found, tuple(found["models"]), tuple(found["shared"]))

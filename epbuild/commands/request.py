@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.toolchain.environment import Toolchains, toolchains_here
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class RemoteChoice:
 class Request:
     """What a user asked for: a recipe, the steps of it (globs over ids; none: all), and how to go about it."""
 
-    recipe: Path
+    recipe: Path = Path(DEFAULT_RECIPE)
     selection: tuple[str, ...] = ()
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     keep_going: bool = False
@@ -61,6 +62,11 @@ class Request:
     toolchains: Toolchains = field(default_factory=lambda: toolchains_here())  # noqa: PLW0108 - looked up when a request is made
     shard: Shard | None = None
     """The part of what is asked for that it is about; None: all."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where nothing could ever run."""
+        if self.jobs < 1:
+            raise ValueError(f"invalid number of jobs: {self.jobs}")
 
     @property
     def writes(self) -> bool:

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -75,7 +75,7 @@ def _location(where: Location | None) -> dict[str, Any]:
             return {"step": step}
 
 
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: Mapping[str, Any]) -> None:
     """A document on standard output, for machines and, since it is indented, for people."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
@@ -23,6 +23,9 @@ from epbuild.verify.manifest import NAME, BadManifest, read_manifest
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
 
+if TYPE_CHECKING:
+    from epbuild.verify.inspected import BrokenModel, InspectedModel, Inspection, SharedFile
+
 FORMAT = 1
 _ATTRIBUTES = (
     *("source", "partition_name", "main_context", "embed_mode", "ep_sdk_version"),
@@ -33,19 +36,19 @@ _FOLDERS_UP = 4
 """How far above a model a manifest that lists it is looked for."""
 
 
-def inspect_model(path: Path) -> dict[str, Any]:
+def inspect_model(path: Path) -> InspectedModel:
     """The contents of an ONNX file, compiled or not. Raises VerifyError (EPB600, EPB602) when it cannot be read or is not whole."""
     return _describe(path, _read_model(path), _Contexts())
 
 
-def inspect_files(paths: Iterable[Path]) -> dict[str, Any]:
+def inspect_files(paths: Iterable[Path]) -> Inspection:
     """The contents of several ONNX files, and of those below folders, and which of them share a file.
 
     A file that is no whole model is described by its `file` and `problem` alone. Raises VerifyError (EPB600) for a path that does not
     exist or cannot be read, and where there are none at all.
     """
     contexts = _Contexts()
-    found: list[dict[str, Any]] = []
+    found: list[InspectedModel | BrokenModel] = []
     models: list[tuple[Path, ModelHeader]] = []
     for path in paths:
         for file in _models_at(path):
@@ -101,8 +104,8 @@ def _models_at(path: Path) -> Sequence[Path]:
     return models
 
 
-def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> dict[str, Any]:
-    return {
+def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> InspectedModel:
+    described = {
         "format": FORMAT,
         "file": str(path),
         "size": path.stat().st_size,
@@ -121,6 +124,7 @@ def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> dict[str,
         "external_data": list(header.external_data),
         "compatibility": compatibility(header.metadata),
     }
+    return cast("InspectedModel", described)
 
 
 def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any]:
@@ -185,7 +189,7 @@ def _left_in_manifest(path: Path) -> tuple[LeftNode, ...]:
     return ()
 
 
-def _shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[dict[str, Any]]:
+def _shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]:
     """The files that several models refer to; `saved` are the bytes that a copy of its own for each of them would take more."""
     users: dict[str, dict[str, None]] = {}
     names: dict[str, Path] = {}
@@ -194,7 +198,7 @@ def _shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[dict[str, Any]]:
             real = os.path.realpath(file)
             names.setdefault(real, file)
             users.setdefault(real, {})[str(path)] = None
-    shared = []
+    shared: list[SharedFile] = []
     for real, found in users.items():
         if len(found) > 1:
             size = names[real].stat().st_size

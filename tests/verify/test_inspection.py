@@ -43,7 +43,7 @@ def test_a_whole_model_is_described_with_the_digest_and_the_target_of_its_binary
 def test_a_reference_that_leads_nowhere_is_told_and_hides_nothing_else(tmp_path: Path, reference: str | None, told: str) -> None:
     found = inspect_model(save(tmp_path / "m.onnx", context_node(reference), context_node(None, main_context=0)))
     first, second = found["ep_context_nodes"]
-    assert told in first["problem"]
+    assert told in (first["problem"] or "")
     assert second["problem"] is None
 
 
@@ -61,7 +61,7 @@ def test_every_attribute_is_told_and_a_default_from_a_value_that_was_written(tmp
         "main_context": 1, "embed_mode": 1, "max_size": 0, "source": None, "partition_name": None, "ep_sdk_version": None, "notes": "n",
         "onnx_model_filename": None, "hardware_architecture": None, "reference": None,
     }  # fmt: skip
-    assert {name: node[name] for name in schema} == schema
+    assert schema.items() <= node.items()
     assert node["written"] == {"own": "FLOATS", "notes": "STRING"}
     assert node["problem"] == "the node holds no context and names none"
 
@@ -80,7 +80,7 @@ def test_a_context_that_lies_outside_is_told_and_not_read(tmp_path: Path) -> Non
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "llm.bin").symlink_to(tmp_path / "secret")
     [node] = inspect_model(save(tmp_path / "dist" / "m.onnx", context_node()))["ep_context_nodes"]
-    assert "is a link to a place outside" in node["problem"]
+    assert "is a link to a place outside" in (node["problem"] or "")
     assert (node["size"], node["sha256"], node["target"]) == (None, None, None)
 
 

@@ -1,0 +1,145 @@
+"""`plan`, `run`, `verify` and `inspect` for Python programs.
+
+The command line is made of these functions. They print nothing and set no signal handler, may be called from any thread, and import what
+they need when they are called: `import epbuild.api` takes about as long as `import typing`. What goes wrong is raised as an
+`EpbuildError`, which has a code, a place and a hint for each problem. docs/api.md says which names are stable.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+    import threading
+
+    from epbuild.cache.leases import Cancelled as Cancelled
+    from epbuild.catalog.numbers import Thresholds as Thresholds
+    from epbuild.commands.build_result import BuildFailed as BuildFailed
+    from epbuild.commands.build_result import BuildResult as BuildResult
+    from epbuild.commands.events import Noted as Noted
+    from epbuild.commands.inspect import Inspected as Inspected
+    from epbuild.commands.request import RemoteChoice as RemoteChoice
+    from epbuild.commands.request import Request as Request
+    from epbuild.commands.verify import LiveOptions as LiveOptions
+    from epbuild.commands.verify import Misuse as Misuse
+    from epbuild.core.errors import BuildError as BuildError
+    from epbuild.core.errors import EnvironmentFailure as EnvironmentFailure
+    from epbuild.core.errors import EpbuildError as EpbuildError
+    from epbuild.core.errors import PlanError as PlanError
+    from epbuild.core.errors import Position as Position
+    from epbuild.core.errors import Problem as Problem
+    from epbuild.core.errors import RecipeError as RecipeError
+    from epbuild.core.errors import StoreError as StoreError
+    from epbuild.core.errors import ToolchainError as ToolchainError
+    from epbuild.core.errors import VerifyError as VerifyError
+    from epbuild.engine.events import Event as Event
+    from epbuild.engine.events import EventList as EventList
+    from epbuild.engine.events import Progress as Progress
+    from epbuild.engine.events import RunFinished as RunFinished
+    from epbuild.engine.events import RunStarted as RunStarted
+    from epbuild.engine.events import StepFailed as StepFailed
+    from epbuild.engine.events import StepFinished as StepFinished
+    from epbuild.engine.events import StepOutput as StepOutput
+    from epbuild.engine.events import StepStarted as StepStarted
+    from epbuild.engine.events import Warned as Warned
+    from epbuild.survey.status import StepStatus as StepStatus
+    from epbuild.survey.status import Survey as Survey
+    from epbuild.verify.findings import Finding as Finding
+
+    StrPath = str | os.PathLike[str]
+
+_HOMES = {
+    "epbuild.cache.leases": ("Cancelled",),
+    "epbuild.catalog.numbers": ("Thresholds",),
+    "epbuild.commands.build_result": ("BuildFailed", "BuildResult"),
+    "epbuild.commands.events": ("Noted",),
+    "epbuild.commands.inspect": ("Inspected",),
+    "epbuild.commands.request": ("RemoteChoice", "Request"),
+    "epbuild.commands.verify": ("LiveOptions", "Misuse"),
+    "epbuild.core.errors": (
+        *("BuildError", "EnvironmentFailure", "EpbuildError", "PlanError", "Position", "Problem"),
+        *("RecipeError", "StoreError", "ToolchainError", "VerifyError"),
+    ),
+    "epbuild.engine.events": (
+        *("Event", "EventList", "Progress", "RunFinished", "RunStarted"),
+        *("StepFailed", "StepFinished", "StepOutput", "StepStarted", "Warned"),
+    ),
+    "epbuild.survey.status": ("StepStatus", "Survey"),
+    "epbuild.verify.findings": ("Finding",),
+}
+"""The modules that have the names above: each is imported when its name is first used."""
+
+
+def plan(request: Request | StrPath) -> Survey:
+    """What is out of date of a recipe, and why; makes nothing. Raises EpbuildError."""
+    from epbuild.commands.plan import survey
+
+    return survey(_request(request))
+
+
+def run(request: Request | StrPath, progress: Progress | None = None, *, cancelled: threading.Event | None = None) -> BuildResult:
+    """Build what is out of date. `progress` is given every event, from any thread, one at a time.
+
+    Raises BuildFailed where steps failed, another EpbuildError where nothing could be started, Cancelled once `cancelled` is set, and
+    KeyboardInterrupt. What was finished is kept in any case.
+    """
+    from epbuild.cache.leases import Cancelled
+    from epbuild.commands.build_result import ResultCollector
+    from epbuild.commands.run import run as build
+    from epbuild.engine.events import NoProgress
+
+    collected = ResultCollector(NoProgress() if progress is None else progress)
+    try:
+        build(_request(request), collected, cancelled)
+    except KeyboardInterrupt as error:
+        if isinstance(error.__cause__, Cancelled):  # of this thread's Ctrl-C there is no cause
+            raise error.__cause__ from None
+        raise
+    return collected.result()
+
+
+def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | None = None) -> tuple[Finding, ...]:
+    """The findings of all artifacts at a path; with `live`, their models are loaded, and compared if that asks for it.
+
+    `progress` is given `Noted` events about what takes long. Raises Misuse where `live` does not fit the artifacts, and EpbuildError where
+    there is nothing to verify; what is wrong with an artifact is a finding.
+    """
+    from pathlib import Path
+
+    from epbuild.commands.events import NotedLines
+    from epbuild.commands.verify import verify as check
+    from epbuild.engine.events import NoProgress
+
+    return tuple(check(Path(path), live, NotedLines(NoProgress() if progress is None else progress)))
+
+
+def inspect(*files: StrPath) -> Inspected:
+    """What is in ONNX files, and in those of folders. Raises VerifyError for what cannot be read or is no model."""
+    from pathlib import Path
+
+    from epbuild.commands.inspect import inspect as inspected
+
+    return inspected([Path(file) for file in files])
+
+
+def _request(asked: Request | StrPath) -> Request:
+    from pathlib import Path
+
+    from epbuild.commands.request import Request
+
+    return asked if isinstance(asked, Request) else Request(Path(asked))
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            found = getattr(importlib.import_module(module), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(name for names in _HOMES.values() for name in names)})

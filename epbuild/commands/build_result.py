@@ -1,0 +1,69 @@
+"""The result of a build, collected from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from epbuild.commands.events import StepCompared
+from epbuild.core.errors import BuildError, Problem
+from epbuild.engine.events import Event, Outcome, Progress, RunFinished, StepFailed, StepFinished, Warned
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What came of a build that went to its end."""
+
+    outcomes: Mapping[str, Outcome]
+    """What came of each step that was asked for, and of what these need, by id."""
+    failures: Mapping[str, tuple[Problem, ...]]
+    """Why steps failed, by id; also those that the recipe allows to."""
+    warnings: tuple[Problem, ...]
+    finished: RunFinished
+    """The counts, and what the command line exits with."""
+
+
+class BuildFailed(BuildError):
+    """Steps of a build failed that are not allowed to: `problems` has why, and `result` what came of all others."""
+
+    def __init__(self, result: BuildResult, *problems: Problem) -> None:
+        super().__init__(*problems)
+        self.result = result
+
+
+class ResultCollector:
+    """A `Progress` that passes every event on, and knows the result in the end."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._outcomes: dict[str, Outcome] = {}
+        self._failures: dict[str, tuple[Problem, ...]] = {}
+        self._refused: list[Problem] = []
+        self._warnings: list[Problem] = []
+        self._finished: RunFinished | None = None
+
+    def report(self, event: Event, /) -> None:
+        """Take note of an event, and pass it on."""
+        match event:
+            case StepFinished(step, outcome):
+                self._outcomes[step] = outcome
+            case StepFailed(step, problems, allowed=allowed):
+                self._outcomes[step] = "allowed" if allowed else "failed"
+                self._failures[step] = problems
+                self._refused += () if allowed else problems
+            case StepCompared(step, problems=problems):
+                self._refused += problems
+            case Warned(problem):
+                self._warnings.append(problem)
+            case RunFinished():
+                self._finished = event
+        self._progress.report(event)
+
+    def result(self) -> BuildResult:
+        """What came of it. Raises BuildFailed where that is no success."""
+        if self._finished is None:
+            raise AssertionError("a build that ends reports that")
+        found = BuildResult(self._outcomes, self._failures, tuple(self._warnings), self._finished)
+        if self._finished.exit_code:
+            raise BuildFailed(found, *self._refused)
+        return found

@@ -1,0 +1,175 @@
+"""`epbuild.api` as a program uses it: typed, silent, from any thread, cancelled when it likes."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from commands import write_model
+from small_builds import CLASSIFIER, EMIT_CLASSIFIER, STEPS, Workshop
+
+from epbuild import api
+from epbuild.engine.events import Event, EventList, StepStarted
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+def test_what_is_out_of_date_is_built_and_reported(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    assert [status.step.id for status in api.plan(workshop.request).steps() if status.state == "new"] == STEPS
+    events = EventList()
+    result = api.run(workshop.request, events)
+    assert set(result.outcomes.values()) == {"built", "emitted"}
+    assert list(result.outcomes) == [event.step for event in events if isinstance(event, api.StepFinished)]
+    assert (result.failures, result.finished.exit_code) == ({}, 0)
+    assert api.plan(workshop.request).up_to_date
+    assert set(api.run(workshop.request).outcomes.values()) == {"current"}
+    assert {"digests", "references"} <= {
+        finding.check for finding in api.verify(workshop.output()) if finding.outcome == "passed"
+    }
+    assert api.inspect(workshop.output() / "decode_ctx.onnx").sound
+    assert capfd.readouterr() == ("", "")
+    assert {number: signal.getsignal(number) for number in signals} == signals
+
+
+def test_a_failed_build_raises_what_is_wrong_and_has_what_was_built(workshop: Workshop) -> None:
+    workshop.write_recipe(("fallback_nodes: any", "fallback_nodes: 0"))
+    with pytest.raises(api.BuildFailed) as failed:
+        api.run(replace(workshop.request, keep_going=True))
+    outcomes = failed.value.result.outcomes
+    assert (outcomes[CLASSIFIER], outcomes[EMIT_CLASSIFIER], outcomes[STEPS[3]]) == ("failed", "skipped", "emitted")
+    [problem] = failed.value.problems
+    assert failed.value.result.failures == {CLASSIFIER: (problem,)}
+    assert (problem.code[:4], str(problem.where)) == ("EPB4", CLASSIFIER) or problem.code.startswith("EPB6")
+
+
+def test_a_mistake_in_the_recipe_has_its_place(workshop: Workshop) -> None:
+    workshop.write_recipe(("plain: {toolchain: qnn", "plain: {toolchian: qnn"))
+    for function in (api.plan, api.run):
+        with pytest.raises(api.RecipeError) as refused:
+            function(workshop.request)
+        [problem, *_] = refused.value.problems
+        assert isinstance(problem.where, api.Position)
+        assert Path(problem.where.file).name == "epbuild.yaml"
+        assert "toolchain" in problem.message
+
+
+def test_from_another_thread_it_does_the_same_and_leaves_the_process_alone(workshop: Workshop) -> None:
+    here = Path.cwd()
+    done: list[api.BuildResult] = []
+    folders = set[str]()
+
+    class Folders:
+        def report(self, event: Event, /) -> None:
+            folders.add(os.getcwd())  # noqa: PTH109
+
+    for _ in range(2):  # the second has a snapshot to look at
+        thread = threading.Thread(target=lambda: done.append(api.run(workshop.request, Folders())))
+        thread.start()
+        thread.join()
+    assert [set(result.outcomes.values()) for result in done] == [{"built", "emitted"}, {"current"}]
+    (workshop.folder / "classifier.onnx").write_bytes((workshop.folder / "decode.onnx").read_bytes())
+    thread = threading.Thread(target=lambda: done.append(api.run(workshop.request, Folders())))
+    thread.start()
+    thread.join()
+    assert [step for step, outcome in done[-1].outcomes.items() if outcome != "current"] == [CLASSIFIER, EMIT_CLASSIFIER]
+    assert folders == {str(here)}
+
+
+@pytest.mark.parametrize("main_thread", [True, False])
+def test_it_is_cancelled_by_an_event(workshop: Workshop, main_thread: bool) -> None:
+    cancelled = threading.Event()
+    raised: list[BaseException] = []
+
+    class CancelsAtOnce:
+        def report(self, event: Event, /) -> None:
+            if isinstance(event, StepStarted):
+                cancelled.set()
+
+    def build() -> None:
+        try:
+            api.run(workshop.request, CancelsAtOnce(), cancelled=cancelled)
+        except BaseException as error:  # noqa: BLE001
+            raised.append(error)
+
+    if main_thread:
+        build()
+    else:
+        thread = threading.Thread(target=build)
+        thread.start()
+        thread.join()
+    assert [type(error) for error in raised] == [api.Cancelled]
+    assert set(api.run(workshop.request).outcomes.values()) <= {"built", "emitted", "current", "restored"}
+
+
+def test_what_a_listener_raises_ends_the_build_and_goes_up(workshop: Workshop) -> None:
+    class Broken:
+        def report(self, event: Event, /) -> None:
+            if isinstance(event, StepStarted):
+                raise LookupError(event.step)  # noqa: TRY004
+
+    with pytest.raises(LookupError):
+        api.run(workshop.request, Broken())
+    assert api.run(workshop.request).finished.failed == 0
+
+
+def test_what_can_never_run_is_refused(workshop: Workshop) -> None:
+    with pytest.raises(ValueError, match="invalid number of jobs: 0"):
+        api.Request(jobs=0)
+
+
+def test_several_files_are_inspected_with_what_they_share(workshop: Workshop) -> None:
+    api.run(workshop.request)
+    found = api.inspect(workshop.output())
+    assert [Path(model["file"]).name for model in found.models] == ["decode_ctx.onnx", "prefill_ctx.onnx"]
+    assert [shared["models"] for shared in found.shared] == [[model["file"] for model in found.models]]
+    assert found.several
+
+
+def test_the_types_of_an_inspection_are_what_is_in_it(tmp_path: Path) -> None:
+    from epbuild.verify import inspected
+
+    write_model(tmp_path / "relu.onnx")
+    [model] = api.inspect(tmp_path / "relu.onnx").models
+    assert set(model) == set(inspected.InspectedModel.__annotations__)
+    node = onnx.helper.make_node("EPContext", ["x"], ["y"], "n", domain="com.microsoft", embed_mode=1, ep_cache_context=b"1")
+    values = [onnx.helper.make_tensor_value_info(name, 1, [1]) for name in ("x", "y")]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", values[:1], values[1:])), tmp_path / "ctx.onnx")
+    [compiled] = api.inspect(tmp_path / "ctx.onnx").models
+    assert "problem" not in compiled
+    assert set(compiled["ep_context_nodes"][0]) == set(inspected.InspectedNode.__annotations__)
+    assert set(compiled["inputs"][0]) == set(inspected.InspectedValue.__annotations__)
+
+
+def test_every_name_that_type_checkers_know_is_there_and_no_other() -> None:
+    tree = ast.parse((ROOT / "epbuild/api.py").read_text(encoding="utf-8"))
+    [typed] = [node for node in tree.body if isinstance(node, ast.If)]
+    names = {(str(node.module), alias.name) for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert {pair for pair in names if pair[0].startswith("epbuild")} == {
+        (module, name) for module, found in api._HOMES.items() for name in found
+    }
+    for module, name in names:
+        assert getattr(api, name, None) is not None or not module.startswith("epbuild")
+    assert {"plan", "run", "verify", "inspect", "Request"} <= set(dir(api))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        api.nothing  # noqa: B018
+
+
+@pytest.mark.slow
+def test_the_import_alone_loads_no_other_module_of_epbuild(tmp_path: Path) -> None:
+    script = "import sys, epbuild.api; print(*sorted(name for name in sys.modules if name.startswith('epbuild')))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["epbuild", "epbuild.api"]
