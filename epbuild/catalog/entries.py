@@ -55,6 +55,8 @@ class EpEntry:
     """How the EP names a context binary; `{stem}` is the output model's name without its last extension."""
     virtual_devices: tuple[str, ...] = ()
     """The types of the virtual devices that the EP offers."""
+    emulator_devices: tuple[str, ...] = ()
+    """The types of devices that only stand for another one: what runs on them runs in an emulator."""
     metadata: Mapping[str, tuple[facts.Metadata, ...]] = field(default_factory=dict)
     """Device metadata that distinguishes an EP's devices, and the values that are known."""
     compatibility_pattern: str | None = None

@@ -104,6 +104,11 @@ class Verification(InTarget):
         return ()  # what it takes of the user's own models, the session groups take as well
 
     @property
+    def is_on_real_device(self) -> bool:
+        """Whether what it runs has to run on a device, and not in an emulator: one process runs all, so it is asked for all of them."""
+        return any(checked.choice.device == "real" for checked in self.members)
+
+    @property
     def numbers(self) -> Numbers:
         """What the catalog knows of the numbers of the EP that comes first."""
         return self.target.eps[0].entry.numbers
@@ -196,6 +201,7 @@ def verification_document(action: Verification, digests: Mapping[Path, str], too
         "kind": "verify",
         "compiled": {item.group.id: {"artifacts": item.result.digests} for item in action.compiled},
         "members": [_member(action, checked, digests) for checked in action.members],
+        **({"device": "real"} if action.is_on_real_device else {}),
         **{part: first[part] for part in _AS_COMPILED if part in first},
         "toolchain": toolchain,
     }

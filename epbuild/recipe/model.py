@@ -111,6 +111,8 @@ class VerifyChoice:
     """What is compared with: the model as it is in the recipe, or as it is compiled."""
     unjudged: Literal["fail", "publish"] | None = None
     """What becomes of a model whose numbers cannot be judged."""
+    device: Literal["real"] | None = None
+    """What it has to run on: a device, and no emulator of it."""
 
 
 class PrepareStep(NamedTuple):

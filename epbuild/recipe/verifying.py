@@ -21,6 +21,7 @@ def read_verify(owner: Fields) -> VerifyChoice | None:
     fields = owner.mapping("verify")
     reference: Any = fields.text("reference")
     unjudged: Any = fields.text("unjudged")
+    device: Any = fields.text("device")
     inputs = fields.entries.get("inputs")
     metrics = fields.mapping("metrics")
     return VerifyChoice(
@@ -30,6 +31,7 @@ def read_verify(owner: Fields) -> VerifyChoice | None:
         metrics={name: metrics.number(name) or 0.0 for name in metrics.entries} if "metrics" in fields.entries else None,
         reference=reference,
         unjudged=unjudged,
+        device=device,
     )
 
 
@@ -45,6 +47,7 @@ def overlaid(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoic
         metrics=base.metrics if own.metrics is None else own.metrics,
         reference=own.reference or base.reference,
         unjudged=own.unjudged or base.unjudged,
+        device=own.device or base.device,
     )
 
 

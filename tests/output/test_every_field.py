@@ -393,6 +393,7 @@ CASES |= {
         *((f".metrics.{metric}", f".metrics.{metric}", 0.5, {"metrics": {"max_abs": 9}}, False) for metric in METRICS),
         (".reference", ".reference", "prepared", RANGES, False),
         (".unjudged", ".unjudged", "publish", RANGES, False),
+        (".device", ".device", "real", RANGES, True),
     )
 }
 OF_FILES = {

@@ -72,6 +72,13 @@ def test_a_models_own_check_goes_wherever_it_is_compiled_and_its_groups_and_memb
     assert [step.id for step in plan_of(workshop, without).steps if step.kind == "verify"] == ["verify:vision/cpu"]
 
 
+def test_a_real_device_is_asked_for_by_a_model_or_its_group_and_then_for_all_that_runs_with_it(workshop: Path) -> None:
+    own = ("  prefill: models/prefill.onnx", "  prefill: {path: models/prefill.onnx, verify: {device: real}}")
+    assert not verification(workshop, checking("true")).is_on_real_device
+    assert verification(workshop, checking("{device: real}")).is_on_real_device
+    assert verification(workshop, checking("{metrics: {cosine: 0.5}}", own)).is_on_real_device
+
+
 def test_an_output_that_needs_no_check_has_none_of_another_target(workshop: Path) -> None:
     plan = plan_of(workshop, checking("true"))
     assert plan.emissions["emit:vision/cpu/directory"].parts[0].verification is None

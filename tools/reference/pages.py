@@ -73,6 +73,7 @@ def _facts(entry: EpEntry) -> str:
         "package": ", ".join(map(_code, entry.distributions or (entry.distribution,) if entry.distribution else ())),
         "device types": ", ".join(map(_code, entry.devices)),
         "virtual devices": ", ".join(map(_code, entry.virtual_devices)),
+        "devices with an emulator": ", ".join(map(_code, entry.emulator_devices)),
         "`${ep.short}`": _code(entry.short),
         "`source` of its EPContext nodes": ", ".join(map(_code, entry.sources)),
         "its context binary": _code(entry.binary_name) if entry.binary_name else "",

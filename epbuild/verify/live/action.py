@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, VerifyError
+from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError
 from epbuild.engine.events import StepOutput
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
@@ -25,7 +25,7 @@ from epbuild.verify.live.judging import not_judged_here
 from epbuild.verify.live.metrics import DifferentOutput
 from epbuild.verify.live.model import RunnableSource, other_values
 from epbuild.verify.live.runs import ReferenceRun, measure, outputs_of, run_reference
-from epbuild.verify.live.worker import Attempt, Load, LoadFailure, Session, run_models
+from epbuild.verify.live.worker import Attempt, Load, LoadFailure, Session, find_devices, run_models, why_not_real
 
 
 class Alone(Protocol):
@@ -71,6 +71,8 @@ class _Check:
         """The figures, and what is kept beside them. Raises EpbuildError, and Cancelled."""
         begin = time.monotonic()
         try:
+            if self._action.is_on_real_device:
+                self._check_device(self._execution.staging / "devices")
             for number, built in enumerate(self._action.compiled):
                 self._run(built, self._execution.staging / f"{number}")
         finally:
@@ -83,6 +85,16 @@ class _Check:
         log = self._execution.store.add(self._execution.log)
         measured = Measurements(round(time.monotonic() - begin, 3), {}, max(self._peaks, default=None))
         return VerificationResult({}, log, measured, tuple(self._figures), tuple(self._unjudged))
+
+    def _check_device(self, scratch: Path) -> None:
+        """Raises EnvironmentFailure (EPB667) where this machine has no device for the EPs, or only one that stands for it."""
+        scratch.mkdir(parents=True)
+        self._logs.append(scratch / "worker.log")
+        attempt = find_devices(self._session, scratch, self._execution.cancelled)
+        if (why := why_not_real(attempt, self._session.eps)) is not None:
+            message = f"{self._action.target.title} has no real device here: {why}"
+            hint = "Run it on a machine that has one, or have a worker there do it (--executor)."
+            raise EnvironmentFailure(Problem("EPB667", message, StepId(self._action.id), hint))
 
     def _run(self, built: Made, place: Path) -> None:
         for name, digest in built.result.digests.items():

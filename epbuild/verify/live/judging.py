@@ -27,8 +27,9 @@ def numbers_of(made: Made, member: str) -> dict[str, Any]:
     if member not in {checked.name for checked in action.members}:
         return {}
     # Another machine adds in another order: what is beyond these digits is no property of the artifact.
+    device = {"device": "real"} if action.is_on_real_device else {}
     figures = [
-        {name: _rounded(name, getattr(row, name)) for name in _TOLD} | ({"unshared": True} if row.unshared else {})
+        {name: _rounded(name, getattr(row, name)) for name in _TOLD} | ({"unshared": True} if row.unshared else {}) | device
         for row in result.figures
         if row.member == member
     ]

@@ -93,10 +93,21 @@ class Attempt:
     def seconds(self) -> dict[str, float]:
         return {report["model"]: report["seconds"] for report in self.of("opened")}
 
+    def emulators(self, eps: Sequence[PlannedEp]) -> str:
+        """Those of the devices that plugin EPs were given that only stand for others, for a sentence; empty where there are none."""
+        types = {ep.entry.ep: ep.entry.emulator_devices for ep in eps}
+        found = [report for report in self.of("device") if report["type"] in types.get(report["ep"], ())]
+        return ", ".join(f"{report['type']} from {report['vendor']}" for report in found)
+
     @property
     def devices(self) -> str:
         """The devices that plugin EPs were given, for a sentence; empty where there are none."""
         return ", ".join(f"{report['type']} from {report['vendor']}" for report in self.of("device"))
+
+
+def find_devices(session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
+    """Have the EPs of a session choose their devices in a fresh process, and open nothing. Raises what `run_models` does."""
+    return run_models((), session, scratch, cancelled)
 
 
 def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
@@ -114,8 +125,16 @@ def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled
         if _last_model(second) == _last_model(ending) and second.status == ending.status:
             lines = second.tail
     if stop.is_set():
-        raise Cancelled(loads[0].name)
+        raise Cancelled(", ".join(load.name for load in loads))
     return Attempt(ending.reports, _failure(ending, lines, session))
+
+
+def why_not_real(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
+    """Why EPs that chose their devices have no real one, as a clause; None where they have."""
+    if attempt.failure is not None:
+        return attempt.failure.message.rstrip(".")
+    found = attempt.emulators(eps)
+    return f"{found} only stands for it" if found else None
 
 
 def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event, *, verbose: bool) -> Ending:

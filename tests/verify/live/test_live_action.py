@@ -41,6 +41,7 @@ class Bench(Workshop):
         self.factor = 1.001
         self.runs: list[str] = []
         self.cannot_share = False
+        self.device = "npu"
         self.broken = ""
 
     def asks(self, verify: str, after: str = MODELS) -> None:
@@ -53,6 +54,10 @@ class Bench(Workshop):
     def runner(self, request: Mapping[str, Any], log: Path) -> Ending:
         on = "EP" if request["eps"] else "CPU"
         names = [model["name"] for model in request["models"]]
+        if not names:
+            chosen = {"event": "device", "ep": request["eps"][0]["name"], "type": self.device, "vendor": "Qualcomm"}
+            log.write_text("chose\n", encoding="utf-8")
+            return Ending("exited", 0, (chosen, {"event": "finished", "peak_memory": 1 << 20}), ())
         self.runs.append(f"{on}: {'+'.join(names)}")
         log.write_text(f"ran on {on}\n", encoding="utf-8")
         shared = request["session_options"].get("ep.share_ep_contexts") == "1"
@@ -161,6 +166,29 @@ def test_numbers_that_show_nothing_are_never_published_as_if_they_were_right(ben
     bench.asks("{inputs: given.npz, unjudged: publish}")
     assert bench.build("*classifier*").exit_code == 0
     assert "the CPU EP itself gives NaN" in bench.figures()["classifier"]["unjudged"]
+
+
+def test_a_real_device_that_is_asked_for_is_found_before_anything_runs_and_no_emulator_does(bench: Bench) -> None:
+    bench.asks("{device: real}")
+    bench.device = "cpu"
+    assert bench.build("*classifier*").exit_code == 3
+    assert bench.failures == ["EPB667"]
+    assert "QNNExecutionProvider has no real device here: cpu from Qualcomm only stands for it" in bench.problems[0].message
+    assert (bench.runs, bench.output("classifier").exists()) == ([], False)
+    bench.device = "npu"
+    assert bench.build("*classifier*").exit_code == 0
+    (figures,) = bench.figures()["classifier"]["figures"]
+    assert figures["device"] == "real"
+
+
+def test_what_an_emulator_gave_is_not_what_a_device_gives(bench: Bench) -> None:
+    bench.asks("true")
+    assert bench.build("*classifier*").exit_code == 0
+    bench.runs.clear()
+    bench.asks("{device: real}")
+    assert bench.states()[VERIFY] == "out of date"
+    assert bench.build("*classifier*").exit_code == 0
+    assert bench.runs == ["CPU: classifier", "EP: classifier"]
 
 
 def test_a_group_that_cannot_be_loaded_is_compiled_unshared_and_that_is_said(bench: Bench) -> None:
