@@ -30,6 +30,7 @@ _COMMANDS = {
     "plan": "Show the steps, the state of each, and why it would run.",
     "run": "Build what is out of date.",
     "coverage": "Show how much of each model an EP takes, and why no more.",
+    "report": "Show what builds came to, as a page, as JSON, or in short.",
     "explain": "Show why a step would run: what changed, and from what.",
     "inspect": "Show what is inside an EPContext model.",
     "verify": "Check artifacts: whole, right, loadable, right in numbers.",

@@ -266,6 +266,7 @@ class Actions:
                     end.size,
                     from_=origin if outcome == "restored" else None,
                     machine=machine,
+                    memory=result.measured.peak_memory if outcome == "built" and end.step == action.id else None,
                 )
             )
 

@@ -25,17 +25,29 @@ def covered_models(
     `results` are those that are known, also where they are not as the recipe wants them; `failures` have why actions failed. What a build
     did not come to is left out.
     """
+    return [row for row in all_models(plan, results, failures, touched) if row.outcome != "not built"]
+
+
+def all_models(
+    plan: Plan,
+    results: Mapping[str, ActionResult],
+    failures: Mapping[str, Sequence[Problem]],
+    touched: Container[str] | None = None,
+) -> list[ModelCovered]:
+    """The same with those that were not built; `touched` is None for all."""
     names = Counter((group.target.name, member.name) for group in plan.session_groups.values() for member in group.members)
     rows: list[ModelCovered] = []
     for ident, group in plan.session_groups.items():
-        problems, target = _problems(plan, ident, failures), group.target.name
-        if ident not in touched or (ident not in results and problems is None):
+        if touched is not None and ident not in touched:
             continue
+        problems, target = _problems(plan, ident, failures), group.target.name
         result, checked = results.get(ident), results.get(verification_id(group.group, target))
         for step, member in zip(group.steps, group.members, strict=False):
             name = f"{group.group}/{member.name}" if names[target, member.name] > 1 else member.name
             if not isinstance(result, CompileResult):
-                rows.append(ModelCovered(step, name, target, "failed", reason=_reason(group, step, problems or ())))
+                failed = problems is not None
+                reason = _reason(group, step, problems or ()) if failed else None
+                rows.append(ModelCovered(step, name, target, "failed" if failed else "not built", reason=reason))
                 continue
             model = result.model(member.name)
             row = ModelCovered(

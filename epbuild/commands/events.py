@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from epbuild.diff.bytes_differ import FileDifference
     from epbuild.verify.fallback import Outside
 
-Coverage = Literal["whole", "partial", "failed"]
-"""The EPs of a target took all of a model, some of its nodes, or none."""
+Coverage = Literal["whole", "partial", "failed", "not built"]
+"""The EPs of a target took all of a model, some of its nodes, or none; or nobody has tried."""
 Comparison = Literal["same", "known", "different"]
 """What was made again is the same to the byte; or differs in nothing but what its target is known for; or differs otherwise."""
 

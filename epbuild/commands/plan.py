@@ -13,7 +13,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.locked import hold_lock
+from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.commands.planning import FetchModels, ReadVariables, plan_of, read_plan, read_recipe, remote_of, workspace_of
 from epbuild.commands.request import Request
 from epbuild.commands.shared_results import remote_cache, results_of
@@ -89,6 +89,8 @@ class Surveyed:
     surveyor: Surveyor
     remote: RemoteCache | None
     toolchains: PlanToolchains
+    lock: HeldLock
+    recipe: Recipe
     as_locked: bool
     """Whether nothing is another than its lock has it."""
 
@@ -130,7 +132,8 @@ def surveyed(
         if results is not None:
             results.warn_of_the_rest()
         found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *refused)))
-        yield Surveyed(with_orphans(found, surveyor.outputs, request), surveyor, remote, known, not lock.warnings and not changed)
+        as_locked = not lock.warnings and not changed
+        yield Surveyed(with_orphans(found, surveyor.outputs, request), surveyor, remote, known, lock, recipe, as_locked)
 
 
 def with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from epbuild.plan.steps import Emission
 from epbuild.publish.publisher import publish, publish_from
 from epbuild.publish.sizes import compared, last_files
 from epbuild.recipe.image_reference import ImageReference
+from epbuild.survey.kind import StepEnd
 from epbuild.survey.orphans import PLACE, RESULTS, lease_name
 from epbuild.survey.status import Survey, Surveyor
 
@@ -121,14 +122,12 @@ class Publishing:
         self._end(emission, files, time.monotonic() - begin, f"pushed to {emission.push}")
 
     def _end(self, emission: Emission, files: Mapping[str, Any], seconds: float, note: str, changed: Event | None = None) -> None:
-        for part in emission.parts:
-            if part.merging is not None:
-                merged = files.get(posixpath.join(part.folder, part.models[part.merging.name]))
-                models = f"{len(part.merging.members)} models"
-                self._ledger.end(StepFinished(part.merging.step, "built", 0.0, models, merged["size"] if merged else 0))
+        *merged, emitted = ends_of(emission, files)
+        for end in merged:
+            self._ledger.end(StepFinished(end.step, "built", 0.0, end.note, end.size))
         if changed is not None:
             self._progress.report(changed)
-        self._ledger.end(StepFinished(emission.id, "emitted", seconds, note, sum(file["size"] for file in files.values())))
+        self._ledger.end(StepFinished(emission.id, "emitted", seconds, note, emitted.size))
 
     def _emitted(self, emission: Emission, document: Mapping[str, Any]) -> StepRecord:
         """What is remembered of an emission that is in its place: where that is, and the results that it was made of."""
@@ -214,6 +213,15 @@ class _PushLog:
         if time.monotonic() - self._reported >= 1 or done == total:
             self._reported = time.monotonic()
             self.progress.report(StepOutput(self.step, f"pushing to {self.host}: {done:,} of {total:,} bytes"))
+
+
+def ends_of(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:
+    """How each step of an emission ended that wrote these files."""
+    for part in emission.parts:
+        if part.merging is not None:
+            merged = files.get(posixpath.join(part.folder, part.models[part.merging.name]))
+            yield StepEnd(part.merging.step, 0.0, f"{len(part.merging.members)} models", merged["size"] if merged else 0)
+    yield StepEnd(emission.id, None, "", sum(file["size"] for file in files.values()))
 
 
 def step_record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:

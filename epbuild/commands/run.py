@@ -24,6 +24,7 @@ from epbuild.commands.making import Making
 from epbuild.commands.plan import plan_again, with_orphans
 from epbuild.commands.planning import ReadVariables, remote_of, workspace_of
 from epbuild.commands.provisioning import ONLINE, Circumstances, Provisioning
+from epbuild.commands.recording import Recording, recorded
 from epbuild.commands.remote import ModelFetcher, RemoteModels
 from epbuild.commands.removal import remove_orphan
 from epbuild.commands.request import Request
@@ -84,10 +85,16 @@ def run(
 
     Raises EpbuildError when nothing could be started, KeyboardInterrupt when the user stopped it. Failed steps are events.
     """
-    begin = time.monotonic()
-    progress = Serialised(progress)
-    stop = cancelled or threading.Event()
+    with recorded(request, progress) as recording:
+        code = _build(request, recording, cancelled or threading.Event(), fetcher)
+        recording.end(code)
+    return code
 
+
+def _build(request: Request, recording: Recording, stop: threading.Event, fetcher: ModelFetcher | None) -> int:
+    """What `run` does, with what is recorded of it."""
+    begin = time.monotonic()
+    progress: Progress = Serialised(recording)
     began, variables = clock(str(request.recipe)), ReadVariables()
     planned = plan_again(request, variables, _NeededModels(request, progress, stop, fetcher))
     recipe, plan, scope = planned.recipe, planned.plan, planned.scope
@@ -119,6 +126,7 @@ def run(
         plan = replace(plan, warnings=(*plan.warnings, *lock.warnings))
         with _interruptible():
             found = with_orphans(surveyor.survey(plan, known, scope), surveyor.outputs, request)
+        recording.expect(found, workspace)
         todo = set(found.todo)
         must_run = [found.plan.actions[ident] for ident in found.todo if not found.actions[ident].remote]
         _refuse_obstacles(request, (action for action in must_run if isinstance(action, SessionGroup)))

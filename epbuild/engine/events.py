@@ -82,6 +82,8 @@ class StepFinished(Event):
     """Where a result that was restored has come from; None: from the store."""
     machine: str | None = None
     """The machine that made it, or had it; None: this one."""
+    memory: int | None = None
+    """The peak memory of what made it in this build, on the last step of its action, in bytes; None where that is not known."""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from epbuild.core.errors import EpbuildError
+from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.action import Cost
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFailed, StepFinished
 from epbuild.engine.tally import Tally
@@ -56,8 +56,8 @@ class Ledger:
         """An action failed: the step at fault is reported and returned, the others of its group count as skipped."""
         if not allowed:
             self.exit_code = max(self.exit_code, error.exit_code)
-        steps, at_fault = self._steps[action], {problem.where for problem in error.problems}
-        failed = next((step for step in steps if step in at_fault), steps[-1])
+        steps = self._steps[action]
+        failed = step_at_fault(steps, error.problems)
         with self._ending:
             self.outcomes[failed] = "allowed" if allowed else "failed"
             progress = self._tally.end(failed, compiled=False)
@@ -71,3 +71,9 @@ class Ledger:
         """The sum of it all."""
         counts = [sum(outcome in wanted for outcome in self.outcomes.values()) for wanted in _COUNTED]
         return RunFinished(self.exit_code, seconds, *counts)
+
+
+def step_at_fault(steps: Sequence[str], problems: Iterable[Problem]) -> str:
+    """The step of an action for which its failure is reported: the first that a problem is about, else the last."""
+    at_fault = {problem.where for problem in problems}
+    return next((step for step in steps if step in at_fault), steps[-1])

@@ -18,7 +18,7 @@ from epbuild.plan.result import CompileResult, ModelResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.verify.compiled import SharedBytes
-from epbuild.verify.fallback import Outside
+from epbuild.verify.fallback import LeftGroup, Outside
 
 _MOST_HINTS = 2
 _FEW = 0.1
@@ -29,6 +29,12 @@ _ACCEPT = "To accept that the CPU runs them, write `expect: {{fallback_nodes: {}
 def unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Problem]:
     """What is not as the recipe wants it of each model in a session group's result."""
     return [problem for model in result.models for problem in _unmet(group, group.member(model.member), model)]
+
+
+def advice(target: PlannedTarget, found: LeftGroup) -> tuple[str, ...]:
+    """What the catalog has to do about nodes of one operator that stayed outside for one reason."""
+    limitations = (limitation for _, limitation in target.limitations(f"{found.operator}: {found.reason}", "compile"))
+    return tuple(dict.fromkeys(limitation.hint for limitation in limitations if limitation.hint))
 
 
 def most_concerned(target: PlannedTarget, outside: Outside) -> list[tuple[str, Limitation]]:

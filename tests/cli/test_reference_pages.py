@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
+import jsonschema
 import pytest
 from commands import ROOT, environment
 
 from epbuild.catalog.catalog import entries_for, known_eps, session_keys
 from epbuild.core.schemas import schema
 from tools.reference.pages import reference_pages
+from tools.reference.report_schema import report_schema
 
 PAGES = reference_pages()
 FOLDER = ROOT / "docs" / "reference"
@@ -34,6 +37,12 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_checked_in_pages_are_what_their_sources_say() -> None:
     there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
     assert there == PAGES, "run `python -m tools.reference --write`"
+
+
+def test_the_schema_of_reports_is_what_reports_are_made_of() -> None:
+    there = (ROOT / "schemas" / "report.schema.json").read_text(encoding="utf-8")
+    assert there == report_schema(), "run `python -m tools.reference --write`"
+    jsonschema.Draft202012Validator.check_schema(json.loads(there))
 
 
 @pytest.mark.parametrize("ep", known_eps())

@@ -100,6 +100,7 @@ def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str])
         "progress": {"done": 1, "total": 3, "seconds_left": 80.0},
         "from": None,
         "machine": None,
+        "memory": None,
     }
 
 

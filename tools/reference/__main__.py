@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 from tools.reference.pages import reference_pages
+from tools.reference.report_schema import report_schema
 
-_FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+_ROOT = Path(__file__).parents[2]
+_FOLDER = _ROOT / "docs" / "reference"
+_REPORT_SCHEMA = _ROOT / "schemas" / "report.schema.json"
 
 
 def main() -> int:
@@ -21,6 +24,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.write:
         write(arguments.folder)
+        if arguments.folder == _FOLDER:
+            _REPORT_SCHEMA.write_text(report_schema(), encoding="utf-8", newline="\n")
     stale = differences(arguments.folder)
     for name in stale:
         sys.stderr.write(f"{arguments.folder / name} is not what its sources say; run `python -m tools.reference --write`\n")

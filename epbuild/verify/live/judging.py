@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from epbuild.catalog.numbers import METRICS
 from epbuild.core.errors import Problem, StepId
 from epbuild.plan.made import Made
-from epbuild.plan.result import UnjudgedMember, VerificationResult
+from epbuild.plan.result import FigureRow, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, hint_of, overall, shown
 
@@ -29,7 +29,7 @@ def numbers_of(made: Made, member: str) -> dict[str, Any]:
     # Another machine adds in another order: what is beyond these digits is no property of the artifact.
     device = {"device": "real"} if action.is_on_real_device else {}
     figures = [
-        {name: _rounded(name, getattr(row, name)) for name in _TOLD} | ({"unshared": True} if row.unshared else {}) | device
+        {name: rounded_figure(name, getattr(row, name)) for name in _TOLD} | ({"unshared": True} if row.unshared else {}) | device
         for row in result.figures
         if row.member == member
     ]
@@ -39,14 +39,15 @@ def numbers_of(made: Made, member: str) -> dict[str, Any]:
         if unjudged is not None
         else "; ".join(
             f"{verdict.figures.output}: {verdict.reason}"
-            for verdict in _verdicts(action, action.of(member), result)
+            for verdict in verdicts_of(action, action.of(member), result)
             if verdict.outcome == "unjudgeable"
         )
     )
     return {"figures": figures} | ({"unjudged": reason} if reason else {})
 
 
-def _rounded(name: str, value: Any) -> Any:
+def rounded_figure(name: str, value: Any) -> Any:
+    """A figure with the digits that mean anything."""
     if value is None or name not in METRICS:
         return value
     if name in ("max_abs", "max_rel"):
@@ -63,7 +64,7 @@ def unmet_numbers(action: Verification, checked: CheckedMember, result: Verifica
             yield not_judged_here(action, unjudged)
         return
     first = next((row for row in result.figures if row.member == name), None)
-    verdicts = _verdicts(action, checked, result)
+    verdicts = verdicts_of(action, checked, result)
     outcome = overall(verdicts)
     if first is None or outcome == "passed" or (outcome == "unjudgeable" and not checked.must_be_judged):
         return
@@ -81,10 +82,19 @@ def unmet_numbers(action: Verification, checked: CheckedMember, result: Verifica
     yield Problem("EPB646", message, where, " ".join(filter(None, (hint, _CHANGE))))
 
 
-def _verdicts(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
-    return [
-        Rules(action.numbers, row.quantised, checked.asked).judge(row) for row in result.figures if row.member == checked.name
-    ]
+def verdicts_of(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
+    """What becomes of each output of a member."""
+    return [_rules(action, checked, row).judge(row) for row in result.figures if row.member == checked.name]
+
+
+def limits_of(action: Verification, checked: CheckedMember, row: FigureRow) -> Mapping[str, float]:
+    """What the figures of an output have to come to, by name."""
+    limits = _rules(action, checked, row).thresholds(row)
+    return {name: value for name in METRICS if (value := getattr(limits, name)) is not None}
+
+
+def _rules(action: Verification, checked: CheckedMember, row: FigureRow) -> Rules:
+    return Rules(action.numbers, row.quantised, checked.asked)
 
 
 def not_judged_here(action: Verification, unjudged: UnjudgedMember) -> Problem:

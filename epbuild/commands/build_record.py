@@ -1,0 +1,199 @@
+"""Records of builds: what each did and when, kept in a workspace for reports.
+
+A record is a JSON file in `.epbuild/reports`, written when a build ends, also when it fails or is interrupted. Of a build that was killed
+there is none. Losing them loses timelines, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from epbuild.core.atomic import write_file
+from epbuild.core.typed_json import from_json, to_json
+from epbuild.engine.events import Outcome
+
+FORMAT = 1
+_FOLDER = "reports"
+_MOST_RECORDS = 20
+_NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{12}\.json")
+
+RunOutcome = Outcome | Literal["interrupted"]
+"""What came of a step; `interrupted`: it had begun when the build was stopped."""
+
+
+@dataclass(frozen=True)
+class ReportedError:
+    """What went wrong with a step."""
+
+    code: str
+    """Its code, such as `EPB401`."""
+    message: str
+    """What is wrong."""
+    reason: str | None
+    """What the EP logged, or why it failed, without the rest of the message."""
+    hint: str | None
+    """What to do."""
+    step: str | None
+    """The step at fault, where it is another one of the same action."""
+
+
+@dataclass(frozen=True)
+class ReportedSpan:
+    """Work of a build that is no step: a toolchain that is made, a model that is fetched, results that are sent."""
+
+    kind: Literal["toolchain", "fetch", "upload"]
+    """Which it is."""
+    name: str
+    """The toolchain, the model, or the remote cache."""
+    started: float
+    """When it began, from the build's start."""
+    ended: float
+    """When it ended."""
+    failed: bool
+    """Whether it failed, or did not end."""
+
+
+@dataclass(frozen=True)
+class ReportedChange:
+    """A file of an output with other bytes than before a build."""
+
+    path: str
+    """Its path, below the output."""
+    before: int | None
+    """Its size before; null: it is new."""
+    after: int | None
+    """Its size now; null: it is gone."""
+
+
+@dataclass(frozen=True)
+class ReportedPublication:
+    """An output that a build published, or removed, with what was there before; manifests and provenance are left out."""
+
+    step: str
+    """The step that emits it."""
+    path: str
+    """Its place."""
+    before: int | None
+    """Its bytes before; null where there was none."""
+    after: int | None
+    """Its bytes since; null where it was removed."""
+    files: tuple[ReportedChange, ...]
+    """The files with other bytes."""
+
+
+@dataclass(frozen=True)
+class ReportedTraffic:
+    """What a build had of a remote cache."""
+
+    remote: str
+    """Its address."""
+    asked: int
+    """The results that it answered for."""
+    found: int
+    """Those that it had."""
+    unusable: int
+    """Those of them that could not be used."""
+    received_bytes: int
+    """What was received."""
+    published: int
+    """The results that were written to it."""
+    sent_bytes: int
+    """What was sent."""
+    seconds: float
+    """The time in which at least one request was under way."""
+
+
+@dataclass(frozen=True)
+class StepRun:
+    """What one build did for a step; times are seconds from the build's start."""
+
+    step: str
+    outcome: RunOutcome
+    seconds: float
+    """What it took by its own event: of a share step with its compiles."""
+    started: float | None
+    ended: float | None
+    worker: int | None
+    """The place that its action had among those that ran at once."""
+    machine: str | None
+    """The other machine that made it."""
+    because: tuple[str, ...]
+    """Why it was to do."""
+    key: str | None
+    """Its action key, as far as it was known beforehand."""
+    size: int | None
+    memory: int | None
+    errors: tuple[ReportedError, ...]
+    phases: tuple[tuple[str, float], ...]
+    """What was done for it, in a few words, and when each began."""
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """One build that had something to do."""
+
+    format: int
+    epbuild: str
+    recipe: str
+    """The name of the recipe's file."""
+    configuration: str
+    """What it was read with, as `Configuration` has it."""
+    began: float
+    """In Unix seconds."""
+    seconds: float
+    exit_code: int
+    machine: str
+    jobs: int
+    steps: int
+    """Those that were asked for."""
+    todo: int
+    """Those that were to do."""
+    runs: tuple[StepRun, ...]
+    spans: tuple[ReportedSpan, ...]
+    published: tuple[ReportedPublication, ...]
+    remote: tuple[ReportedTraffic, ...]
+
+
+class BuildRecords:
+    """The records in the folder of a workspace."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._folder = workspace / _FOLDER
+
+    def put(self, record: BuildRecord) -> None:
+        """Keep a record, and as many of the others as there is room for. Raises OSError."""
+        self._folder.mkdir(exist_ok=True)
+        fraction = int(record.began % 1 * 1e6)
+        began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(record.began))
+        name = f"{began}.{fraction:06d}Z-{record.configuration[:12]}.json"
+        write_file(self._folder / name, json.dumps(to_json(record), separators=(",", ":")) + "\n", durable=False)
+        for path in self._files()[_MOST_RECORDS:]:
+            with suppress(OSError):
+                path.unlink()
+
+    def last(self, configuration: str) -> BuildRecord | None:
+        """The record of the last build of a configuration, if there is one that can be read."""
+        return next(self.of(configuration), None)
+
+    def of(self, configuration: str) -> Iterator[BuildRecord]:
+        """The records of a configuration, the last build first; one that is damaged, or of another format, is passed over."""
+        for path in self._files():
+            if path.stem.endswith(f"-{configuration[:12]}"):
+                with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+                    document = json.loads(path.read_bytes())
+                    if document["format"] == FORMAT and document["configuration"] == configuration:
+                        yield from_json(BuildRecord, document)
+
+    def _files(self) -> list[Path]:
+        """The records, the last build first."""
+        try:
+            return sorted((path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
+        except OSError:
+            return []

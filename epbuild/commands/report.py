@@ -1,0 +1,234 @@
+"""`epbuild report`: what a recipe's builds came to, without building anything."""
+
+from __future__ import annotations
+
+import platform
+import sysconfig
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from epbuild import __version__
+from epbuild.cache.digests import Digests
+from epbuild.commands.build_record import BuildRecord, BuildRecords, ReportedError, StepRun
+from epbuild.commands.coverage import all_models
+from epbuild.commands.plan import Surveyed, surveyed
+from epbuild.commands.planning import workspace_of
+from epbuild.commands.request import Request
+from epbuild.commands.publishing import ends_of
+from epbuild.commands.recorded import error_of
+from epbuild.commands.report_parts import (
+    accuracy_of,
+    coverage_of,
+    identities,
+    models_of,
+    output_of,
+    targets_of,
+    toolchains_of,
+)
+from epbuild.commands.report_values import FORMAT, Report, ReportedBuild, ReportedStep, ReportedWarning
+from epbuild.commands.reported import ReportedMachine, ReportedRecipe, ReportedSharing
+from epbuild.core.errors import Problem, StepId
+from epbuild.core.host import cpu_count, cpu_name
+from epbuild.engine.capacity import memory_here
+from epbuild.engine.ledger import step_at_fault
+from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
+from epbuild.plan.steps import Action, Emission, SessionGroup
+from epbuild.plan.verification import Verification
+from epbuild.publish.sizes import savings
+from epbuild.survey.kind import StepEnd
+from epbuild.survey.kinds import kind_of
+from epbuild.survey.status import StepStatus
+from epbuild.toolchain.platforms import platform_here
+
+
+def report(request: Request) -> Report:
+    """All that is known of a recipe and its last build here. Builds, fetches and provisions nothing. Raises EpbuildError."""
+    # Of every model, and so of all of the recipe, not only of what changed since the last look.
+    with surveyed(replace(request, every_model=True)) as looked:
+        return _Report(looked, BuildRecords(workspace_of(request.recipe)), str(request.recipe)).report()
+
+
+class _Report:
+    """The parts of a report that hang together: what a survey found, and what the last build did."""
+
+    def __init__(self, looked: Surveyed, records: BuildRecords, path: str) -> None:
+        self._looked = looked
+        self._found = looked.found
+        self._plan = looked.found.plan
+        self._path = path
+        self._last = records.last(looked.found.configuration.ident)
+        self._runs: Mapping[str, StepRun] = {run.step: run for run in self._last.runs} if self._last is not None else {}
+        self._results = {ident: result for ident in self._plan.actions if (result := self._result(ident)) is not None}
+        self._problems = {ident: found for ident in self._plan.actions if (found := self._failure(ident))}
+        self._ends = {end.step: end for end in self._all_ends()}
+        self._errors = dict(self._all_errors())
+
+    def report(self) -> Report:
+        looked, digests = self._looked, self._looked.surveyor.digests
+        known = identities(self._found)
+        covered = all_models(self._plan, self._results, self._problems)
+        return Report(
+            format=FORMAT,
+            epbuild=__version__,
+            made_at=_moment(time.time()),
+            recipe=self._recipe(digests),
+            machine=_machine(),
+            toolchains=tuple(toolchains_of(self._found, looked.lock, known)),
+            targets=tuple(targets_of(self._found, known)),
+            models=tuple(models_of(self._plan, digests)),
+            steps=tuple(map(self._step, self._found.steps())),
+            coverage=tuple(coverage_of(self._plan, covered)),
+            outputs=tuple(
+                output_of(emission, self._found.actions[ident], looked.surveyor.outputs)
+                for ident, emission in self._plan.emissions.items()
+            ),
+            sharing=tuple(self._sharing()),
+            accuracy=tuple(
+                row
+                for ident, action in self._plan.of(Verification).items()
+                if isinstance(result := self._results.get(ident), VerificationResult)
+                for row in accuracy_of(action, result)
+            ),
+            build=_build_of(self._last) if self._last is not None else None,
+            warnings=tuple(_warning_of(problem) for problem in self._plan.warnings),
+        )
+
+    def _result(self, ident: str) -> ActionResult | None:
+        """The result of an action that is known, also where it is not as the recipe wants it."""
+        status, action = self._found.actions[ident], self._plan.actions[ident]
+        if status.made is not None:
+            return status.made.result
+        if status.key is None or isinstance(action, Emission):
+            return None
+        return self._looked.surveyor.result(action, status.key) or self._looked.surveyor.result_here(action, status.key)
+
+    def _failure(self, ident: str) -> Sequence[Problem]:
+        """Why an action failed: what its result does not meet, what is remembered of its key, or what the last build had of it."""
+        status, action, result = self._found.actions[ident], self._plan.actions[ident], self._results.get(ident)
+        if status.state == "current" or status.made is not None:
+            return ()
+        if result is not None:
+            return list(kind_of(action).unmet(action, result))
+        failure = self._looked.surveyor.failures.of(ident, status.key) if status.key is not None else None
+        if failure is not None:
+            return failure.problems
+        runs = (run for step in self._plan.actions[ident].steps if (run := self._runs.get(step)) is not None)
+        return [
+            _problem_of(error, run)
+            for run in runs
+            if None in (run.key, status.key) or run.key == status.key
+            for error in run.errors
+        ]
+
+    def _recipe(self, digests: Digests) -> ReportedRecipe:
+        recipe = self._looked.recipe
+        return ReportedRecipe(recipe.name, recipe.description, self._path, digests.of(recipe.file))
+
+    def _step(self, status: StepStatus) -> ReportedStep:
+        step, action = status.step, self._plan.actions[status.step.action]
+        run, end, result = self._runs.get(step.id), self._ends.get(step.id), self._results.get(step.action)
+        group, target = _group_and_target(action)
+        seconds = end.seconds if end is not None else None
+        if seconds is None:
+            seconds = (
+                result.measured.seconds if end is not None and result is not None else run.seconds if run is not None else None
+            )
+        return ReportedStep(
+            id=step.id,
+            kind=step.kind,
+            action=step.action,
+            group=group,
+            target=target,
+            needs=step.needs,
+            state=status.state,
+            reasons=status.reasons,
+            key=status.key,
+            seconds=_rounded(seconds),
+            size=end.size if end is not None else None,
+            memory=result.measured.peak_memory if result is not None and step.id == step.action else None,
+            note=end.note if end is not None else "",
+            outcome=run.outcome if run is not None else None,
+            because=run.because if run is not None else (),
+            started=run.started if run is not None else None,
+            ended=run.ended if run is not None else None,
+            worker=run.worker if run is not None else None,
+            machine=run.machine if run is not None else None,
+            errors=tuple(self._errors.get(step.id, ())),
+        )
+
+    def _all_ends(self) -> Iterator[StepEnd]:
+        """How the steps ended whose results are known."""
+        for ident, action in self._plan.actions.items():
+            if isinstance(action, Emission):
+                there = self._looked.surveyor.outputs.last(action.path)
+                if there is not None:
+                    yield from ends_of(action, there.files)
+            elif ident in self._results:
+                yield from kind_of(action).ends(action, self._results[ident])
+
+    def _all_errors(self) -> Iterator[tuple[str, Sequence[ReportedError]]]:
+        """The errors of each step at fault."""
+        for ident, problems in self._problems.items():
+            step = step_at_fault(self._plan.actions[ident].steps, problems)
+            yield step, [error_of(problem, step) for problem in problems]
+
+    def _sharing(self) -> Iterator[ReportedSharing]:
+        for ident, group in self._plan.session_groups.items():
+            result = self._results.get(ident)
+            saved = savings(group, result) if isinstance(result, CompileResult) else None
+            if saved is not None:
+                difference = saved.unshared - saved.shared
+                yield ReportedSharing(
+                    saved.step, group.group, group.target.name, saved.unshared, saved.shared, difference, saved.measured
+                )
+
+
+def _group_and_target(action: Action) -> tuple[str | None, str | None]:
+    """The group and the target that an action is for, where it is one of each."""
+    match action:
+        case SessionGroup() | Verification():
+            return action.group, action.target.name
+        case Emission(parts=[part]):
+            return part.group, part.target.name
+    return None, None
+
+
+def _problem_of(error: ReportedError, run: StepRun) -> Problem:
+    return Problem(error.code, error.message, StepId(error.step or run.step), error.hint, error.reason)
+
+
+def _build_of(record: BuildRecord) -> ReportedBuild:
+    return ReportedBuild(
+        began=_moment(record.began),
+        seconds=record.seconds,
+        exit_code=record.exit_code,
+        epbuild=record.epbuild,
+        machine=record.machine,
+        jobs=record.jobs,
+        steps=record.steps,
+        todo=record.todo,
+        outcomes=Counter(run.outcome for run in record.runs),
+        spans=record.spans,
+        published=record.published,
+        remote=record.remote,
+    )
+
+
+def _machine() -> ReportedMachine:
+    return ReportedMachine(platform.node(), platform_here() or sysconfig.get_platform(), cpu_name(), cpu_count(), memory_here())
+
+
+def _warning_of(problem: Problem) -> ReportedWarning:
+    return ReportedWarning(problem.code, problem.message, problem.hint, None if problem.where is None else str(problem.where))
+
+
+def _moment(seconds: float) -> str:
+    """A time of day in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

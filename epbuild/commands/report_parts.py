@@ -1,0 +1,208 @@
+"""Parts of a report: each from the plan, the survey and results, in one function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from epbuild.cache.digests import Digests
+from epbuild.catalog.numbers import METRICS
+from epbuild.commands.events import ModelCovered
+from epbuild.commands.locked import HeldLock
+from epbuild.commands.reported import (
+    ReportedAccuracy,
+    ReportedCoverage,
+    ReportedData,
+    ReportedEp,
+    ReportedFile,
+    ReportedModel,
+    ReportedOperator,
+    ReportedOutput,
+    ReportedPackage,
+    ReportedTarget,
+    ReportedToolchain,
+)
+from epbuild.output.materials import source_name
+from epbuild.plan.outputs import PROVENANCE
+from epbuild.plan.preparing import Preparation
+from epbuild.plan.result import VerificationResult
+from epbuild.plan.steps import Emission, InTarget, Plan
+from epbuild.plan.target import PlannedEp, PlannedTarget
+from epbuild.plan.verification import Verification
+from epbuild.recipe.requirement import plain_name
+from epbuild.survey.action_status import ActionStatus
+from epbuild.survey.orphans import Outputs
+from epbuild.survey.status import Survey
+from epbuild.verify.expectations import advice
+from epbuild.verify.live.judging import limits_of, rounded_figure, verdicts_of
+
+_Identity = Mapping[str, Any]
+"""What keys hold of a toolchain."""
+
+
+def identities(found: Survey) -> dict[str, _Identity]:
+    """What is known of each toolchain, by name."""
+    known: dict[str, _Identity] = {}
+    for ident, action in found.plan.actions.items():
+        document = found.actions[ident].document
+        if action.runs_in is not None and "toolchain" in document:
+            known.setdefault(action.runs_in.toolchain.name, document["toolchain"])
+    return known
+
+
+def toolchains_of(found: Survey, lock: HeldLock, known: Mapping[str, _Identity]) -> Iterator[ReportedToolchain]:
+    for name, needs in found.plan.toolchains().items():
+        identity, locked = known.get(name), lock.environments.get(name)
+        files = {package.name: package.files for package in locked.packages} if locked is not None else {}
+        versions = dict(identity["distributions"]) if identity is not None else {}
+        if identity is None and locked is not None:
+            versions = {package.name: package.version for package in locked.packages}
+        yield ReportedToolchain(
+            name=name,
+            requires=needs.toolchain.packages,
+            interpreter=needs.toolchain.interpreter,
+            python=identity["python"] if identity is not None else locked.python if locked is not None else None,
+            platform=identity["platform"] if identity is not None else None,
+            locked=locked is not None,
+            packages=tuple(
+                ReportedPackage(package, version, files.get(plain_name(package), ()))
+                for package, version in sorted(versions.items())
+            ),
+        )
+
+
+def targets_of(found: Survey, known: Mapping[str, _Identity]) -> Iterator[ReportedTarget]:
+    targets = {action.target.name: action.target for action in found.plan.actions.values() if isinstance(action, InTarget)}
+    for name, target in targets.items():
+        yield ReportedTarget(
+            name=name,
+            toolchain=target.toolchain.name,
+            platforms=target.toolchain.platforms,
+            soc=_soc_of(target),
+            eps=tuple(_ep_of(ep, known.get(target.toolchain.name)) for ep in target.eps),
+        )
+
+
+def _soc_of(target: PlannedTarget) -> str | None:
+    return next((ep.binary_target for ep in target.compiling if ep.binary_target is not None), None)
+
+
+def _ep_of(ep: PlannedEp, toolchain: _Identity | None) -> ReportedEp:
+    versions = {plain_name(name): (name, version) for name, version in (toolchain or {}).get("distributions", {}).items()}
+    carried = [versions[plain_name(name)] for name in ep.entry.distributions if plain_name(name) in versions]
+    package, version = carried[0] if carried else (ep.entry.distribution, None)
+    if ep.library is not None:
+        package, version = "", None
+    return ReportedEp(ep.entry.ep, package, version, ep.device.type, dict(ep.lasting_options))
+
+
+def models_of(plan: Plan, digests: Digests) -> Iterator[ReportedModel]:
+    users: dict[str, dict[str, None]] = {}
+    specs = {action.model.name: action.model for action in plan.of(Preparation).values()}
+    for group in plan.session_groups.values():
+        for member in group.members:
+            specs.setdefault(member.model.name, member.model)
+            users.setdefault(member.model.name, {})[group.group] = None
+    files = {model.name: found for model, found in plan.sources()}
+    known = digests.of_many(path for found in files.values() for path in found.all)
+    for name, model in specs.items():
+        found = files.get(name)
+        data = found.external.items() if found is not None else ()
+        listed = tuple(ReportedData(location, path.stat().st_size, known[path]) for location, path in sorted(data))
+        yield ReportedModel(
+            name=name,
+            groups=tuple(users.get(name, ())),
+            source=source_name(model.path),
+            sha256=known[found.graph] if found is not None else None,
+            data=listed,
+            size=found.graph.stat().st_size + sum(item.size for item in listed) if found is not None else None,
+        )
+
+
+def coverage_of(plan: Plan, rows: Iterable[ModelCovered]) -> Iterator[ReportedCoverage]:
+    members = {
+        step: (group, member.name)
+        for group in plan.session_groups.values()
+        for step, member in zip(group.steps, group.members, strict=False)
+    }
+    for row in rows:
+        group, member = members[row.step]
+        yield ReportedCoverage(
+            step=row.step,
+            model=row.model,
+            member=member,
+            group=group.group,
+            target=row.target,
+            outcome=row.outcome,
+            ep_context_nodes=row.ep_context_nodes,
+            fallback_nodes=row.outside.count if row.outside is not None else None,
+            outside=tuple(
+                ReportedOperator(found.operator, len(found.nodes), found.nodes, found.reason, advice(group.target, found))
+                for found in (row.outside.groups if row.outside is not None else ())
+            ),
+            reason=row.reason,
+            size=row.size,
+            seconds=row.seconds,
+            accuracy=row.accuracy,
+        )
+
+
+def output_of(emission: Emission, status: ActionStatus, outputs: Outputs) -> ReportedOutput:
+    there = outputs.last(emission.path)
+    files = there.files if there is not None else {}
+    statement = emission.statement.name if emission.statement is not None else PROVENANCE
+    return ReportedOutput(
+        step=emission.id,
+        path=Path(os.path.normpath(outputs.place(emission.path))).as_posix(),
+        layout=emission.layout,
+        pack=emission.pack,
+        push=str(emission.push) if emission.push is not None else None,
+        groups=tuple(dict.fromkeys(part.group for part in emission.parts)),
+        targets=tuple(dict.fromkeys(part.target.name for part in emission.parts)),
+        in_place=status.state == "current",
+        key=there.action_key if there is not None else None,
+        provenance=statement if emission.provenance else None,
+        size=sum(int(file["size"]) for file in files.values()),
+        files=tuple(ReportedFile(name, int(file["size"]), str(file["digest"])) for name, file in sorted(files.items())),
+    )
+
+
+def accuracy_of(action: Verification, result: VerificationResult) -> Iterator[ReportedAccuracy]:
+    for checked in action.members:
+        rows = {row.output: row for row in result.figures if row.member == checked.name}
+        for verdict in verdicts_of(action, checked, result):
+            row = rows[verdict.figures.output]
+            yield ReportedAccuracy(
+                step=action.id,
+                group=action.group,
+                target=action.target.name,
+                member=checked.name,
+                output=row.output,
+                outcome=verdict.outcome,
+                reason=verdict.reason or None,
+                figures={name: rounded_figure(name, getattr(row, name)) for name in METRICS},
+                limits=limits_of(action, checked, row),
+                samples=row.samples,
+                evidence=row.evidence,
+                on=row.on,
+                reference=row.reference,
+            )
+        unjudged = result.unjudged_member(checked.name)
+        if unjudged is not None:
+            yield ReportedAccuracy(
+                step=action.id,
+                group=action.group,
+                target=action.target.name,
+                member=checked.name,
+                output=None,
+                outcome="unjudgeable",
+                reason=unjudged.reason,
+                figures={},
+                limits={},
+                samples=None,
+                evidence=None,
+                on=None,
+                reference=None,
+            )

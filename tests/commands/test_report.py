@@ -1,0 +1,165 @@
+"""What a report has of a recipe's builds: all of it known from what lies here, by any process, without building anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, LET_THE_CPU, SHARE, STEPS, Workshop
+
+from epbuild.commands.events import ModelCovered
+from epbuild.commands.report import report
+from epbuild.commands.report_values import Report, ReportedStep
+from epbuild.core.schemas import schema
+from epbuild.core.typed_json import from_json
+from epbuild.engine.events import StepFinished
+from epbuild.publish.events import SharingSaved
+from epbuild.report.report_text import report_document
+from epbuild.toolchain.process import Ending
+
+VALIDATOR = jsonschema.Draft202012Validator(schema("report"))
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+def reported(workshop: Workshop) -> Report:
+    """The report, whose JSON is as its schema has it, and means the same when it is read again."""
+    found = report(workshop.request)
+    text = json.dumps(report_document(found))
+    VALIDATOR.validate(json.loads(text))
+    assert from_json(Report, json.loads(text)) == found
+    return found
+
+
+def steps(found: Report) -> dict[str, ReportedStep]:
+    return {step.id: step for step in found.steps}
+
+
+def fails_at(workshop: Workshop, member: str) -> Any:
+    """A worker whose EP refuses one model."""
+
+    def worker(command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        if not (folder / "in" / member).exists():
+            return workshop.worker(command, folder, log, **options)
+        log.write_text("", encoding="utf-8")
+        failed = {"event": "failed", "kind": "error", "type": "Fail", "message": "no such thing"}
+        return Ending("exited", 1, ({"event": "member_started", "member": member}, failed), ())
+
+    return worker
+
+
+def test_a_recipe_that_was_never_built_has_a_report_that_says_so(workshop: Workshop) -> None:
+    found = reported(workshop)
+    assert found.build is None
+    assert [step.id for step in found.steps] == STEPS
+    assert {step.state for step in found.steps} == {"new"}
+    assert [(row.model, row.outcome, row.size) for row in found.coverage] == [
+        ("prefill", "not built", None),
+        ("decode", "not built", None),
+        ("classifier", "not built", None),
+    ]
+    assert [(output.path, output.in_place, output.files) for output in found.outputs] == [
+        ("dist/decoder", False, ()),
+        ("dist/classifier", False, ()),
+    ]
+    assert not (workshop.folder / ".epbuild").exists()
+
+
+def test_a_build_is_known_to_a_report_that_is_made_later(workshop: Workshop) -> None:
+    ended = workshop.build()
+    found = reported(workshop)
+    assert found.build is not None
+    assert (found.build.exit_code, found.build.steps, found.build.todo) == (0, 6, 6)
+    assert found.build.outcomes == {"built": ended.built - 2, "emitted": 2}
+    for step in found.steps:
+        assert step.state == "current"
+        assert step.outcome == ("emitted" if step.kind == "emit" else "built")
+        if step.id == COMPILES[1]:  # the worker here does not report that it begins with another model
+            continue
+        assert step.started is not None
+        assert step.ended is not None
+        assert 0 <= step.started <= step.ended <= found.build.seconds
+        assert step.worker in (0, 1)  # one at a time, and one that stores what it made
+    share = steps(found)[SHARE]
+    assert (steps(found)[COMPILES[0]].started, steps(found)[COMPILES[0]].ended) == (share.started, share.ended)
+    assert {output.path: output.in_place for output in found.outputs} == {"dist/decoder": True, "dist/classifier": True}
+    for output in found.outputs:
+        there = {
+            path.relative_to(workshop.folder / output.path).as_posix(): path
+            for path in (workshop.folder / output.path).rglob("*")
+        }
+        assert {file.path: file.size for file in output.files} == {name: path.stat().st_size for name, path in there.items()}
+        assert output.size == steps(found)[output.step].size
+
+
+def test_numbers_are_those_of_the_terminal(workshop: Workshop) -> None:
+    """A report has what the events had that the terminal shows."""
+    workshop.build()
+    found = reported(workshop)
+    covered = {event.step: event for event in workshop.events if isinstance(event, ModelCovered)}
+    assert {row.step for row in found.coverage} == covered.keys()
+    for row in found.coverage:
+        event = covered[row.step]
+        assert (row.model, row.target, row.outcome, row.size, row.seconds) == (
+            event.model,
+            event.target,
+            event.outcome,
+            event.size,
+            event.seconds,
+        )
+        assert event.outside is not None
+        assert row.fallback_nodes == event.outside.count
+    finished = {event.step: event for event in workshop.events if isinstance(event, StepFinished)}
+    for step in found.steps:
+        ended = finished[step.id]
+        assert step.size == ended.size
+        if step.kind == "compile":
+            assert step.note == ended.note
+            assert step.seconds is not None
+    [saved] = [event for event in workshop.events if isinstance(event, SharingSaved)]
+    [sharing] = found.sharing
+    assert (sharing.alone, sharing.shared, sharing.measured) == (saved.unshared, saved.shared, saved.measured)
+
+
+def test_a_model_that_failed_has_its_reason_where_nothing_else_is_out_of_order(workshop: Workshop) -> None:
+    workshop.run_worker = fails_at(workshop, "classifier")
+    workshop.build()
+    found = reported(workshop)
+    [classifier] = [row for row in found.coverage if row.model == "classifier"]
+    assert (classifier.outcome, classifier.reason) == ("failed", "no such thing.")
+    step = steps(found)[CLASSIFIER]
+    assert (step.outcome, step.state, [error.code for error in step.errors]) == ("failed", "failed", ["EPB401"])
+    assert steps(found)[EMIT_CLASSIFIER].outcome == "skipped"
+    assert found.build is not None
+    assert found.build.exit_code == 1
+
+
+def test_what_does_not_meet_the_recipe_is_covered_and_has_its_error(workshop: Workshop) -> None:
+    workshop.write_recipe((LET_THE_CPU, ""))
+    workshop.build()
+    found = reported(workshop)
+    [row] = [row for row in found.coverage if row.model == "classifier"]
+    assert (row.outcome, row.fallback_nodes, [(left.operator, left.count) for left in row.outside]) == (
+        "partial",
+        1,
+        [("Relu", 1)],
+    )
+    [error] = steps(found)[CLASSIFIER].errors
+    assert error.code == "EPB655"
+    assert steps(found)[CLASSIFIER].outcome == "failed"
+
+
+def test_what_has_changed_since_is_out_of_date_and_keeps_the_last_builds_course(workshop: Workshop) -> None:
+    workshop.build()
+    workshop.write_recipe(("quality: 3", "quality: 2"))
+    found = steps(reported(workshop))
+    assert found[SHARE].state == "out of date"
+    assert any("htp_graph_finalization_optimization_mode" in reason for reason in found[SHARE].reasons)
+    assert (found[SHARE].outcome, found[SHARE].seconds) != (None, None)
+    assert (found[EMIT_DECODER].outcome, found[CLASSIFIER].state) == ("emitted", "current")
