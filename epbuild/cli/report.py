@@ -8,9 +8,9 @@ from typing import Annotated
 
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.commands.request import Request
 from epbuild.commands.report import report as report_of
 from epbuild.commands.report_values import Report
+from epbuild.commands.request import Request
 from epbuild.core.atomic import write_file
 from epbuild.report.documents import print_json
 from epbuild.report.report_page import report_page

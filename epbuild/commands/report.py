@@ -16,7 +16,6 @@ from epbuild.commands.build_record import BuildRecord, BuildRecords, ReportedErr
 from epbuild.commands.coverage import all_models
 from epbuild.commands.plan import Surveyed, surveyed
 from epbuild.commands.planning import workspace_of
-from epbuild.commands.request import Request
 from epbuild.commands.publishing import ends_of
 from epbuild.commands.recorded import error_of
 from epbuild.commands.report_parts import (
@@ -30,6 +29,7 @@ from epbuild.commands.report_parts import (
 )
 from epbuild.commands.report_values import FORMAT, Report, ReportedBuild, ReportedStep, ReportedWarning
 from epbuild.commands.reported import ReportedMachine, ReportedRecipe, ReportedSharing
+from epbuild.commands.request import Request
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.host import cpu_count, cpu_name
 from epbuild.engine.capacity import memory_here
