@@ -256,19 +256,10 @@ class Actions:
             self._workspace.record_measurement(subject_of(action.id, self._memory), measured)
         self._made[action.id] = Made(action, key, document, result, needed)
         for end in kind.ends(action, result):
+            peak = result.measured.peak_memory if outcome == "built" and end.step == action.id else None
             took = end.seconds if outcome == "built" else None if end.step == action.id else 0.0
-            self._ledger.end(
-                StepFinished(
-                    end.step,
-                    outcome,
-                    seconds if took is None else took,
-                    end.note,
-                    end.size,
-                    from_=origin if outcome == "restored" else None,
-                    machine=machine,
-                    memory=result.measured.peak_memory if outcome == "built" and end.step == action.id else None,
-                )
-            )
+            took, of = seconds if took is None else took, origin if outcome == "restored" else None
+            self._ledger.end(StepFinished(end.step, outcome, took, end.note, end.size, from_=of, machine=machine, memory=peak))
 
     def _bring(self, action: Action, document: Mapping[str, Any]) -> Origin | None:
         """Have the result of an action in the store, where the remote cache has it and the store has not; returns where it came from."""
