@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+from epbuild import api
 from epbuild.cli import arguments, remote_options
 from epbuild.commands.graph import step_graph
-from epbuild.commands.plan import survey
-from epbuild.commands.planning import Request
+from epbuild.commands.request import Request
 from epbuild.core.atomic import write_file
 from epbuild.core.graphviz import find_graphviz
 from epbuild.report.dot import dot_text
@@ -54,7 +54,7 @@ def graph(
     """
     file, steps, places = arguments.named(names, recipe)
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    found = survey(Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places))
+    found = api.plan(Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places))
     print_problems(found.plan.warnings, "warning")
     chosen = form or _ENDINGS.get(output.suffix.lower() if output is not None else "", "svg")
     text = _FORMATS[chosen](step_graph(str(file), found.steps()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from epbuild.survey.action_status import StepState
@@ -14,6 +14,7 @@ MOST_NODES = 200
 MOST_EDGES = 400
 """Mermaid draws no more than 500, unless a page allows it more."""
 
+REMOTE = " (remote)"
 WORST_FIRST: tuple[StepState, ...] = ("failed", "out of date", "new", "restorable", "current")
 
 
@@ -56,14 +57,6 @@ class StepGraph:
     @property
     def steps(self) -> int:
         return sum(self.states.values())
-
-
-def shown_state(status: StepStatus) -> str:
-    """The state of a step, and whether its result is in the remote cache only."""
-    return f"{status.state}{REMOTE if status.remote else ''}"
-
-
-REMOTE = " (remote)"
 
 
 @dataclass(frozen=True)
@@ -113,6 +106,11 @@ def _outside(parts: _Parts) -> _Key:
     return (parts.kind, parts.names[0]) if parts.kind == "prepare" else (f"{parts.kind}:{'/'.join(parts.names)}",)
 
 
+def shown_state(status: StepStatus) -> str:
+    """The state of a step, and whether its result is in the remote cache only."""
+    return f"{status.state}{REMOTE if status.remote else ''}"
+
+
 def step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MOST_NODES) -> StepGraph:
     """The steps of a plan as a graph; more than `most` are grouped, as finely as so few nodes allow."""
     parts = {status.step.id: _Parts.of(status.step.id) for status in statuses}
@@ -158,13 +156,12 @@ def _grouped(
 
 def _edges(statuses: Sequence[StepStatus], numbers: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
     """From what is needed to what needs it, each once; what is needed and not part of it has none."""
-    found = (
-        (numbers[need], numbers[status.step.id]) for status in statuses for need in status.step.needs if need in numbers
-    )
+    found = ((numbers[need], numbers[status.step.id]) for status in statuses for need in status.step.needs if need in numbers)
     return tuple(dict.fromkeys(edge for edge in found if edge[0] != edge[1]))
 
 
-def _counted(shown: object) -> dict[str, int]:
-    counts = Counter[str](shown)  # type: ignore[call-overload]
+def _counted(shown: Iterable[str]) -> dict[str, int]:
+    """How often each state is there, the worst first."""
+    counts = Counter(shown)
     known = [text for state in WORST_FIRST for text in (state, f"{state}{REMOTE}")]
     return {text: counts[text] for text in known if counts[text]}

@@ -42,11 +42,10 @@ def _nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
     for node in nodes:
         look = look_of(node.state)
         first, *more = label_lines(node)
+        label = _quoted([first if more else f"{look.sign} {first}", *more])
         fill, border = look.light
-        yield (
-            f"{_quoted([node.name])} [label={_quoted([first if more else f'{look.sign} {first}', *more])}, tooltip={_quoted(hover_lines(node))}, "
-            f'style="filled,{look.border}", fillcolor="{fill}", color="{border}"];'
-        )
+        colours = f'style="filled,{look.border}", fillcolor="{fill}", color="{border}"'
+        yield f"{_quoted([node.name])} [label={label}, tooltip={_quoted(hover_lines(node))}, {colours}];"
 
 
 def _quoted(lines: Iterable[str], *, left: bool = False) -> str:

@@ -54,7 +54,7 @@ def _class(state: str) -> str:
 
 
 def _quoted(lines: Iterable[str]) -> str:
-    return '"' + "<br>".join(map(_plain, lines)) + '"'
+    return '"' + "<br>".join(map(_with_entities, lines)) + '"'
 
 
 def _scalar(text: str) -> str:
@@ -62,6 +62,6 @@ def _scalar(text: str) -> str:
     return '"' + _PLAIN.sub(lambda found: f"\\U{ord(found[0]):08x}", text) + '"'
 
 
-def _plain(text: str) -> str:
+def _with_entities(text: str) -> str:
     """A text in which nothing is Mermaid's, Markdown's or HTML's: whatever could be is its entity."""
     return _PLAIN.sub(lambda found: "_" if found[0] == "_" else f"#{ord(found[0])};", text)

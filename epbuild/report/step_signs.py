@@ -14,7 +14,7 @@ _MOST_REASONS = 6
 
 
 @dataclass(frozen=True)
-class Look:
+class StateLook:
     """What a state looks like: a sign, a kind of border, and its colours on a light page and on a dark one (fill, border)."""
 
     sign: str
@@ -23,12 +23,12 @@ class Look:
     dark: tuple[str, str]
 
 
-LOOKS: Mapping[str, Look] = {
-    "failed": Look("✗", "bold", ("#ffe3e0", "#c4212c"), ("#5c1a1d", "#ff8f87")),
-    "out of date": Look("△", "solid", ("#fff1cc", "#8a5d00"), ("#4d3800", "#e6b450")),
-    "new": Look("+", "solid", ("#f1e5fd", "#7a46c9"), ("#3c2560", "#c6a4f7")),
-    "restorable": Look("↻", "dashed", ("#dff0fd", "#0b61b8"), ("#0f3557", "#7cc0fa")),
-    "current": Look("✓", "solid", ("#e3f5e7", "#1b7a34"), ("#123d1f", "#6fd48a")),
+LOOKS: Mapping[str, StateLook] = {
+    "failed": StateLook("✗", "bold", ("#ffe3e0", "#c4212c"), ("#5c1a1d", "#ff8f87")),
+    "out of date": StateLook("△", "solid", ("#fff1cc", "#8a5d00"), ("#4d3800", "#e6b450")),
+    "new": StateLook("+", "solid", ("#f1e5fd", "#7a46c9"), ("#3c2560", "#c6a4f7")),
+    "restorable": StateLook("↻", "dashed", ("#dff0fd", "#0b61b8"), ("#0f3557", "#7cc0fa")),
+    "current": StateLook("✓", "solid", ("#e3f5e7", "#1b7a34"), ("#123d1f", "#6fd48a")),
 }
 """By state; that of a result in the remote cache looks alike."""
 TEXT = ("#1f2328", "#f0f3f6")
@@ -37,7 +37,7 @@ FRAME = ("#b4bcc5", "#4a545f")
 """Colours on a light page, and on a dark one."""
 
 
-def look_of(state: str) -> Look:
+def look_of(state: str) -> StateLook:
     return LOOKS[state.removesuffix(REMOTE)]
 
 
