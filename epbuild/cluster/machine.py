@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import explained
@@ -34,6 +35,7 @@ from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import kind_of
+from epbuild.survey.status import read_result
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.execution import Execution
 
@@ -78,7 +80,7 @@ class Machine:
         action = action_of(request, store)
         listener = WaitLine(action.steps[0], f"{self.name} is at it for another build; waiting", progress)
         with lease(self.root, request.key, listener=listener, cancelled=cancelled):
-            record = records.get(request.key)
+            record = self._whole(action, records.get(request.key))
             is_known = record is not None
             if record is None:
                 progress.report(StepStarted(action.steps[0], "fetching"))
@@ -103,6 +105,12 @@ class Machine:
                 unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _KEPT))
                 return MachineReply.failure("failed", self.name, unpublished)  # others would make it in vain
         return MachineReply("found" if is_known else "made", self.name, log=COMPILE.log(record))
+
+    def _whole(self, action: Action, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """A record that the store has every artifact of."""
+        result = read_result(action, record["result"]) if record is not None else None
+        is_whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
+        return record if is_whole else None
 
     def _environment(self, action: Action, request: ActionRequest) -> Environment:
         needs = action.runs_in
