@@ -1,4 +1,4 @@
-"""Liveness of a cluster's machines, as far as its scheduler's account of them shows it."""
+"""Liveness of the machines of a cluster, as its scheduler knows them."""
 
 from __future__ import annotations
 

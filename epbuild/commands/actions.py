@@ -150,7 +150,7 @@ class Actions:
             self._make(found)
 
     def fail(self, action: str, error: EpbuildError) -> bool:
-        """Take note that an action failed; returns whether others may go on: where the recipe allows it, or it says nothing of them."""
+        """Take note that an action failed; returns whether others may go on: where the recipe allows it, or it concerns no others."""
         allowed = action in self._plan.may_fail
         if not isinstance(error, NotMade):  # of which it is not known how far it can be compiled
             self._failures[action] = error.problems
