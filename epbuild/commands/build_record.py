@@ -7,17 +7,19 @@ there is none. Losing them loses timelines, and nothing else.
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
 from epbuild.core.atomic import write_file
 from epbuild.core.typed_json import from_json, to_json
-from epbuild.engine.events import Outcome
+from epbuild.engine.events import Origin, Outcome
 
 FORMAT = 1
 _FOLDER = "reports"
@@ -124,6 +126,8 @@ class StepRun:
     """The place that its action had among those that ran at once."""
     machine: str | None
     """The other machine that made it."""
+    origin: Origin | None
+    """Where a result that was restored came from, if not from the store."""
     because: tuple[str, ...]
     """Why it was to do."""
     key: str | None
@@ -150,6 +154,8 @@ class BuildRecord:
     seconds: float
     exit_code: int
     machine: str
+    process: int
+    """The id of the process that built."""
     jobs: int
     steps: int
     """Those that were asked for."""
@@ -180,15 +186,22 @@ class BuildRecords:
 
     def last(self, configuration: str) -> BuildRecord | None:
         """The record of the last build of a configuration, if there is one that can be read."""
-        return next(self.of(configuration), None)
+        names = f"-{configuration[:12]}.json"
+        return next((found for found in self._read(names) if found.configuration == configuration), None)
 
-    def of(self, configuration: str) -> Iterator[BuildRecord]:
-        """The records of a configuration, the last build first; one that is damaged, or of another format, is passed over."""
+    def of_this_process(self, since: float) -> BuildRecord | None:
+        """The record of the last build of this process, if it began after that moment."""
+        process = os.getpid()
+        recent = takewhile(lambda found: found.began >= since, self._read())
+        return next((found for found in recent if found.process == process), None)
+
+    def _read(self, ending: str = "") -> Iterator[BuildRecord]:
+        """The records, the last build first; one that is damaged, or of another format, is passed over."""
         for path in self._files():
-            if path.stem.endswith(f"-{configuration[:12]}"):
+            if path.name.endswith(ending):
                 with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
                     document = json.loads(path.read_bytes())
-                    if document["format"] == FORMAT and document["configuration"] == configuration:
+                    if document["format"] == FORMAT:
                         yield from_json(BuildRecord, document)
 
     def _files(self) -> list[Path]:

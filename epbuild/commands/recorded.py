@@ -7,6 +7,7 @@ other step lasts until the next of the same action begins.
 from __future__ import annotations
 
 import heapq
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -80,6 +81,7 @@ def record_of(recording: Recording) -> BuildRecord:
         seconds=round(recording.seconds, 3),
         exit_code=recording.exit_code,
         machine=platform.node(),
+        process=os.getpid(),
         jobs=request.jobs,
         steps=steps.steps if steps is not None else len(found.plan.steps),
         todo=steps.todo if steps is not None else 0,
@@ -183,6 +185,7 @@ class _RecordMaking:
             ended=interval[1] if interval else None,
             worker=running.place if running is not None and interval else None,
             machine=event.machine if event is not None else None,
+            origin=event.from_ if event is not None else None,
             because=status.reasons if status is not None else (),
             key=status.key if status is not None else None,
             size=event.size if event is not None else None,

@@ -144,6 +144,7 @@ class _Report:
             target=target,
             needs=step.needs,
             state=status.state,
+            remote=status.remote,
             reasons=status.reasons,
             key=status.key,
             seconds=_rounded(seconds),
@@ -156,6 +157,7 @@ class _Report:
             ended=run.ended if run is not None else None,
             worker=run.worker if run is not None else None,
             machine=run.machine if run is not None else None,
+            origin=run.origin if run is not None else None,
             errors=tuple(self._errors.get(step.id, ())),
         )
 

@@ -20,6 +20,7 @@ from epbuild.commands.reported import (
     ReportedTarget,
     ReportedToolchain,
 )
+from epbuild.engine.events import Origin
 from epbuild.plan.steps import StepKind
 from epbuild.survey.action_status import StepState
 
@@ -44,6 +45,8 @@ class ReportedStep:
     """The ids of the steps before it."""
     state: StepState
     """Where it stands now."""
+    remote: bool
+    """Whether its result is in the remote cache, and not here."""
     reasons: tuple[str, ...]
     """Why a build would run it now; none where it is current."""
     key: str | None
@@ -68,6 +71,8 @@ class ReportedStep:
     """The place, counted from 0, that its action had among those that ran at once."""
     machine: str | None
     """The other machine that made it; null: this one."""
+    origin: Origin | None
+    """Where a result that was restored came from; null: from the store."""
     errors: tuple[ReportedError, ...]
     """Why it failed, where it is not made: in the last build that tried, if nothing has changed for it since."""
 

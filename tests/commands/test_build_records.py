@@ -1,0 +1,207 @@
+"""What is remembered of a build, for reports: however it ended, and at no cost where there was nothing to do."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
+
+from epbuild.cache.memory import Configuration
+from epbuild.commands.build_record import BuildRecord, BuildRecords
+from epbuild.commands.events import Fetched, Fetching, ToolchainReady, ToolchainStarted
+from epbuild.commands.recorded import record_of
+from epbuild.commands.recording import Recording
+from epbuild.commands.request import Request
+from epbuild.commands.run import run
+from epbuild.engine.events import Event, NoProgress, RunStarted, StepFinished, StepStarted
+from epbuild.plan.steps import Plan, Step
+from epbuild.survey.action_status import ActionStatus
+from epbuild.survey.status import Survey
+from epbuild.toolchain.process import Ending
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+def files(workshop: Workshop) -> list[Path]:
+    folder = workshop.folder / ".epbuild" / "reports"
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def last(workshop: Workshop) -> BuildRecord:
+    found = BuildRecords(workshop.folder / ".epbuild").last(Configuration.of(workshop.request.recipe, (), {}).ident)
+    assert found is not None
+    return found
+
+
+def test_a_build_with_nothing_to_do_leaves_no_record(workshop: Workshop) -> None:
+    workshop.build()
+    assert len(files(workshop)) == 1
+    workshop.build()
+    assert len(files(workshop)) == 1
+
+
+def test_why_a_step_ran_is_remembered_when_nothing_shows_it_any_more(workshop: Workshop) -> None:
+    workshop.build()
+    workshop.write_recipe(("quality: 3", "quality: 2"))
+    workshop.build()
+    runs = {run.step: run for run in last(workshop).runs}
+    assert any("htp_graph_finalization_optimization_mode" in reason for reason in runs[SHARE].because)
+    assert CLASSIFIER not in runs, "which had nothing to do with it"
+    assert [doing for doing, _ in runs[COMPILES[0]].phases] == ["staging"]
+
+
+def test_a_build_that_is_interrupted_leaves_what_it_did(workshop: Workshop) -> None:
+    stop = threading.Event()
+
+    def worker(command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        raise KeyboardInterrupt
+
+    workshop.run_worker = worker
+    with pytest.raises(KeyboardInterrupt):
+        run(workshop.request, NoProgress(), stop)
+    record = last(workshop)
+    assert record.exit_code == 130
+    assert {run.step: run.worker for run in record.runs if run.outcome == "interrupted"} == {COMPILES[0]: 0, SHARE: 0}
+
+
+def test_a_build_that_ends_with_an_error_leaves_what_it_did(workshop: Workshop) -> None:
+    def worker(command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        raise RuntimeError("a mistake")
+
+    workshop.run_worker = worker
+    with pytest.raises(RuntimeError):
+        workshop.build()
+    assert last(workshop).exit_code == 1
+
+
+def test_records_that_cannot_be_kept_or_read_keep_nothing_from_being_built(workshop: Workshop) -> None:
+    workshop.build()
+    [path] = files(workshop)
+    for damage in (b"", b"{", b"[]", b'{"format": 99}', b'{"format": 1}'):
+        path.write_bytes(damage)
+        assert BuildRecords(workshop.folder / ".epbuild").last("x" * 64) is None
+    path.unlink()
+    path.parent.rmdir()
+    path.parent.write_text("in the way", encoding="utf-8")
+    workshop.write_recipe(("quality: 3", "quality: 2"))
+    assert workshop.build().exit_code == 0
+
+
+def test_only_the_last_builds_are_kept(tmp_path: Path) -> None:
+    records = BuildRecords(tmp_path)
+    for number in range(30):
+        records.put(replace(EMPTY, began=1_800_000_000.0 + number, seconds=number))
+    assert len(list((tmp_path / "reports").iterdir())) == 20
+    found = records.last(EMPTY.configuration)
+    assert found is not None
+    assert found.seconds == 29
+    (tmp_path / "reports" / "notes.txt").write_text("mine", encoding="utf-8")
+    records.put(replace(EMPTY, began=1_900_000_000.0))
+    assert (tmp_path / "reports" / "notes.txt").exists()
+
+
+def test_only_a_build_of_this_process_is_its_own(tmp_path: Path) -> None:
+    records = BuildRecords(tmp_path)
+    now = time.time()
+    records.put(replace(EMPTY, began=now, process=-1))
+    assert records.of_this_process(now - 1) is None
+    records.put(record := replace(EMPTY, began=round(now + 1, 3)))
+    assert records.of_this_process(now) == record
+    assert records.of_this_process(now + 2) is None
+
+
+def of_events(request: Request, steps: dict[str, str], *events: tuple[float, Event]) -> BuildRecord:
+    """The record of a build of these steps, each with its action."""
+    plan = Plan(tuple(Step(step, "compile", (), action) for step, action in steps.items()), {})
+    recording = Recording(request, NoProgress())
+    recording.found = Survey(plan, {action: ActionStatus("new", ()) for action in steps.values()}, tuple(steps.values()))
+    recording.events += events
+    recording.seconds = events[-1][0]
+    return record_of(recording)
+
+
+def test_actions_that_run_at_once_have_places_of_their_own_and_leave_them_to_others(workshop: Workshop) -> None:
+    found = of_events(
+        workshop.request,
+        {"a": "a", "b": "b", "c": "c", "d": "d"},
+        (1.0, StepStarted("a", "compiling")),
+        (2.0, StepStarted("b", "compiling")),
+        (3.0, StepFinished("a", "built", 2.0)),
+        (4.0, StepStarted("c", "compiling")),
+        (5.0, StepFinished("b", "built", 3.0, machine="other")),
+        (5.0, StepFinished("d", "restored", 0.0, from_="remote")),
+        (6.0, StepFinished("c", "built", 2.0, memory=77)),
+    )
+    assert [(run.step, run.worker, run.started, run.ended, run.machine, run.origin, run.memory) for run in found.runs] == [
+        ("a", 0, 1.0, 3.0, None, None, None),
+        ("b", 1, 2.0, 5.0, "other", None, None),
+        ("d", None, None, None, None, "remote", None),
+        ("c", 0, 4.0, 6.0, None, None, 77),
+    ]
+
+
+def test_each_model_of_a_group_lasts_until_the_next_begins_and_the_step_that_shares_as_long_as_all(workshop: Workshop) -> None:
+    found = of_events(
+        workshop.request,
+        dict.fromkeys(("one", "two", "share"), "share"),
+        (1.0, StepStarted("one", "staging")),
+        (2.0, StepStarted("one", "compiling")),
+        (4.0, StepStarted("two", "compiling")),
+        (9.0, StepFinished("one", "built", 2.0)),
+        (9.0, StepFinished("two", "built", 4.0)),
+        (9.0, StepFinished("share", "built", 8.0)),
+    )
+    assert [(run.step, run.worker, run.started, run.ended) for run in found.runs] == [
+        ("one", 0, 1.0, 4.0),
+        ("two", 0, 4.0, 9.0),
+        ("share", 0, 1.0, 9.0),
+    ]
+    assert found.runs[0].phases == (("staging", 1.0), ("compiling", 2.0))
+
+
+def test_toolchains_and_fetches_have_times_too(workshop: Workshop) -> None:
+    found = of_events(
+        workshop.request,
+        {},
+        (1.0, Fetching("m", "hf://x", 0, None)),
+        (1.5, Fetching("m", "hf://x", 5, 9)),
+        (2.0, ToolchainStarted("qnn", "making")),
+        (3.0, Fetched("m")),
+        (4.0, ToolchainReady("qnn", "1.31.1", 2.0)),
+        (5.0, ToolchainStarted("other", "making")),
+        (6.0, RunStarted("r", 0, 0)),
+    )
+    assert [(span.kind, span.name, span.started, span.ended, span.failed) for span in found.spans] == [
+        ("fetch", "m", 1.0, 3.0, False),
+        ("toolchain", "qnn", 2.0, 4.0, False),
+        ("toolchain", "other", 5.0, 6.0, True),
+    ]
+
+
+EMPTY = BuildRecord(
+    format=1,
+    epbuild="1",
+    recipe="epbuild.yaml",
+    configuration="ab" * 32,
+    began=0.0,
+    seconds=0.0,
+    exit_code=0,
+    machine="here",
+    process=os.getpid(),
+    jobs=1,
+    steps=0,
+    todo=0,
+    runs=(),
+    spans=(),
+    published=(),
+    remote=(),
+)
