@@ -15,7 +15,7 @@ from epbuild.recipe.nodes import MappingNode, Node, ScalarNode, SequenceNode
 Predicate = Callable[[Node], bool]
 
 _ANNOTATIONS = frozenset(
-    ("title", "description", "examples", "default", "errorMessage", "patternErrorMessage", "synonyms", "$schema", "$defs")
+    ("title", "description", "examples", "default", "errorMessage", "patternErrorMessage", "synonyms", "$schema", "$id", "$defs")
 )
 """The keywords that no value can violate."""
 

@@ -21,7 +21,11 @@ def report_schema() -> str:
     definitions: dict[str, Any] = {}
     root = _object(Report, definitions)
     root["properties"]["format"]["const"] = FORMAT
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "epbuild report"}
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://epbuild.github.io/epbuild/schemas/report.schema.json",
+        "title": "epbuild report",
+    }
     return json.dumps({**head, **root, "$defs": dict(sorted(definitions.items()))}, indent=2) + "\n"
 
 

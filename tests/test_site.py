@@ -1,0 +1,146 @@
+"""The documentation site: all documents, the same as on the forge, complete without another site."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import cmarkgfm
+import pytest
+import yaml
+from cmarkgfm.cmark import Options
+
+from epbuild.commands.schema import SCHEMAS, editor_schema
+from tools.site import document
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+COUNTED = {"h1", "h2", "h3", "h4", "li", "ol", "pre", "table", "td", "th", "ul"}
+"""Elements that the two dialects of Markdown disagree about where a document is not written for both."""
+
+
+class Settings(yaml.SafeLoader):
+    """mkdocs.yml names functions of Python, which do not matter here."""
+
+
+Settings.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+
+
+def navigation() -> list[str]:
+    def pages(node: Any) -> Iterator[str]:
+        if isinstance(node, str):
+            yield node
+        else:
+            for child in node.values() if isinstance(node, Mapping) else node:
+                yield from pages(child)
+
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Settings)
+    return list(pages(settings["nav"]))
+
+
+def test_every_document_has_its_place_in_the_navigation() -> None:
+    assert sorted(navigation()) == sorted([*DOCUMENTS, "index.md"])
+
+
+@pytest.mark.parametrize(
+    ("folder", "text", "expected"),
+    [
+        ("", "[a](docs/verify.md#load)", "[a](verify.md#load)"),
+        ("", "![a](docs/flow.svg) [`b`](recipes)", "![a](flow.svg) [`b`](https://github.com/epbuild/epbuild/tree/main/recipes)"),
+        ("", "[a](docs/reference)", "[a](reference/README.md)"),
+        ("docs", "[a](../LICENSE) [b](ci/x.yml)", "[a](https://github.com/epbuild/epbuild/blob/main/LICENSE) [b](ci/x.yml)"),
+        ("docs/eps", "[a](../../recipes/llm.yaml)", "[a](https://github.com/epbuild/epbuild/blob/main/recipes/llm.yaml)"),
+        ("docs/eps", "[a](../facts.md#archives) [b](#here)", "[a](../facts.md#archives) [b](#here)"),
+        ("docs", "<!-- run in empty -->\n```console\n$ a <!-- [b](../c) -->\n```\n", "```console\n$ a <!-- [b](../c) -->\n```\n"),
+        ("docs", "[a](https://example.com/../x)", "[a](https://example.com/../x)"),
+    ],
+)  # fmt: skip
+def test_a_link_leads_to_the_site_or_to_the_forge(folder: str, text: str, expected: str) -> None:
+    assert document(text, folder) == expected
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built strictly: with a link or an anchor that leads nowhere it fails. There is no network."""
+    folder = tmp_path_factory.mktemp("site")
+    nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Page(HTMLParser):
+    """What a page is made of: the elements inside its article, or all of a page that has none, and what it loads."""
+
+    def __init__(self, html: str, within: str | None) -> None:
+        super().__init__()
+        self.elements: Counter[str] = Counter()
+        self.loads: list[str] = []
+        self._within, self._inside = within, within is None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag in {"script", "img", "iframe"} and values.get("src"):
+            self.loads.append(str(values["src"]))
+        if tag == "link" and values.get("rel") not in {"canonical", "prev", "next"}:
+            self.loads.append(str(values.get("href")))
+        self._inside |= tag == self._within
+        if self._inside:
+            self.elements[tag] += tag in COUNTED
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside &= tag != self._within
+
+
+def pages(site: Path) -> dict[str, Page]:
+    """Every page of the site by the document that it was made of."""
+    found = {}
+    for name in (*DOCUMENTS, "index.md"):
+        stem = name.removesuffix(".md")
+        stem = stem[: -len(stem.rpartition("/")[2])].rstrip("/") if stem.endswith(("index", "README")) else stem
+        found[name] = Page((site / stem / "index.html").read_text(encoding="utf-8"), "article")
+    return found
+
+
+@pytest.mark.slow
+def test_a_page_is_the_same_on_the_forge_and_on_the_site_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    for name, page in pages(site).items():
+        source = ROOT / ("README.md" if name == "index.md" else f"docs/{name}")
+        text = source.read_text(encoding="utf-8")
+        forge = Page(cmarkgfm.github_flavored_markdown_to_html(text, options=Options.CMARK_OPT_UNSAFE), None)
+        assert page.elements["h1"] == 1, name
+        assert +page.elements == +forge.elements, name
+        assert [address for address in page.loads if re.match(r"(https?:)?//", address)] == [], name
+
+
+@pytest.mark.slow
+def test_every_page_can_be_searched(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    assert len(found) == len(DOCUMENTS) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_site_has_each_schema_under_its_own_name(site: Path, name: str) -> None:
+    served = json.loads((site / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8"))
+    assert served == editor_schema(name)
+    assert served["$id"] == f"https://epbuild.github.io/epbuild/schemas/{name}.schema.json"
