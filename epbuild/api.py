@@ -94,7 +94,7 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
     try:
         build(_request(request), collected, cancelled)
     except KeyboardInterrupt as error:
-        if isinstance(error.__cause__, Cancelled):  # of this thread's Ctrl-C there is no cause
+        if isinstance(error.__cause__, Cancelled):  # Ctrl-C itself has none
             raise error.__cause__ from None
         raise
     return collected.result()
@@ -116,7 +116,7 @@ def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | 
 
 
 def inspect(*files: StrPath) -> Inspected:
-    """What is in ONNX files, and in those of folders. Raises VerifyError for what cannot be read or is no model."""
+    """What is in ONNX files, and in those of folders. Raises VerifyError for what cannot be read or is not a model."""
     from pathlib import Path
 
     from epbuild.commands.inspect import inspect as inspected

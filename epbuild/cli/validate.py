@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from epbuild.cli import arguments
+from epbuild.cli import arguments, report_options
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
@@ -12,6 +12,8 @@ from epbuild.core.units import counted
 from epbuild.plan.possible import obstacles
 from epbuild.report.documents import print_json, problem_document
 from epbuild.report.problems import print_problems
+from epbuild.report.report_file import write_document
+from epbuild.report.sarif import SarifDocument
 from epbuild.report.terminal import print_line
 
 _FORMAT = 1
@@ -21,7 +23,13 @@ app = arguments.application()
 
 
 @app.command()
-def validate(recipe: arguments.Recipe = arguments.DEFAULT, *, settings: arguments.Settings, json: arguments.Json = False) -> int:
+def validate(
+    recipe: arguments.Recipe = arguments.DEFAULT,
+    *,
+    settings: arguments.Settings,
+    sarif: report_options.Sarif = None,
+    json: arguments.Json = False,
+) -> int:
     """Check RECIPE and the models that it names; build nothing.
 
     Every mistake is shown at once, with its file, line and column; notes are of what can be built, and not on this machine. Exit code 0: it
@@ -30,12 +38,19 @@ def validate(recipe: arguments.Recipe = arguments.DEFAULT, *, settings: argument
     try:
         loaded, plan = read_plan(Request(recipe, settings=tuple(settings)))
     except EpbuildError as error:
+        if sarif is not None:
+            write_document(sarif, SarifDocument(recipe).text(error))
         if not json:
             raise
         problems = [problem_document(problem) for problem in error.problems]
         print_json({"format": _FORMAT, "recipe": str(recipe), "valid": False, "problems": problems, "warnings": [], "notes": []})
         return error.exit_code
     notes = obstacles(list(plan.session_groups.values()), sys.platform)
+    if sarif is not None:
+        document = SarifDocument(recipe)
+        document.add("warning", plan.warnings)
+        document.add("note", notes)
+        write_document(sarif, document.text(None))
     if json:
         warnings, here = ([problem_document(problem) for problem in found] for found in (plan.warnings, notes))
         print_json({"format": _FORMAT, "recipe": str(recipe), "valid": True, "problems": [], "warnings": warnings, "notes": here})

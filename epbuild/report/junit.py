@@ -1,0 +1,135 @@
+"""JUnit XML of a build: a suite for each group and target, a case for each step.
+
+The form has no standard. What is written is valid by Jenkins' junit-10.xsd, which GitLab and Azure Pipelines read as well.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from epbuild.commands.events import StepCompared
+from epbuild.core.errors import EpbuildError, Problem
+from epbuild.engine.events import Event, RunStarted, StepFailed, StepFinished, StepStarted
+
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LONGEST_MESSAGE = 2000
+_OWN_SUITE = "epbuild run"
+_MADE_AGAIN = "made again: "
+
+
+@dataclass(frozen=True)
+class _Case:
+    name: str
+    seconds: float = 0.0
+    kind: str | None = None
+    """`failure`, `error` or `skipped`; None: it passed."""
+    problems: Sequence[Problem] = ()
+    message: str = ""
+
+
+@dataclass
+class JUnitDocument:
+    """Takes the events of a build."""
+
+    _begin: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _name: str = _OWN_SUITE
+    _started: dict[str, float] = field(default_factory=dict)
+    _suites: dict[str, dict[str, _Case]] = field(default_factory=dict)
+
+    def report(self, event: Event, /) -> None:
+        """Take note of the end of a step."""
+        match event:
+            case RunStarted(recipe=recipe):
+                self._name = recipe
+            case StepStarted(step):
+                self._started.setdefault(step, time.monotonic())
+            case StepFinished(step, "skipped", note=note):
+                self._add(step, _Case(step, kind="skipped", message=note))
+            case StepFinished(step, outcome, seconds, note):
+                words = ", ".join(filter(None, (outcome, note, event.from_, event.machine)))
+                self._add(step, _Case(step, seconds, message=words))
+            case StepFailed(step, problems, allowed=True):
+                self._add(step, _Case(step, self._took(step), "skipped", problems, "failed, as the recipe allows: "))
+            case StepFailed(step, problems):
+                self._add(step, _Case(step, self._took(step), "failure", problems))
+            case StepCompared(step, _, seconds, problems=problems):
+                name = f"{_MADE_AGAIN}{step}"
+                self._add(
+                    step, _Case(name, seconds, "failure", problems) if problems else _Case(name, seconds, message=event.verdict)
+                )
+
+    def text(self, error: BaseException | None) -> str:
+        """The document; what ended the build before its end is a case of its own for each problem."""
+        suites = {name: list(cases.values()) for name, cases in self._suites.items()}
+        if error is not None:
+            suites[_OWN_SUITE] = _cases_of(error)
+        root = ET.Element("testsuites", {"name": _xml(self._name)})
+        for name, cases in suites.items():
+            suite = ET.SubElement(root, "testsuite", {"name": _xml(name), **_sums(cases)})
+            suite.set("timestamp", self._begin.strftime("%Y-%m-%dT%H:%M:%S"))
+            for case in cases:
+                suite.append(_element(name, case))
+        for attribute, value in _sums([case for cases in suites.values() for case in cases]).items():
+            if attribute != "skipped":
+                root.set(attribute, value)
+        ET.indent(root)
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+    def _add(self, step: str, case: _Case) -> None:
+        self._suites.setdefault(suite_of(step), {})[case.name] = case
+
+    def _took(self, step: str) -> float:
+        return time.monotonic() - self._started[step] if step in self._started else 0.0
+
+
+def suite_of(step: str) -> str:
+    """The group and the target of a step; of one that belongs to none, what it is about."""
+    kind, _, rest = step.partition(":")
+    parts = rest.split("/")
+    return "/".join(parts[:2]) if kind != "prepare" and len(parts) > 1 else f"{kind}:{parts[0]}"
+
+
+def _cases_of(error: BaseException) -> list[_Case]:
+    if isinstance(error, EpbuildError):
+        named = ((f"{problem.code} {problem.where or ''}".strip(), problem) for problem in error.problems)
+        return [_Case(name, kind="error", problems=[problem]) for name, problem in named]
+    words = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+    return [_Case("the build", kind="error", message=words)]
+
+
+def _sums(cases: Sequence[_Case]) -> dict[str, str]:
+    kinds = [case.kind for case in cases]
+    counts = {
+        "tests": len(cases),
+        "failures": kinds.count("failure"),
+        "errors": kinds.count("error"),
+        "skipped": kinds.count("skipped"),
+    }
+    return {**{name: str(count) for name, count in counts.items()}, "time": f"{sum(case.seconds for case in cases):.3f}"}
+
+
+def _element(suite: str, case: _Case) -> ET.Element:
+    # A reader takes what is before the last dot of a class name as its package.
+    names = {"name": _xml(case.name), "classname": _xml(suite.replace(".", "_").replace("/", "."))}
+    element = ET.Element("testcase", {**names, "time": f"{case.seconds:.3f}"})
+    if case.kind is None:
+        if case.message:
+            ET.SubElement(element, "system-out").text = _xml(case.message)
+        return element
+    texts = [problem.text for problem in case.problems]
+    attributes = {"message": _xml(f"{case.message}{' '.join(texts)}"[:_LONGEST_MESSAGE])}
+    if case.problems:
+        attributes["type"] = case.problems[0].code
+    below = ET.SubElement(element, case.kind, attributes)
+    below.text = _xml("\n".join(map(str, case.problems)))
+    return element
+
+
+def _xml(text: str) -> str:
+    """A text with everything spelled out that no XML may hold, however it is written: control characters, halves of characters."""
+    return _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
