@@ -28,6 +28,7 @@ _COMMANDS = {
     "init": "Write a recipe to start from.",
     "validate": "Check a recipe and the models that it names.",
     "plan": "Show the steps, the state of each, and why it would run.",
+    "graph": "Draw the plan as a picture.",
     "run": "Build what is out of date.",
     "coverage": "Show how much of each model an EP takes, and why no more.",
     "report": "Show what builds came to, as a page, as JSON, or in short.",

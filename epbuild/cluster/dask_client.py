@@ -10,25 +10,31 @@ import itertools
 import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from epbuild.cache.leases import Cancelled
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask import distributed
 from epbuild.cluster.dask_worker import TOPIC, cancel_request, event_of, run_request
-from epbuild.cluster.executor import NOBODY_SECONDS, Lost, Offer, RequestExecutor, nobody_offers
-from epbuild.cluster.labels import MEMORY
+from epbuild.cluster.executor import Lost, Offer, Placement, lost_action, nobody_offers
+from epbuild.cluster.labels import MEMORY, RELEASE_LABEL, needed
+from epbuild.cluster.liveness import FROZEN_SECONDS, Heartbeats, Unserved
+from epbuild.cluster.pending import PendingRequest
 from epbuild.cluster.reply import MachineReply, read_reply
 from epbuild.cluster.request import ActionRequest
-from epbuild.core.errors import Problem
+from epbuild.core.errors import BuildError, Problem
 from epbuild.core.typed_json import MalformedJson
 from epbuild.engine.events import Progress
 
 _CONNECT_SECONDS = 10
 _CLOSE_SECONDS = 2
 _POLL_SECONDS = 0.2
-_ASK_SECONDS = 10
+_LOOK_SECONDS = 3.0
+_ANSWER_SECONDS = 10
+_RESTART_SECONDS = 5
 _LOGS = "See the logs of the workers."
 _RUN_AGAIN = "Run the build again: what was finished is in the remote cache."
 
@@ -40,98 +46,145 @@ class DaskExecutor:
         client = distributed().Client
         self._address = address
         self._cancelled = cancelled
-        self._listeners: dict[str, Progress] = {}
+        self._closed = threading.Event()
+        self._pending: dict[str, PendingRequest] = {}
+        """What is waited for, by the names of the tasks."""
+        self._attempts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+        self._heartbeats, self._unserved = Heartbeats(), Unserved()
         try:
             self._client: Any = client(address.text, security=address.security(), set_as_default=False, timeout=_CONNECT_SECONDS)
             self._client.subscribe_topic(TOPIC, self._hear)
         except (OSError, ValueError, TypeError) as error:
             raise _unreachable(address, error) from error
+        self._workers = self._look()
+        self._watching = threading.Thread(target=self._watch, name="cluster", daemon=True)
+        self._watching.start()
 
     def offers(self) -> Sequence[Offer]:
-        try:
-            known = self._client.sync(self._client.scheduler.identity, n_workers=-1)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise _unreachable(self._address, error) from error
-        return tuple(_offer(worker) for worker in known["workers"].values())
+        return tuple(map(_offer, self._workers.values()))
 
-    def execute(self, request: ActionRequest, needs: Mapping[str, float], progress: Progress) -> MachineReply:
-        self._listeners[request.key] = progress
-        try:
-            return next(reply for reply in self._replies(request, needs) if reply.outcome != "cancelled")
-        finally:
-            self._listeners.pop(request.key, None)
+    def wait_for_offer(self, placement: Placement, actions: int) -> None:
+        while not any(map(placement.allows, offers := self.offers())):
+            if self._unserved.is_over(placement, offers):
+                raise nobody_offers(placement.labels, offers, actions)
+            if self._cancelled.wait(_POLL_SECONDS):
+                raise Cancelled("the cluster")
+
+    def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
+        while True:
+            reply = self._reply(request, PendingRequest(request.step, placement, progress))
+            if reply.outcome != "cancelled":  # another client may cancel what it waits for too
+                return reply
 
     def close(self) -> None:
+        self._closed.set()
+        self._watching.join(_CLOSE_SECONDS)
         self._client.close(timeout=_CLOSE_SECONDS)
 
-    def _replies(self, request: ActionRequest, needs: Mapping[str, float]) -> Iterator[MachineReply]:
-        """The replies to a request that is made again and again: another client may cancel what it waits for too."""
-        for attempt in itertools.count():
-            # A number, as what another client cancelled goes by its name until all have let it go.
-            name, ended = f"epbuild-{request.key}-{attempt}", threading.Event()
-            future = self._client.submit(
-                run_request, request.text, key=name, resources=dict(needs), retries=0, priority=round(request.seconds)
-            )
-            future.add_done_callback(lambda _, ended=ended: ended.set())
-            alone = _Alone(self, frozenset(needs) - {MEMORY})
-            try:
-                while not ended.wait(_POLL_SECONDS):
-                    if self._cancelled.is_set():
-                        self._cancel(future, request.key)
-                    alone.check()
-                yield self._reply(future)
-            finally:
-                future.release()  # what is held is executed again where its machine dies
+    def _reply(self, request: ActionRequest, pending: PendingRequest) -> MachineReply:
+        # A number, as what another client cancelled goes by its name until all have let it go.
+        name, placement = f"epbuild-{request.key}-{next(self._attempts[request.key])}", pending.placement
+        allowed = [offer.machine for offer in self.offers() if placement.allows(offer)] if placement.without else None
+        self._pending[name] = pending
+        future = self._client.submit(
+            run_request,
+            request.text,
+            key=name,
+            resources=dict(needed(placement.labels, placement.memory)),
+            retries=0,
+            priority=round(request.seconds),
+            workers=allowed,
+        )
+        future.add_done_callback(lambda _: pending.changed.set())
+        try:
+            pending.changed.wait()
+            if self._cancelled.is_set():
+                self._stop(future, pending)
+                raise Cancelled(request.key)
+            if pending.error is not None:
+                if not isinstance(pending.error, Lost):
+                    self._stop(future, pending)
+                raise pending.error
+            return self._reply_of(future, pending)
+        finally:
+            self._pending.pop(name, None)
+            future.release()  # what is held is executed again where its machine dies
 
-    def _cancel(self, future: Any, key: str) -> None:
-        self._client.run(cancel_request, key, on_error="ignore")
+    def _stop(self, future: Any, pending: PendingRequest) -> None:
+        """Have a request end where it is executed."""
         future.cancel()
-        raise Cancelled(key)
+        there = [address for address in pending.machines if address in self._workers]
+        if there:
+            self._client.run(cancel_request, future.key, workers=there[-1:], on_error="ignore")
 
-    def _reply(self, future: Any) -> MachineReply:
+    def _reply_of(self, future: Any, pending: PendingRequest) -> MachineReply:
         package = distributed()
         try:
             return read_reply(future.result(timeout=_CLOSE_SECONDS))
         except package.KilledWorker as error:
-            message = f"the machine that executed it went away, {error.allowed_failures + 1} times"
-            raise Lost(Problem("EPB534", message, None, _LOGS)) from error
+            raise lost_action(list(pending.machines.values())) from error
         except package.client.FutureCancelledError as error:
-            if self._cancelled.is_set():
-                raise Cancelled(future.key) from error
             raise Lost(Problem("EPB535", "the cluster's scheduler went away", None, _RUN_AGAIN)) from error
         except MalformedJson as error:
-            raise Lost(Problem("EPB534", f"a machine gave no reply: {error}", None, _LOGS)) from error
+            raise BuildError(Problem("EPB534", f"a machine gave no reply: {error}", None, _LOGS)) from error
 
     def _hear(self, event: tuple[float, Any]) -> None:
         """Pass an event of a request on to the thread that waits for it. Called in a thread of Dask's."""
         try:
-            key, plain = json.loads(event[1])
+            name, plain = json.loads(event[1])
+            pending = self._pending.get(name)
         except (ValueError, TypeError):
             return
-        listener, found = self._listeners.get(key), event_of(plain)
-        if listener is not None and found is not None:
-            listener.report(found)
-
-
-class _Alone:
-    """How long no machine has offered what a request needs: the scheduler would keep it for ever."""
-
-    def __init__(self, executor: RequestExecutor, labels: frozenset[str]) -> None:
-        self._executor = executor
-        self._labels = labels
-        self._seen = self._asked = time.monotonic()
-
-    def check(self) -> None:
-        """Raises Lost (EPB539) after a minute. Called often, and asks seldom."""
-        now = time.monotonic()
-        if now - self._asked < _ASK_SECONDS:
+        if pending is None:
             return
-        self._asked = now
-        offers = self._executor.offers()
-        if any(offer.serves(self._labels) for offer in offers):
-            self._seen = now
-        elif now - self._seen > NOBODY_SECONDS:
-            raise nobody_offers(self._labels, offers)
+        match plain:
+            case ["begun", str(machine), str(address)]:
+                pending.begin(machine, address)
+            case _ if (found := event_of(plain)) is not None:
+                pending.report(found)
+
+    def _watch(self) -> None:
+        """Look at the cluster from time to time, and have requests end whose replies will not come."""
+        looked = answered = time.monotonic()
+        while not self._closed.wait(_POLL_SECONDS):
+            waiting = list(self._pending.values())
+            if self._cancelled.is_set():
+                for pending in waiting:
+                    pending.changed.set()
+            if time.monotonic() - looked < _LOOK_SECONDS:
+                continue
+            looked = time.monotonic()
+            try:
+                self._workers = self._look()
+            except Lost as error:
+                if looked - answered > FROZEN_SECONDS:
+                    for pending in waiting:
+                        pending.fail(error)
+                continue
+            answered, offers = looked, self.offers()
+            for pending in waiting:
+                if self._unserved.is_over(pending.placement, offers):
+                    pending.fail(nobody_offers(pending.placement.labels, offers))
+            stopped = self._heartbeats.stopped({address: worker["last_seen"] for address, worker in self._workers.items()})
+            if stopped:
+                threading.Thread(target=self._give_up, args=(stopped,), daemon=True).start()
+
+    def _give_up(self, addresses: Sequence[str]) -> None:
+        """Have workers restarted, or forgotten by the scheduler where their machine is frozen: others get what they had."""
+        with suppress(OSError, RuntimeError, ValueError):  # those that are gone, and those that do not come back
+            self._client.restart_workers(list(addresses), timeout=_RESTART_SECONDS)
+
+    def _look(self) -> Mapping[str, Any]:
+        """The workers of epbuild's that the scheduler knows, by address. Raises Lost."""
+        try:
+            known = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_SECONDS)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise _unreachable(self._address, error) from error
+        return {
+            address: worker
+            for address, worker in known["workers"].items()
+            if any(name.startswith(RELEASE_LABEL) for name in worker.get("resources") or ())
+        }
 
 
 def _offer(worker: Mapping[str, Any]) -> Offer:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,44 +24,54 @@ from epbuild.remote.settings import REMOTE, SIGNING_KEY, RemoteSettings, remote_
 from epbuild.toolchain.environment import toolchains_here
 
 TOPIC = "epbuild"
-"""The events of all requests, each with its key."""
+"""The events of all requests, each with the name of its task."""
 
 INSECURE = "EPBUILD_INSECURE"
 """Set in the environment of a worker that may speak to its remote cache without TLS."""
 
 _LONGEST_LINE = 2000
 _running: dict[str, threading.Event] = {}
+_opening = threading.Lock()
+_machines: list[Machine] = []
+"""This machine, once it was asked for."""
 
 
 def run_request(text: str) -> str:
     """Execute a request; returns the reply, as JSON. Called in a thread of a Dask worker."""
+    worker = distributed().get_worker()
+    name, topic = str(worker.name), _Topic(worker, worker.get_current_task())
+    topic.begin()
     try:
         request = read_request(text)
     except MalformedJson as error:
-        return _refused(f"cannot read the request: {error}")
+        return _refused(name, f"cannot read the request: {error}")
     try:
-        with _cancellable(request.key) as cancelled:
-            return machine_here().execute(request, _Topic(request.key), cancelled).text
+        with _cancellable(topic.task) as cancelled:
+            return machine_here(name).execute(request, topic, cancelled).text
     except EpbuildError as error:
-        return MachineReply.failure("refused", platform.node(), error).text
+        return MachineReply.failure("refused", name, error).text
     except Exception as error:  # noqa: BLE001 - a mistake of epbuild's own there is no traceback here
-        return _refused(f"met an internal error: {type(error).__name__}: {error}")
+        return _refused(name, f"met an internal error: {type(error).__name__}: {error}")
 
 
-def cancel_request(key: str) -> None:
-    """Have what runs for that key here end. Called by clients on each worker."""
-    cancelled = _running.get(key)
+def cancel_request(task: str) -> None:
+    """Have a task end that runs here. Called by clients."""
+    cancelled = _running.get(task)
     if cancelled is not None:
         cancelled.set()
 
 
-@cache
-def machine_here() -> Machine:
-    """This machine, by the environment of the process. Raises EpbuildError where nothing could be published."""
-    root = cache_directory()
-    tag_cache(root)
-    remote = open_remote(worker_settings(os.environ), _ignore)
-    return Machine(root, toolchains_here(), remote, str(distributed().get_worker().name))
+def machine_here(name: str) -> Machine:
+    """This machine, by the environment of the process. Raises EpbuildError where nothing could be published.
+
+    A remote cache that did not answer is asked again by the next request: a worker lives longer than the breakers of a build.
+    """
+    with _opening:
+        if not _machines or _machines[0].remote.is_given_up:
+            root = cache_directory()
+            tag_cache(root)
+            _machines[:] = [Machine(root, toolchains_here(), open_remote(worker_settings(os.environ), _ignore), name)]
+        return _machines[0]
 
 
 def worker_settings(environment: Mapping[str, str]) -> RemoteSettings:
@@ -83,31 +91,38 @@ def _ignore(problem: Problem) -> None:
     """What is wrong with the remote cache shows in each reply."""
 
 
-def _refused(why: str) -> str:
-    problem = Problem("EPB530", f"{platform.node()} {why}", None, "Use one release of epbuild on all machines.")
-    return MachineReply.failure("refused", platform.node(), EnvironmentFailure(problem)).text
+def _refused(name: str, why: str) -> str:
+    problem = Problem("EPB530", f"it {why}", None, "Use one release of epbuild on all machines.")
+    return MachineReply.failure("refused", name, EnvironmentFailure(problem)).text
 
 
 @contextmanager
-def _cancellable(key: str) -> Iterator[threading.Event]:
-    cancelled = _running[key] = threading.Event()
+def _cancellable(task: str) -> Iterator[threading.Event]:
+    cancelled = _running[task] = threading.Event()
     try:
         yield cancelled
     finally:
-        _running.pop(key, None)
+        _running.pop(task, None)
 
 
 class _Topic:
-    """A `Progress` that clients subscribe to."""
+    """A `Progress` that clients subscribe to: that of one task."""
 
-    def __init__(self, key: str) -> None:
-        self._key = key
-        self._worker = distributed().get_worker()
+    def __init__(self, worker: Any, task: str) -> None:
+        self.task = task
+        self._worker = worker
+
+    def begin(self) -> None:
+        """Report which machine executes it."""
+        self._send(["begun", str(self._worker.name), self._worker.address])
 
     def report(self, event: Event, /) -> None:
         plain = plain_event(event)
         if plain is not None:
-            self._worker.log_event(TOPIC, json.dumps([self._key, plain]))
+            self._send(plain)
+
+    def _send(self, plain: list[Any]) -> None:
+        self._worker.log_event(TOPIC, json.dumps([self.task, plain]))
 
 
 def plain_event(event: Event) -> list[Any] | None:

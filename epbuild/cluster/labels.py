@@ -13,7 +13,8 @@ from epbuild.toolchain.platforms import platform_here
 
 MEMORY = "memory"
 """The one label of which there is so much, in bytes: all others are there or not."""
-RELEASE = f"epbuild:{__version__}/{CONTRACT}"
+RELEASE_LABEL = "epbuild:"
+RELEASE = f"{RELEASE_LABEL}{__version__}/{CONTRACT}"
 """A machine with another release is given nothing: what it makes may be another."""
 PLATFORM_LABEL = "platform:"
 EP_LABEL = "ep:"

@@ -9,15 +9,17 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from epbuild.cache.blobs import BlobStore
+from epbuild.cache.errors import explained
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.staging import staged
-from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.reply import MachineReply, Outcome
 from epbuild.cluster.request import ActionRequest, action_of
 from epbuild.compile.makers import maker_of
 from epbuild.core.digest import Blob
@@ -33,11 +35,13 @@ from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import kind_of
+from epbuild.survey.status import read_result
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.execution import Execution
 
 _LOG = "worker.log"
 _ELSEWHERE = "Build it on this machine, without --executor."
+_KEPT = "Check the remote cache, and that its worker may write there; then run again: it is kept on that machine."
 _LOCK = "Lock the recipe with `epbuild lock`, so that every machine makes the same toolchain."
 
 
@@ -58,11 +62,12 @@ class Machine:
     def execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:
         """Execute a request, unless its result is known, and publish what comes of it; what goes wrong is in the reply."""
         try:
-            return self._execute(request, progress, cancelled)
+            with explained("write to its cache"):
+                return self._execute(request, progress, cancelled)
         except Cancelled:
             return MachineReply("cancelled", self.name)
         except (NotFetched, MalformedJson) as error:
-            problem = Problem("EPB530", f"{self.name} cannot execute it: {error}", None, _ELSEWHERE)
+            problem = Problem("EPB530", f"it cannot be executed: {error}", None, _ELSEWHERE)
             return MachineReply.failure("refused", self.name, EnvironmentFailure(problem))
         except EpbuildError as error:
             return MachineReply.failure("refused", self.name, error)
@@ -75,7 +80,7 @@ class Machine:
         action = action_of(request, store)
         listener = WaitLine(action.steps[0], f"{self.name} is at it for another build; waiting", progress)
         with lease(self.root, request.key, listener=listener, cancelled=cancelled):
-            record = records.get(request.key)
+            record = self._whole(action, records.get(request.key))
             is_known = record is not None
             if record is None:
                 progress.report(StepStarted(action.steps[0], "fetching"))
@@ -87,15 +92,25 @@ class Machine:
                 with self._open(action, environment, progress, cancelled) as execution:
                     try:
                         result = _made_result(action, execution)
+                    except StoreError:
+                        raise
                     except EpbuildError as error:
-                        return MachineReply.failure("failed", self.name, error, log=self._published_log(execution))
+                        outcome: Outcome = "unable" if isinstance(error, EnvironmentFailure) else "failed"
+                        return MachineReply.failure(outcome, self.name, error, log=self._published_log(execution))
                 record = {"document": document, "result": to_json(result)}
                 records.put(request.key, record)
             # Within the lease, so that the next to ask finds it there.
             if not self.remote.publish(COMPILE, request.key, record, store):
-                message = f"{self.name} made it, and could not write it to the remote cache"
-                raise StoreError(Problem("EPB531", message, StepId(action.id), "Check that its worker may write there."))
+                message = "it was made, and could not be written to the remote cache"
+                unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _KEPT))
+                return MachineReply.failure("failed", self.name, unpublished)  # others would make it in vain
         return MachineReply("found" if is_known else "made", self.name, log=COMPILE.log(record))
+
+    def _whole(self, action: Action, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """A record that the store has every artifact of."""
+        result = read_result(action, record["result"]) if record is not None else None
+        is_whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
+        return record if is_whole else None
 
     def _environment(self, action: Action, request: ActionRequest) -> Environment:
         needs = action.runs_in
@@ -115,11 +130,11 @@ class Machine:
 
     def _published_log(self, execution: Execution) -> Blob | None:
         """The log of what failed, which the remote cache then has; None where it cannot be had."""
-        if not execution.log.exists():
-            return None
-        log = execution.store.add(execution.log)
-        provided = self.remote.provide(log, partial(execution.store.pieces, log.digest))
-        return log if provided else None
+        with suppress(StoreError):  # why it failed is worth more words than that
+            if execution.log.exists():
+                log = execution.store.add(execution.log)
+                return log if self.remote.provide(log, partial(execution.store.pieces, log.digest)) else None
+        return None
 
 
 class _MachineExecution(Execution):

@@ -24,8 +24,9 @@ _ERRORS: Mapping[str, type[EpbuildError]] = {
     kind.__name__: kind for kind in (BuildError, EnvironmentFailure, PlanError, StoreError, ToolchainError, VerifyError)
 }
 
-Outcome = Literal["made", "found", "failed", "refused", "cancelled"]
-"""It was made, or was in the cache; it failed as it would anywhere; this machine cannot make it; no client waits for it any more."""
+Outcome = Literal["made", "found", "failed", "unable", "refused", "cancelled"]
+"""It was made, or was in the cache; it failed as it would anywhere; this machine cannot make it, or nothing that runs in its toolchain; no
+client waits for it any more."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class MachineReply:
 
     @classmethod
     def failure(cls, outcome: Outcome, machine: str, error: EpbuildError, *, log: Blob | None = None) -> MachineReply:
-        kind = next((name for name, known in _ERRORS.items() if type(error) is known), "BuildError")
+        kind = next((known.__name__ for known in type(error).__mro__ if known.__name__ in _ERRORS), "BuildError")
         return cls(outcome, machine, kind, tuple(problem.plain for problem in error.problems), log)
 
     def raised(self) -> EpbuildError:

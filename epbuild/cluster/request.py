@@ -44,6 +44,8 @@ class ActionRequest:
     """An action that is complete in itself: its files are blobs, which the remote cache has."""
 
     key: str
+    step: str
+    """What its progress is reported for."""
     kind: str
     action: Mapping[str, Any]
     files: tuple[Blob, ...]
@@ -98,7 +100,7 @@ def request_of(
     files = {blob.digest: blob for blob in artifacts}
     files.update((digest, Blob(digest, path.stat().st_size)) for path, digest in digests.items() if digest not in files)
     document = to_json(_without_paths(action), _Written(digests))
-    return ActionRequest(key, kind, document, tuple(files.values()), environment)
+    return ActionRequest(key, action.steps[0], kind, document, tuple(files.values()), environment)
 
 
 def action_of(request: ActionRequest, store: BlobStore) -> Action:

@@ -150,14 +150,14 @@ class Actions:
             self._make(found)
 
     def fail(self, action: str, error: EpbuildError) -> bool:
-        """Take note that an action failed; returns whether the recipe allows that, so that others may go on."""
+        """Take note that an action failed; returns whether others may go on: where the recipe allows it, or it concerns no others."""
         allowed = action in self._plan.may_fail
         if not isinstance(error, NotMade):  # of which it is not known how far it can be compiled
             self._failures[action] = error.problems
         step = self._ledger.fail(action, error, allowed=allowed, remembered=action in self._remembered)
         if allowed:
             self._hold_back(action, step)
-        return allowed
+        return allowed or not error.stops_others
 
     def _hold_back(self, action: str, failed: str) -> None:
         """Take note of what cannot be done without an action; outputs of it that are in place are of an earlier build."""

@@ -137,9 +137,6 @@ def _build(request: Request, recording: Recording, stop: threading.Event, fetche
             surveyor.records.sweep()
         others = _elsewhere(request, shared, surveyor, progress, known) if todo else nullcontext()
         machines = open_workspace.enter_context(others)
-        if machines is not None and request.compiles:
-            with _interruptible():
-                machines.wait_for_machines(found.plan.actions[ident] for ident in found.todo)
         making = Making(request.compiles, request.retry, machines)
         actions = Actions(found, provisioning, surveyor, progress, stop, making=making, shared=shared)
         steps = sum(step.action in todo for step in plan.steps)

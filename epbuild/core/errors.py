@@ -93,6 +93,8 @@ class EpbuildError(Exception):
     """The base of every error that a user is meant to read; it holds one or more problems, each once, in the order of their positions."""
 
     exit_code: ClassVar[int] = 1
+    stops_others: ClassVar[bool] = True
+    """Whether a build that is not to keep going begins no other step once one fails with it."""
 
     def __init__(self, *problems: Problem) -> None:
         if not problems:

@@ -112,6 +112,11 @@ class RemoteCache:
         return not self._reading.breaker.is_open
 
     @property
+    def is_given_up(self) -> bool:
+        """Whether it was found not to answer, and is not asked any more in one way or the other."""
+        return self._reading.breaker.is_open or self._writing.breaker.is_open
+
+    @property
     def writes(self) -> bool:
         """Whether results are published."""
         return self._signer is not None

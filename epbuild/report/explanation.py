@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from epbuild.commands.explain import Explanation
+from epbuild.commands.graph import REMOTE
 from epbuild.core.differences import shown
 from epbuild.report.terminal import BOLD, coloured, painted, wrapped
-from epbuild.report.text import REMOTE
 
 FORMAT = 1
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from epbuild.commands.graph import REMOTE, shown_state
 from epbuild.core.shown import shown_path
 from epbuild.report.amounts import limited
 from epbuild.report.terminal import DIM, coloured, painted, print_line
 from epbuild.survey.asked import nothing_to_do
-from epbuild.survey.status import StepStatus, Survey
+from epbuild.survey.status import Survey
 
 _COLOURS = {"current": DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
 _ORPHAN = "orphan"
-REMOTE = " (remote)"
 _MOST_REASONS = 6
 
 
@@ -26,20 +26,15 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
         print_line(f"{nothing_to_do(len(everything))}.")
         return
     colour = coloured(sys.stdout)
-    width = max([*(len(_state(status)) for status in steps), *(len(_ORPHAN) for _ in found.orphans[:1])])
+    width = max([*(len(shown_state(status)) for status in steps), *(len(_ORPHAN) for _ in found.orphans[:1])])
     for status in steps:
-        state = painted(f"{_state(status):<{width}}", _COLOURS[status.state], colour)
+        state = painted(f"{shown_state(status):<{width}}", _COLOURS[status.state], colour)
         lines = [f"{state}  {status.step.id}"]
         lines += [painted(f"{'':<{width}}    {reason}", DIM, colour) for reason in limited(status.reasons, _MOST_REASONS)]
         sys.stdout.write("\n".join(lines) + "\n")
     for orphan in found.orphans:
         sys.stdout.write(f"{painted(f'{_ORPHAN:<{width}}', '33', colour)}  {shown_path(orphan.directory)}\n")
         sys.stdout.write(painted(f"{'':<{width}}    the recipe no longer asks for it; a build removes it", DIM, colour) + "\n")
-    counts = Counter(map(_state, everything))
+    counts = Counter(map(shown_state, everything))
     states = [shown for state in _COLOURS for shown in (state, f"{state}{REMOTE}") if counts[shown]]
     print_line(f"{len(everything)} steps: " + ", ".join(f"{counts[state]} {state}" for state in states))
-
-
-def _state(status: StepStatus) -> str:
-    """The state of a step, and whether its result is in the remote cache only."""
-    return f"{status.state}{REMOTE if status.remote else ''}"

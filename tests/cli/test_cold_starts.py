@@ -21,6 +21,7 @@ COMMANDS = {
     "run nowhere.yaml": 2,
     "coverage nowhere.yaml": 2,
     "explain *": 0,
+    "graph --format mermaid": 0,
     "inspect relu.onnx": 0,
     "verify dist": 2,
     "diff relu.onnx nowhere": 2,

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 from clusters import Cluster, running_cluster
+from local_executor import LocalExecutor
 from projects import Project
 from quick_builds import write_project
 
 from epbuild.cache.leases import Cancelled
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
-from epbuild.cluster.executor import LocalExecutor, Offer, RequestExecutor
-from epbuild.cluster.labels import RELEASE, labels_here, labels_of, needed
+from epbuild.cluster.executor import Offer, Placement, RequestExecutor
+from epbuild.cluster.labels import RELEASE, labels_here, labels_of
 from epbuild.cluster.machine import Machine
 from epbuild.cluster.request import ActionRequest, files_of, request_of
 from epbuild.commands.planning import read_plan
@@ -68,8 +69,8 @@ class Asking:
         return request_of(group, action_key(document), digests)
 
     def execute(self, request: ActionRequest):  # type: ignore[no-untyped-def]
-        needs = needed(labels_of(self.group, platform_here() or ""), 0)
-        return self.executor.execute(request, needs, self.events)
+        placement = Placement(labels_of(self.group, platform_here() or ""))
+        return self.executor.execute(request, placement, self.events)
 
 
 @pytest.fixture(params=["local", "dask"])

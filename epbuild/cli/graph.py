@@ -1,0 +1,65 @@
+"""`epbuild graph`: the plan as a picture."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from epbuild import api
+from epbuild.cli import arguments, remote_options
+from epbuild.commands.graph import step_graph
+from epbuild.commands.request import Request
+from epbuild.core.atomic import write_file
+from epbuild.core.graphviz import find_graphviz
+from epbuild.report.dot import dot_text
+from epbuild.report.mermaid import mermaid_text
+from epbuild.report.problems import print_problems
+from epbuild.report.svg import svg_text
+
+_FORMATS: dict[str, Any] = {
+    "svg": lambda graph: svg_text(graph, find_graphviz()),
+    "dot": dot_text,
+    "mermaid": mermaid_text,
+}
+_ENDINGS = {".dot": "dot", ".gv": "dot", ".mmd": "mermaid", ".mermaid": "mermaid"}
+
+app = arguments.application()
+
+
+@app.command()
+def graph(
+    names: arguments.Names,
+    *,
+    recipe: arguments.RecipeOption = None,
+    form: Annotated[
+        str | None,
+        arguments.option(
+            "--format", help="What to write; default: svg, or what the ending of the file means.", **arguments.choice(_FORMATS)
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, arguments.option("--output", "-o", metavar="FILE", help="The file to write; default: standard output.")
+    ] = None,
+    locked: arguments.Locked = False,
+    remote_cache: remote_options.RemoteCacheReading = "read",
+    offline: remote_options.Offline = False,
+    insecure: remote_options.Insecure = False,
+    settings: arguments.Settings,
+) -> int:
+    """Draw the plan of RECIPE: its steps with their states, and what needs what.
+
+    More than 200 steps are grouped, as finely as so many can be read: by group and target, by group, or by target. SVG needs Graphviz or
+    `pip install 'epbuild[graph]'`; DOT and Mermaid need nothing.
+    """
+    file, steps, places = arguments.named(names, recipe)
+    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
+    found = api.plan(Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places))
+    print_problems(found.plan.warnings, "warning")
+    chosen = form or _ENDINGS.get(output.suffix.lower() if output is not None else "", "svg")
+    text = _FORMATS[chosen](step_graph(str(file), found.steps()))
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_file(output, text)
+    return 0

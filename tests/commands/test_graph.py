@@ -1,0 +1,98 @@
+"""The graph of a plan: which steps become which nodes, what has which edge, and what is grouped when there are many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epbuild.commands.graph import StepGraph, step_graph
+from epbuild.plan.steps import Step
+from epbuild.survey.action_status import StepState
+from epbuild.survey.status import StepStatus
+
+
+def status(ident: str, *needs: str, state: StepState = "current", remote: bool = False) -> StepStatus:
+    kind = ident.partition(":")[0]
+    return StepStatus(Step(ident, kind, needs, ident), state, ("because",), None, (), remote)  # type: ignore[arg-type]
+
+
+DECODER = (
+    status("prepare:decoder/1-quantize"),
+    status("compile:decoder/phone/prefill", "prepare:decoder/1-quantize", state="new"),
+    status("compile:decoder/phone/decode", "prepare:decoder/1-quantize", state="failed"),
+    status("share:decoder/phone", "compile:decoder/phone/prefill", "compile:decoder/phone/decode"),
+    status("emit:decoder/phone/directory", "share:decoder/phone", state="restorable", remote=True),
+    status("emit:ort-model-package", "share:decoder/phone"),
+)
+
+
+def many(groups: int, targets: int) -> Sequence[StepStatus]:
+    found = []
+    for group in range(groups):
+        for target in range(targets):
+            place = f"g{group}/t{target}"
+            found += [status(f"compile:{place}/m"), status(f"emit:{place}/directory", f"compile:{place}/m", state="new")]
+    return found
+
+
+def named_edges(graph: StepGraph) -> list[tuple[str, str]]:
+    return [(graph.nodes[start].name, graph.nodes[end].name) for start, end in graph.edges]
+
+
+def test_every_step_is_a_node_with_its_state_and_an_edge_from_what_it_needs() -> None:
+    graph = step_graph("epbuild.yaml", DECODER)
+    assert [node.name for node in graph.nodes] == [found.step.id for found in DECODER]
+    assert sorted(named_edges(graph)) == sorted((need, found.step.id) for found in DECODER for need in found.step.needs)
+    assert [node.state for node in graph.nodes] == ["current", "new", "failed", "current", "restorable (remote)", "current"]
+    assert graph.states == {"failed": 1, "new": 1, "restorable (remote)": 1, "current": 3}
+    assert graph.grouped_by is None
+    assert graph.nodes[1].reasons == ("because",)
+
+
+def test_a_box_has_what_is_of_one_group_and_target_or_prepares_one_model() -> None:
+    nodes = step_graph("epbuild.yaml", DECODER).nodes
+    assert [(node.box, node.title) for node in nodes] == [
+        ("prepare decoder", "1-quantize"),
+        ("decoder / phone", "compile prefill"),
+        ("decoder / phone", "compile decode"),
+        ("decoder / phone", "share"),
+        ("decoder / phone", "emit directory"),
+        ("", "emit ort-model-package"),
+    ]
+
+
+def test_steps_that_are_not_asked_for_have_no_edge() -> None:
+    assert step_graph("epbuild.yaml", DECODER[3:4]).edges == ()
+
+
+def test_two_hundred_steps_are_shown_one_by_one() -> None:
+    graph = step_graph("epbuild.yaml", many(50, 2))
+    assert (len(graph.nodes), graph.grouped_by) == (200, None)
+
+
+def test_more_are_grouped_as_finely_as_can_be_read() -> None:
+    by = {
+        size: (found.grouped_by, len(found.nodes), found.steps)
+        for size in ((51, 2), (100, 3), (10, 201), (201, 10), (201, 201))
+        for found in [step_graph("epbuild.yaml", many(*size))]
+    }
+    assert by == {
+        (51, 2): ("group and target", 102, 204),
+        (100, 3): ("group", 100, 600),
+        (10, 201): ("group", 10, 4020),
+        (201, 10): ("target", 10, 4020),
+        (201, 201): ("kind", 2, 80802),
+    }
+
+
+def test_a_node_of_several_has_their_states_the_worst_first_and_the_edges_of_all() -> None:
+    graph = step_graph("epbuild.yaml", DECODER, most=4)
+    assert [(node.name, dict(node.states)) for node in graph.nodes] == [
+        ("prepare:decoder/1-quantize", {"current": 1}),
+        ("decoder / phone", {"failed": 1, "new": 1, "restorable (remote)": 1, "current": 1}),
+        ("emit:ort-model-package", {"current": 1}),
+    ]
+    assert named_edges(graph) == [
+        ("prepare:decoder/1-quantize", "decoder / phone"),
+        ("decoder / phone", "emit:ort-model-package"),
+    ]
+    assert graph.nodes[1].state == "failed"

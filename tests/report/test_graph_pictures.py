@@ -1,0 +1,122 @@
+"""Pictures of a plan: what each format has, whatever things are called, with and without colours."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from epbuild.commands.graph import WORST_FIRST, GraphNode, StepGraph
+from epbuild.core.errors import EnvironmentFailure, printable
+from epbuild.core.graphviz import find_graphviz, svg_of
+from epbuild.report.dot import dot_text
+from epbuild.report.mermaid import mermaid_text
+from epbuild.report.step_signs import LOOKS
+from epbuild.report.svg import svg_text
+
+HOSTILE = (
+    '"', 'a"];b["x', "</svg><script>alert(1)</script>", "line\nbreak", "\\N \\G \\l end\\", "&lt;b&gt; &amp; &#60;", "%% comment",
+    "end", "1. list", "- list", "`code` **bold**", "a --> b", "#35; #quot;", "{{x}}", "\u202e rtl é漢字", "]]>", "---", ":::new",
+    "%%{init: {'theme':'dark'}}%%", "\x00\x1b[31m", "<b>x</b>",
+)  # fmt: skip
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def graph_of(*names: str, grouped: bool = False) -> StepGraph:
+    states: dict[str, int] | None = dict[str, int].fromkeys(WORST_FIRST, 2) if grouped else None
+    nodes = tuple(
+        GraphNode(f"{name}{index}", name, name if index % 2 else "", states or {WORST_FIRST[index % 5]: 1}, (name,), grouped)
+        for index, name in enumerate(names)
+    )
+    edges = tuple((index, index + 1) for index in range(len(names) - 1))
+    return StepGraph(names[0], nodes, edges, {"new": len(names)}, "group" if grouped else None)
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_svg_shows_every_name_as_it_is_and_runs_nothing() -> None:
+    svg = svg_text(graph_of(*HOSTILE), find_graphviz())
+    root = ElementTree.fromstring(svg)
+    shown = texts(svg)
+    for index, name in enumerate(HOSTILE):
+        assert f"{LOOKS[WORST_FIRST[index % 5]].sign} {printable(name)}" in shown
+    assert [element.tag for element in root.iter() if element.tag == f"{SVG}script"] == []
+    assert len([element for element in root.iter(f"{SVG}g") if element.get("class") == "edge"]) == len(HOSTILE) - 1
+
+
+def test_mermaid_has_nothing_of_a_name_that_it_would_obey() -> None:
+    """Mermaid's own parser has read this text, and shown each name as it is; here is what that rests on."""
+    for line in mermaid_text(graph_of(*HOSTILE)).splitlines():
+        for quoted in re.findall(r'"([^"]*)"', line):
+            assert re.fullmatch(r"(?:[A-Za-z0-9 .,:/()✗△↻✓_-]|<br>|#\d+;|\\U[0-9a-f]{8})*", quoted)
+        assert re.fullmatch(
+            r'---|title: "[^"]*"|flowchart LR| +(n\d+\["[^"]*"\]:::\w+|subgraph b\d+\["[^"]*"\]|direction LR|end|n\d+ --> n\d+'
+            r"|classDef \w+ [#\w:,. -]+)",
+            line,
+        )
+
+
+def test_a_state_is_seen_without_colours() -> None:
+    signs = [look.sign for look in LOOKS.values()]
+    assert len(set(signs)) == len(LOOKS) == len(WORST_FIRST)
+    assert [line.split()[0] for line in texts(svg_text(graph_of(*"abcde"), find_graphviz())) if line[-1] in "abcde"[1:]]
+
+
+def test_dark_pages_have_colours_of_their_own_and_text_that_can_be_read() -> None:
+    svg = svg_text(graph_of("a", "b"), find_graphviz())
+    assert "prefers-color-scheme:dark" in svg
+    for look in LOOKS.values():
+        assert _contrast(look.light[0], "#1f2328") > 7
+        assert _contrast(look.dark[0], "#f0f3f6") > 7
+
+
+def test_what_was_grouped_is_in_the_picture_with_how_many_are_in_which_state() -> None:
+    graph = graph_of("one", "two", grouped=True)
+    counts = "✗ 2 failed, △ 2 out of date, + 2 new, ↻ 2 restorable, ✓ 2 current"
+    shown = texts(svg_text(graph, find_graphviz()))
+    assert "grouped by group: 2 nodes. Name steps to see them one by one." in shown
+    assert shown.count(counts) == 2
+    assert "grouped by group: 2 nodes" in mermaid_text(graph)
+    assert "grouped by group: 2 nodes" in dot_text(graph)
+
+
+def test_no_program_is_one_sentence_with_what_to_install() -> None:
+    with pytest.raises(EnvironmentFailure) as raised:
+        svg_of("digraph {}", None)
+    (problem,) = raised.value.problems
+    assert problem.code == "EPB445"
+    assert "pip install 'epbuild[graph]'" in problem.text
+
+
+@pytest.mark.skipif("sys.platform == 'win32'", reason="a script stands in for the program")
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo 'out of ideas' >&2; exit 3", "out of ideas"),
+        ("exit 0", "it ended with status 0, and wrote no SVG"),
+        ("kill -9 $$", "it ended with status -9"),
+    ],
+)
+def test_a_program_that_fails_is_quoted(script: str, words: str, tmp_path: Path) -> None:
+    program = tmp_path / "dot"
+    program.write_text(f"#!/bin/sh\ncat > /dev/null\n{script}\n", encoding="utf-8")
+    program.chmod(0o755)
+    with pytest.raises(EnvironmentFailure, match=words) as raised:
+        svg_of("digraph {}", str(program))
+    assert raised.value.problems[0].code == "EPB446"
+
+
+def _contrast(one: str, other: str) -> float:
+    """The contrast of two colours, as WCAG 2 has it."""
+    low, high = sorted(map(_luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

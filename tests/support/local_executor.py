@@ -1,0 +1,38 @@
+"""`LocalExecutor`: a cluster of one machine, in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from epbuild.cache.leases import Cancelled
+from epbuild.cluster.executor import Offer, Placement, nobody_offers
+from epbuild.cluster.machine import Machine
+from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.request import ActionRequest
+from epbuild.engine.events import Progress
+
+
+class LocalExecutor:
+    """Executes requests in the thread that asks: what Dask adds is not there, all else is."""
+
+    def __init__(self, machine: Machine, offer: Offer, cancelled: threading.Event) -> None:
+        self._machine = machine
+        self._offer = offer
+        self._cancelled = cancelled
+
+    def offers(self) -> Sequence[Offer]:
+        return (self._offer,)
+
+    def wait_for_offer(self, placement: Placement, actions: int) -> None:
+        if not placement.allows(self._offer):
+            raise nobody_offers(placement.labels, self.offers(), actions)
+
+    def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
+        reply = self._machine.execute(request, progress, self._cancelled)
+        if reply.outcome == "cancelled":
+            raise Cancelled(request.key)
+        return reply
+
+    def close(self) -> None:
+        """There is nothing to let go."""
