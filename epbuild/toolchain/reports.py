@@ -33,6 +33,10 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
+def _is_text_by_text(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
 def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or check(value)
 
@@ -40,6 +44,7 @@ def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
 # What is relied on of what `worker/compile.py` and `worker/load.py` send.
 _NEEDED: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "device": {"ep": _is_text, "type": _is_text, "vendor": _is_text},
+    "offered": {"ep": _is_text, "type": _is_text, "vendor": _is_text, "metadata": _is_text_by_text},
     "member_started": {"member": _is_text},
     "member_finished": {"member": _is_text, "seconds": _is_time},
     "compatibility": {"model": _is_text, "ep": _is_text, "answer": _or_none(_is_text), "reason": _or_none(_is_text)},

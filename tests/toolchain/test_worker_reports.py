@@ -20,6 +20,7 @@ from epbuild.toolchain.reports import BadReport, read_report
 GOOD: list[Mapping[str, Any]] = [
     {"event": "started", "onnxruntime": "1.31.1"},
     {"event": "device", "ep": "A", "type": "npu", "vendor": "B", "metadata": {}},
+    {"event": "offered", "ep": "A", "type": "npu", "vendor": "B", "metadata": {"version": "1"}},
     {"event": "member_started", "member": "a"},
     {"event": "member_finished", "member": "a", "seconds": 0.5},
     {"event": "compatibility", "model": "a", "ep": "A", "answer": None, "reason": "none"},

@@ -195,8 +195,8 @@ def choose_device(onnxruntime: Any, ep: dict[str, Any]) -> Any:
     return fitting[0][1]
 
 
-def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
-    """Make an EP known to ONNX Runtime; its device, or None for one that is built in and chosen by name."""
+def make_known(onnxruntime: Any, ep: dict[str, Any]) -> None:
+    """Have ONNX Runtime know an EP: a plugin EP is registered, and one that is built in has to be there. Raises Unfit."""
     if ep["kind"] == "plugin":
         if not hasattr(onnxruntime, "register_execution_provider_library"):
             raise Unfit(
@@ -204,13 +204,19 @@ def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
             )
         # The registration name becomes the EP's name and is written into its output.
         onnxruntime.register_execution_provider_library(ep["registration"], library_of(ep))
-        device = choose_device(onnxruntime, ep)
-        channel.send("device", **describe(device))
-        return device
-    if ep["name"] not in onnxruntime.get_available_providers():
+    elif ep["name"] not in onnxruntime.get_available_providers():
         known = ", ".join(onnxruntime.get_available_providers())
         raise Unfit(f"this onnxruntime has no {ep['name']}; it has: {known}")
-    return None
+
+
+def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
+    """Make an EP known to ONNX Runtime; its device, or None for one that is built in and chosen by name."""
+    make_known(onnxruntime, ep)
+    if ep["kind"] != "plugin":
+        return None
+    device = choose_device(onnxruntime, ep)
+    channel.send("device", **describe(device))
+    return device
 
 
 def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:

@@ -41,6 +41,14 @@ def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], ch
     channel.send("compatibility", model=model["name"], ep=ep["name"], answer=answer, reason=reason)
 
 
+def list_devices(onnxruntime: Any, request: dict[str, Any], channel: Any) -> None:
+    """Send every device that ONNX Runtime knows of once it knows the EPs; releases before 1.23 know of none."""
+    for ep in request["eps"]:
+        compiling.make_known(onnxruntime, ep)
+    for device in getattr(onnxruntime, "get_ep_devices", list)():
+        channel.send("offered", **compiling.describe(device))
+
+
 def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any], devices: list[Any]) -> Any:
     """A session for a model, on the EPs of the request; on the CPU EP where it names none. Raises whatever ORT raises."""
     options = compiling.session_options(onnxruntime, request, model, devices)
@@ -73,6 +81,9 @@ def load_models(request: dict[str, Any], channel: Any) -> None:
     if request["verbose"]:
         onnxruntime.set_default_logger_severity(_VERBOSE)  # the logger that EPs use for what their backends log
     channel.send("started", onnxruntime=onnxruntime.__version__)
+    if request["lists_devices"]:
+        list_devices(onnxruntime, request, channel)
+        return
     models = request["models"]
     devices = [compiling.open_ep(onnxruntime, ep, channel) for ep in request["eps"]]
     for model in models:

@@ -110,6 +110,18 @@ def find_devices(session: Session, scratch: Path, cancelled: threading.Event | N
     return run_models((), session, scratch, cancelled)
 
 
+def list_devices(session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
+    """Have ONNX Runtime report, in a fresh process, its release and every device that the EPs of a session offer: `started`, `offered`.
+
+    A failure is why the EPs cannot be had. Raises EnvironmentFailure, BuildError and Cancelled as `run_models` does.
+    """
+    stop = cancelled or threading.Event()
+    ending = _run((), session, scratch, stop, lists_devices=True)
+    if stop.is_set():
+        raise Cancelled("devices")
+    return Attempt(ending.reports, _failure(ending, ending.tail, session))
+
+
 def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
     """Open the models first to last in one fresh process, run them, and close them last to first; nothing of that can harm this process.
 
@@ -137,7 +149,15 @@ def why_not_real(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
     return f"{found} only stands for it" if found else None
 
 
-def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event, *, verbose: bool) -> Ending:
+def _run(
+    loads: Sequence[Load],
+    session: Session,
+    scratch: Path,
+    cancelled: threading.Event,
+    *,
+    verbose: bool = False,
+    lists_devices: bool = False,
+) -> Ending:
     request = {
         "eps": [ep_document(ep) for ep in session.eps],
         "session_options": dict(session.options),
@@ -145,6 +165,7 @@ def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: thre
         "share_weights": False,  # of a compile: sessions that run have it in their session options
         "members": [],
         "verbose": verbose,
+        "lists_devices": lists_devices,
         "models": [_model_request(load) for load in loads],
     }
     with process_failures("process that loads the models"):

@@ -68,6 +68,7 @@ class Loader:
             "share_weights": False,
             "members": [],
             "verbose": False,
+            "lists_devices": False,
         }
         request["here"] = {"eps": [{}], "custom_ops": [], "node_log": None}
         text = json.dumps({**request, "models": models, **changes})

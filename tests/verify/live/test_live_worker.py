@@ -16,7 +16,7 @@ from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import EnvironmentFailure
 from epbuild.recipe.model import DeviceChoice
-from epbuild.verify.live.worker import Attempt, Feed, Load, run_models
+from epbuild.verify.live.worker import Attempt, Feed, Load, list_devices, run_models
 
 pytestmark = pytest.mark.slow  # every test starts a process
 
@@ -118,6 +118,18 @@ def test_a_machine_without_the_device_cannot_load_and_that_is_no_fault_of_the_mo
     assert tried.failure is not None
     assert (tried.failure.model, tried.failure.cannot_load) == (None, True)
     assert words(tried).startswith(f"{QNN} offers no device that fits; it offers: cpu from Acme.")
+
+
+def test_all_devices_are_listed_whichever_would_fit(scratch: Path) -> None:
+    found = list_devices(session(scratch, planned(device=DeviceChoice(type="npu"))), scratch)
+    assert found.failure is None
+    assert [(report["ep"], report["type"], report["vendor"]) for report in found.of("offered")] == [(QNN, "cpu", "Acme")]
+
+
+def test_an_ep_that_crashes_when_it_is_registered_has_that_as_its_reason(scratch: Path) -> None:
+    found = list_devices(session(scratch, planned(library=Path("crash.so"))), scratch)
+    assert found.failure is not None
+    assert found.of("offered") == []
 
 
 def test_a_crash_before_any_model_blames_none(scratch: Path) -> None:
