@@ -19,11 +19,13 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import explained
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.staging import staged
+from epbuild.cluster.identifying import KIND, asked_toolchain, records_here
 from epbuild.cluster.reply import MachineReply, Outcome
 from epbuild.cluster.request import ActionRequest, action_of
 from epbuild.compile.makers import maker_of
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
+from epbuild.core.installer import UvListener
 from epbuild.core.typed_json import MalformedJson, to_json
 from epbuild.engine.events import Progress, StepStarted
 from epbuild.engine.leases import WaitLine
@@ -38,6 +40,7 @@ from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import read_result
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.execution import Execution
+from epbuild.toolchain.remote_record import TOOLCHAIN
 
 _LOG = "worker.log"
 _ELSEWHERE = "Build it on this machine, without --executor."
@@ -73,6 +76,8 @@ class Machine:
             return MachineReply.failure("refused", self.name, error)
 
     def _execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:
+        if request.kind == KIND:
+            return self._identify(request, cancelled)
         store, records = self.store, action_records(self.root)
         found = self.remote.look_up(COMPILE, request.key)
         if isinstance(found, RemoteRecord):
@@ -105,6 +110,20 @@ class Machine:
                 unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _KEPT))
                 return MachineReply.failure("failed", self.name, unpublished)  # others would make it in vain
         return MachineReply("found" if is_known else "made", self.name, log=COMPILE.log(record))
+
+    def _identify(self, request: ActionRequest, cancelled: threading.Event) -> MachineReply:
+        """Publish what a toolchain is on this machine, which makes it where it is not here."""
+        asked = asked_toolchain(request, self.store)
+        environment = self.toolchains.prepare(
+            asked.toolchain, self.root, asked.entries, request.environment, asked.packages, UvListener(cancelled)
+        )
+        for key, record in records_here(asked, request.environment, environment).items():
+            if not self.remote.publish(TOOLCHAIN, key, record, self.store):
+                message = (
+                    f"the toolchain '{asked.toolchain.name}' was made, and what it is could not be written to the remote cache"
+                )
+                raise StoreError(Problem("EPB531", message, None, _KEPT))
+        return MachineReply("made", self.name)
 
     def _whole(self, action: Action, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """A record that the store has every artifact of."""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import MissingBlob
@@ -29,6 +29,8 @@ from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.recipe.model import ModelSpec, ToolchainSpec
 from epbuild.toolchain.lock_facts import LockedEnvironment
+
+T = TypeVar("T")
 
 FORMAT = 1
 
@@ -99,7 +101,7 @@ def request_of(
         raise NotForOthers(reason)
     files = {blob.digest: blob for blob in artifacts}
     files.update((digest, Blob(digest, path.stat().st_size)) for path, digest in digests.items() if digest not in files)
-    document = to_json(_without_paths(action), _Written(digests))
+    document = written(_without_paths(action), digests)
     return ActionRequest(key, action.steps[0], kind, document, tuple(files.values()), environment)
 
 
@@ -108,8 +110,18 @@ def action_of(request: ActionRequest, store: BlobStore) -> Action:
     kind = _KINDS.get(request.kind)
     if kind is None:
         raise MalformedJson(f"there is no kind of action '{request.kind}'")
-    action: Action = from_json(kind, request.action, _Read(store.root, store))
+    action: Action = received(kind, request.action, store)
     return action
+
+
+def written(value: object, digests: Mapping[Path, str]) -> Any:
+    """A value as JSON that names nothing of this machine: files go by their `digests`."""
+    return to_json(value, _Written(digests))
+
+
+def received(kind: type[T], document: object, store: BlobStore) -> T:
+    """What was written as such a document, with files where a store has them. Raises MalformedJson."""
+    return from_json(kind, document, _Read(store.root, store))
 
 
 _TYPES = (Path, EpEntry, Position, Made)
@@ -194,7 +206,7 @@ def _without_paths(action: Action) -> Action:
     """An action without what only its planning needs, and what would name the user's folders."""
     match action:
         case Preparation():
-            return replace(action, model=_sent_model(action.model), toolchain=_sent_toolchain(action.toolchain), folders=())
+            return replace(action, model=_sent_model(action.model), toolchain=sent_toolchain(action.toolchain), folders=())
         case SessionGroup():
             return _sent_group(action)
         case Verification():
@@ -207,10 +219,11 @@ def _sent_group(group: SessionGroup) -> SessionGroup:
 
 
 def _sent_target(target: PlannedTarget) -> PlannedTarget:
-    return replace(target, toolchain=_sent_toolchain(target.toolchain))
+    return replace(target, toolchain=sent_toolchain(target.toolchain))
 
 
-def _sent_toolchain(toolchain: ToolchainSpec) -> ToolchainSpec:
+def sent_toolchain(toolchain: ToolchainSpec) -> ToolchainSpec:
+    """A toolchain without what would name the user's folders."""
     return replace(toolchain, custom_ops=())  # which what runs in it has of its own
 
 

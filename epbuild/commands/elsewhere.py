@@ -37,7 +37,7 @@ MOST_AT_ONCE = 256
 _MOST_UNABLE = 3
 _PIECE_BYTES = 1 << 20
 _NAME_CACHE = "Name one under `cache.remote` in the recipe, or in EPBUILD_REMOTE_CACHE; with --rebuild-and-compare, build here."
-_LOOK_AT_CACHE = "Check that workers write to the remote cache that this build reads, with a key under `cache.trust`."
+LOOK_AT_CACHE = "Check that workers write to the remote cache that this build reads, with a key under `cache.trust`."
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Elsewhere:
         result = self._results.bring_new(key, action.id)
         if result is None:
             message = f"{reply.machine} made it, and its result cannot be had from the remote cache"
-            raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), _LOOK_AT_CACHE))
+            raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), LOOK_AT_CACHE))
         return MadeElsewhere(result, reply.machine, reply.outcome == "made")
 
     def _reply(self, action: Action, request: ActionRequest, labels: frozenset[str]) -> MachineReply:

@@ -41,7 +41,7 @@ from epbuild.engine.scheduler import Scheduler
 from epbuild.plan.possible import obstacles
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import action_records
-from epbuild.plan.steps import Emission, SessionGroup
+from epbuild.plan.steps import Emission, Plan, SessionGroup
 from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.snapshot import clock, own_files
@@ -51,6 +51,7 @@ from epbuild.survey.taking import Ended, Looked, Moment, take
 from epbuild.toolchain.identity import toolchain_records
 
 if TYPE_CHECKING:
+    from epbuild.cluster.address import ClusterAddress
     from epbuild.commands.elsewhere import Elsewhere
 
 _SETTLED = frozenset({"built", "emitted", "restored", "current"})
@@ -111,6 +112,8 @@ def _build(request: Request, recording: Recording, stop: threading.Event, fetche
             known = PlanToolchains(plan, recipe.directory, lock, sources)
             here = dict(known.environments)
             provisioning = open_workspace.enter_context(Provisioning(known, under, shared, progress, stop))
+            if request.cluster is not None and request.compiles:
+                _identify(request.cluster, known, plan, shared, progress)
             _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))
             provisioning.make_unknown(plan.actions.values())  # else nothing is installed before it is known what to do
         workspace = open_workspace.enter_context(lasting_workspace(request.recipe))
@@ -305,6 +308,20 @@ def _refuse_obstacles(request: Request, groups: Iterable[SessionGroup]) -> None:
     impossible = obstacles([group for group in groups if not group.may_fail], sys.platform)
     if impossible and not request.keep_going and request.cluster is None:
         raise EnvironmentFailure(*impossible)
+
+
+def _identify(address: ClusterAddress, known: PlanToolchains, plan: Plan, shared: SharedResults, progress: Progress) -> None:
+    """Have other machines say what toolchains are of which nothing is known here."""
+    unknown = known.unidentified(plan.actions.values())
+    if unknown and shared.results is not None:
+        from epbuild.cluster.dask_client import DaskExecutor
+        from epbuild.commands.identities import IdentityRequests
+
+        executor = DaskExecutor(address, shared.cancelled)
+        try:
+            IdentityRequests(executor, known, progress).bring(unknown)
+        finally:
+            executor.close()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ was compiled there is found here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,7 +18,7 @@ from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import file_digest
 from epbuild.core.installer import UvListener
 from epbuild.plan.possible import obstacle
-from epbuild.plan.steps import Action, InTarget, Plan
+from epbuild.plan.steps import Action, InTarget, Plan, ToolchainNeeds
 from epbuild.survey.platforms import possible_platforms
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.host import drivers_of
@@ -54,6 +54,17 @@ class ToolchainSources:
     environments: Toolchains
     records: ActionRecords
     remote: SharedRecords | None = None
+
+
+@dataclass(frozen=True)
+class UnknownToolchain:
+    """A locked toolchain of which nothing is known: an action that needs it, on a platform, and the keys of the records of it."""
+
+    action: Action
+    platform: str
+    needs: ToolchainNeeds
+    locked: LockedEnvironment
+    records: frozenset[str]
 
 
 class PlanToolchains:
@@ -100,6 +111,25 @@ class PlanToolchains:
         known = (place for place in places if place[1] == self._here or place in self._recorded)
         place = next(known, (places or (("", self._here),))[0])
         return place[1] or platform_here() or "", self._locked(place) if place[0] else None
+
+    def unidentified(self, actions: Iterable[Action]) -> dict[Place, UnknownToolchain]:
+        """The toolchains of actions that are locked, and of which nothing is known, where they are for the first time."""
+        found: dict[Place, UnknownToolchain] = {}
+        for action in actions:
+            if self.of(action) is not None:
+                continue
+            for place in self._places(action):
+                locked = self._locked(place)
+                is_asked = place in self._documents and (place[1] == self._here or not _depends_on_host(action))
+                if is_asked and locked is not None and place not in found:
+                    keys = frozenset(map(record_key, self._documents[place].values()))
+                    found[place] = UnknownToolchain(action, place[1] or platform_here() or "", self.needs[place[0]], locked, keys)
+        return found
+
+    def look_again(self, places: Iterable[Place]) -> None:
+        """Read the records of toolchains that may be there by now."""
+        self._records |= dict(self._read({*places}))
+        self._recorded |= dict(self._known())
 
     def why_unknown(self, action: Action) -> str:
         """Why the toolchain of an action is not known."""

@@ -117,6 +117,22 @@ def test_what_is_prepared_and_checked_in_numbers_is_so_elsewhere_too(cluster: Cl
     assert None not in made.values()
 
 
+def test_a_client_without_toolchains_has_a_machine_say_what_they_are_and_makes_none(cluster: Cluster, tmp_path: Path) -> None:
+    project = quick(tmp_path, cluster, "identity")
+    assert project.epbuild("lock").returncode == 0
+    project.environment["EPBUILD_TOOLCHAIN_DIR"] = str(tmp_path / "none")
+    events = project.build(*on(cluster))
+    assert compiled(events) == COMPILES
+    assert not (tmp_path / "none").exists()
+    [ready] = [event for event in events if event["event"] == "toolchain_ready"]
+    assert ready["note"].startswith("as ")
+    # Published, it serves those who build without a cluster.
+    again = Project(project.folder, tmp_path / "another cache", project.environment)
+    shutil.rmtree(project.folder / ".epbuild")
+    assert compiled(again.build()) == set()
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster that the test may break."""

@@ -1,0 +1,206 @@
+"""What a toolchain is, known from another machine: none is made here to know the keys, nor is there one for another platform."""
+
+from __future__ import annotations
+
+import sysconfig
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from local_executor import LocalExecutor
+from small_builds import CLASSIFIER, Workshop
+from small_locks import digest
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cluster.executor import Offer, Placement, Unoffered
+from epbuild.cluster.identifying import asked_toolchain
+from epbuild.cluster.labels import RELEASE, labels_of
+from epbuild.cluster.machine import Machine
+from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.request import ActionRequest, read_request
+from epbuild.commands.events import ToolchainReady, ToolchainStarted
+from epbuild.commands.identities import IdentityRequests
+from epbuild.commands.lock_fit import catalog_facts
+from epbuild.commands.locked import hold_lock
+from epbuild.commands.planning import read_plan
+from epbuild.commands.request import Request
+from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
+from epbuild.core.errors import EpbuildError
+from epbuild.engine.events import EventList, Progress, Warned
+from epbuild.recipe.load import load
+from epbuild.recipe.model import ToolchainSpec
+from epbuild.remote.cache import RemoteCache
+from epbuild.remote.directory import DirectoryTransport
+from epbuild.remote.keys import SigningKey
+from epbuild.survey.remote_results import RemoteResults
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.identity import toolchain_records
+from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedToolchain, Package
+from epbuild.toolchain.lock_file import render
+
+OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
+HERE, WINDOWS = "linux-x86_64", "windows-arm64"
+TAGS = {HERE: "linux-x86_64", WINDOWS: "win-arm64"}
+
+
+class Checkout(Workshop):
+    """A locked checkout without a toolchain; `prepare` is what makes one."""
+
+    def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, cache, monkeypatch)
+        self.toolchain_is_there = False
+        self.made = 0
+
+    def prepare(self, toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Environment:
+        self.made += 1
+        environment = super().prepare(toolchain, locked)
+        return replace(environment, fingerprint=replace(environment.fingerprint, platform=sysconfig.get_platform()))
+
+    def lock(self, platform: str) -> None:
+        packages = (Package(name, version, (digest(f"{name} {version}"),)) for name, version in sorted(self.packages.items()))
+        toolchains = {
+            "qnn": LockedToolchain(("onnxruntime-qnn==2.7.0",), {platform: LockedEnvironment("cpython-3.11", tuple(packages))})
+        }
+        facts = catalog_facts(load(self.folder / "epbuild.yaml"))
+        (self.folder / "epbuild.lock").write_text(render(Lock("small", toolchains, {}, facts)), encoding="utf-8")
+
+
+class OnPlatform:
+    """An executor whose machine is of a `platform`, as far as Python shows it."""
+
+    def __init__(self, platform: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[ActionRequest] = []
+        self.labels = {RELEASE, f"platform:{platform}", "ep:QNNExecutionProvider"}
+        self._platform = platform
+        self._machine = machine
+        self._monkeypatch = monkeypatch
+
+    def offers(self) -> Sequence[Offer]:
+        return (Offer("builder", frozenset(self.labels), 1, 0),)
+
+    def wait_for_offer(self, placement: Placement, actions: int) -> None:
+        LocalExecutor(self._machine, self.offers()[0], threading.Event()).wait_for_offer(placement, actions)
+
+    def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
+        self.asked.append(read_request(request.text))
+        with self._monkeypatch.context() as there:
+            there.setattr(sysconfig, "get_platform", lambda: TAGS[self._platform])
+            return LocalExecutor(self._machine, self.offers()[0], threading.Event()).execute(self.asked[-1], placement, progress)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: HERE)
+
+
+class Asking:
+    """A client, a machine of some platform, and the remote cache between them."""
+
+    def __init__(self, folder: Path, platform: str, monkeypatch: pytest.MonkeyPatch, signer: SigningKey = OURS) -> None:
+        self.client = Checkout(folder / "client", folder / "cache", monkeypatch)
+        if platform != HERE:
+            asked = "packages: [onnxruntime-qnn==2.7.0]"
+            self.client.write_recipe((asked, f"{asked}, platforms: [{platform}]"))
+        self.client.lock(platform)
+        self.worker = Checkout(folder / "worker", folder / "cache-there", monkeypatch)
+        self.events = EventList()
+        place = DirectoryTransport(folder / "remote", writes=True)
+
+        def cache(signer: SigningKey) -> RemoteCache:
+            return RemoteCache(place, "the cache", trust={OURS.public}, signer=signer, warn=lambda problem: None)
+
+        machine = Machine(folder / "cache-there", self.worker.request.toolchains, cache(signer), "builder")
+        self.executor = OnPlatform(platform, machine, monkeypatch)
+        recipe, self.plan = read_plan(Request(self.client.folder / "epbuild.yaml"))
+        lock = hold_lock(recipe, self.plan, strict=False, fits=False)
+        results = RemoteResults(cache(OURS), BlobStore(folder / "cache"), lambda problem: None)
+        sources = ToolchainSources(self.client.request.toolchains, toolchain_records(folder / "cache"), results)
+        self.known = PlanToolchains(self.plan, recipe.directory, lock, sources)
+
+    def bring(self) -> None:
+        found = IdentityRequests(self.executor, self.known, self.events)
+        found.bring(self.known.unidentified(self.plan.actions.values()))
+
+
+@pytest.fixture
+def asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Asking]:
+    return lambda platform, **more: Asking(tmp_path, platform, monkeypatch, **more)
+
+
+@pytest.mark.parametrize("platform", [HERE, WINDOWS])
+def test_a_machine_says_what_a_toolchain_is_and_none_is_made_here(platform: str, asking: Callable[..., Asking]) -> None:
+    found = asking(platform)
+    action = found.plan.actions[CLASSIFIER]
+    assert found.known.of(action) is None
+    found.bring()
+    identified = found.known.of(action)
+    assert identified is not None
+    assert identified.identity(())["platform"] == TAGS[platform]
+    assert found.known.locked_for(action)[0] == platform
+    assert (found.client.made, found.worker.made) == (0, 1)
+    kinds = [type(event) for event in found.events]
+    assert kinds == [ToolchainStarted, ToolchainReady]
+    found.bring()
+    assert len(found.executor.asked) == 1, "what is known is not asked for again"
+
+
+def test_the_request_names_nothing_of_this_machine(asking: Callable[..., Asking], tmp_path: Path) -> None:
+    found = asking(WINDOWS)
+    found.bring()
+    [request] = found.executor.asked
+    assert str(tmp_path) not in request.text
+    asked = asked_toolchain(request, BlobStore(tmp_path))
+    assert asked.toolchain.packages == ("onnxruntime-qnn==2.7.0",)
+    assert [entry.ep for entry in asked.entries] == ["QNNExecutionProvider"]
+
+
+def test_that_nobody_is_of_the_platform_is_an_error(asking: Callable[..., Asking]) -> None:
+    found = asking(WINDOWS)
+    found.executor.labels = {RELEASE, f"platform:{HERE}", "ep:QNNExecutionProvider"}
+    with pytest.raises(Unoffered) as caught:
+        found.bring()
+    [problem] = caught.value.problems
+    assert problem.code == "EPB539"
+    assert "platform:windows-arm64" in problem.message
+
+
+def test_of_this_platform_what_no_machine_offers_is_left_to_be_made_here(asking: Callable[..., Asking]) -> None:
+    found = asking(HERE)
+    found.executor.labels = {RELEASE}
+    found.bring()
+    assert (found.executor.asked, found.known.of(found.plan.actions[CLASSIFIER])) == ([], None)
+
+
+def test_another_toolchain_there_is_refused_and_for_this_platform_a_warning(asking: Callable[..., Asking]) -> None:
+    found = asking(HERE)
+    found.worker.packages = {**found.worker.packages, "six": "1.17"}
+    found.bring()
+    [warning] = [event.problem for event in found.events if isinstance(event, Warned)]
+    assert warning.code == "EPB532"
+    assert warning.message.startswith("on builder: the toolchain 'qnn' came out as another")
+    assert found.known.of(found.plan.actions[CLASSIFIER]) is None
+
+
+@pytest.mark.parametrize("other", ["another toolchain", "a key that nobody trusts"])
+def test_for_another_platform_nothing_but_a_trusted_record_counts(other: str, asking: Callable[..., Asking]) -> None:
+    found = asking(WINDOWS, signer=OURS if other == "another toolchain" else THEIRS)
+    if other == "another toolchain":
+        found.worker.packages = {**found.worker.packages, "six": "1.17"}
+    with pytest.raises(EpbuildError) as caught:
+        found.bring()
+    [problem] = caught.value.problems
+    assert problem.code == ("EPB532" if other == "another toolchain" else "EPB537")
+
+
+def test_what_depends_on_the_machine_is_not_asked_of_another_platform(asking: Callable[..., Asking]) -> None:
+    found = asking(WINDOWS)
+    group = found.plan.session_groups[CLASSIFIER]
+    [unknown] = found.known.unidentified([group]).values()
+    assert (unknown.platform, labels_of(unknown.action, unknown.platform) <= found.executor.labels) == (WINDOWS, True)
+    [ep] = group.target.eps
+    depends = replace(ep, entry=replace(ep.entry, output_depends_on_host=True))
+    assert found.known.unidentified([replace(group, target=replace(group.target, eps=(depends,)))]) == {}
