@@ -311,7 +311,7 @@ def _refuse_obstacles(request: Request, groups: Iterable[SessionGroup]) -> None:
 
 
 def _identify(address: ClusterAddress, known: PlanToolchains, plan: Plan, shared: SharedResults, progress: Progress) -> None:
-    """Have other machines say what toolchains are of which nothing is known here."""
+    """Have other machines publish what toolchains are of which nothing is known here."""
     unknown = known.unidentified(plan.actions.values())
     if unknown and shared.results is not None:
         from epbuild.cluster.dask_client import DaskExecutor
