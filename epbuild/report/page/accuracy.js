@@ -1,0 +1,30 @@
+// Accuracy: the figures of every output of every model that is verified, and what they have to come to.
+
+const PASSED = ["passed", "failed", "unjudgeable"];
+
+function accuracySum() {
+  const counts = tally(report.accuracy, (row) => row.outcome);
+  const shown = PASSED.filter((outcome) => counts.get(outcome));
+  return el("p.sum", {}, shown.map((outcome, place) => [place ? ", " : "", count(counts.get(outcome)), ` ${outcome}`]));
+}
+
+function drawAccuracy(section) {
+  if (!report.accuracy.length) {
+    add(section, el("p.empty", {}, "The recipe asks for no comparison of numbers (`verify`), or none was made yet."));
+    return;
+  }
+  const names = [...new Set(report.accuracy.flatMap((row) => [...Object.keys(row.figures), ...Object.keys(row.limits)]))];
+  const rows = [...report.accuracy].sort((a, b) => PASSED.indexOf(b.outcome) - PASSED.indexOf(a.outcome));
+  add(section, accuracySum(), table("Figures of each output, those that did not pass first", [
+    { head: "Model", cell: (row) => stepLink(row.step, `${row.group} / ${row.member}`), value: (row) => `${row.group} ${row.member}` },
+    { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
+    { head: "Output", cell: (row) => row.output ?? dash(), value: (row) => row.output },
+    { head: "Outcome", cell: (row) => [badge(row.outcome, row.outcome), row.reason ? el("p.reason", {}, row.reason) : null], value: (row) => row.outcome },
+    ...names.map((name) => ({
+      head: name, numeric: true,
+      cell: (row) => [figure(row.figures[name]), row.limits[name] === undefined ? null : el("span.limit", {}, " of ", figure(row.limits[name]))],
+      value: (row) => row.figures[name],
+    })),
+    { head: "Compared", cell: (row) => [row.on, row.reference ? `with ${row.reference}` : null, row.evidence && `inputs: ${row.evidence}`, row.samples === null ? null : counted(row.samples, "sample")].filter(Boolean).join("; ") },
+  ], rows, { most: 25 }));
+}

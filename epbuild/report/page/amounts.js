@@ -1,0 +1,58 @@
+// Amounts, as epbuild prints them. Each is a <data> element: its value is what the report has, its text is for people.
+
+const TENTHS = new Intl.NumberFormat("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1, roundingMode: "halfEven" });
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const FIGURE = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 6 });
+const UNITS = ["kB", "MB", "GB", "TB", "PB", "EB"];
+
+function number(value) {
+  return WHOLE.format(value);
+}
+
+function bytesText(value) {
+  const size = Math.abs(value);
+  if (size < 1000) return size === 1 ? `${value} byte` : `${value} bytes`;
+  let unit = 0;
+  while (size >= 1000 ** (unit + 2) && unit < UNITS.length - 1) unit += 1;
+  return `${TENTHS.format(value / 1000 ** (unit + 1))} ${UNITS[unit]}`;
+}
+
+function secondsText(value) {
+  return `${TENTHS.format(value)} s`;
+}
+
+function percentText(part, whole) {
+  return whole ? `${TENTHS.format((100 * part) / whole)}%` : "";
+}
+
+/** "3 steps", "1 step". */
+function counted(count, noun) {
+  return `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+function dash() {
+  return el("span.unknown", { "aria-label": "unknown" }, "–");
+}
+
+function amountOf(kind, text) {
+  return (value) => (value === null || value === undefined ? dash() : el(`data.${kind}`, { value }, text(value)));
+}
+
+const bytes = amountOf("bytes", bytesText);
+const seconds = amountOf("seconds", secondsText);
+const count = amountOf("count", number);
+const figure = amountOf("figure", (value) => FIGURE.format(value));
+
+/** A difference of bytes, with its sign. */
+const change = amountOf("change", (value) => (value === 0 ? "same size" : `${value < 0 ? "-" : "+"}${bytesText(Math.abs(value))}`));
+
+/** What of an outcome there is in a list: {whole: 3, failed: 1}. */
+function tally(items, key) {
+  const counts = new Map();
+  for (const item of items) counts.set(key(item), (counts.get(key(item)) ?? 0) + 1);
+  return counts;
+}
+
+function sum(items, value) {
+  return items.reduce((total, item) => total + (value(item) ?? 0), 0);
+}

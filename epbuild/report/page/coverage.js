@@ -1,0 +1,94 @@
+// Coverage: a matrix of models and targets. Each cell has a letter or a number beside its colour, and opens its details.
+
+const MOST_MODELS = 100;
+
+function drawCoverage(section) {
+  const targets = report.targets.map((target) => target.name).filter((name) => coverageByTarget.has(name));
+  if (!targets.length) {
+    add(section, el("p.empty", {}, "The recipe compiles no model."));
+    return;
+  }
+  const place = el("div");
+  const only = el("input", { type: "checkbox", change: () => fillMatrix(place, targets, only.checked, MOST_MODELS) });
+  add(section, 
+    coverageSum(report.coverage),
+    el("p.legend", {},
+      el("span", {}, cellKey("whole", "W"), " whole"), el("span", {}, cellKey("partial", "3"), " nodes outside the EP"),
+      el("span", {}, cellKey("failed", "F"), " failed"), el("span", {}, cellKey("not-built", "–"), " not built"),
+      el("label", {}, only, " only models that are not whole everywhere")),
+    place,
+  );
+  fillMatrix(place, targets, false, MOST_MODELS);
+}
+
+function cellKey(kind, text) {
+  return el("span", { class: `cell ${kind}`, "aria-hidden": "true" }, text);
+}
+
+function fillMatrix(place, targets, onlyPartial, most) {
+  const models = [...coverageByModel].filter(([, rows]) => !onlyPartial || rows.some((row) => row.outcome !== "whole"));
+  const shown = models.slice(0, most);
+  const names = targets.map((name) => opener(name, () => showTarget(name)));
+  const grid = [[null, ...names]];
+  const lines = shown.map(([model, rows]) => {
+    const byTarget = new Map(rows.map((row) => [row.target, row]));
+    const name = opener(model, () => showModel(model));
+    const cells = targets.map((target) => byTarget.has(target) ? matrixCell(byTarget.get(target)) : null);
+    grid.push([name, ...cells]);
+    return el("tr", {}, el("th", { scope: "row" }, name), cells.map((cell) => el("td", {}, cell)));
+  });
+  const whole = el("table.matrix", {},
+    el("caption", {}, "Models, and how far each is compiled for each target"),
+    el("thead", {}, el("tr", {}, el("td"), names.map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, lines));
+  whole.classList.toggle("many", targets.length > 6);
+  moveByArrows(whole, grid);
+  place.replaceChildren(
+    el("div.scroll", {}, whole),
+    models.length ? "" : el("p.empty", {}, "Every model is whole for every target."),
+    models.length > most ? el("p.more", {}, `${number(most)} of ${number(models.length)} `,
+      opener(`Show ${number(Math.min(most, models.length - most))} more`, () => fillMatrix(place, targets, onlyPartial, 2 * most))) : "",
+  );
+}
+
+function matrixCell(row) {
+  const text = row.outcome === "partial" ? number(row.fallback_nodes) : COVERAGE_LETTERS[row.outcome];
+  const words = row.outcome === "partial" ? `${counted(row.fallback_nodes, "node")} outside the EP` : COVERAGE_WORDS[row.outcome];
+  const known = [row.size === null ? null : bytesText(row.size), row.seconds === null ? null : secondsText(row.seconds)].filter(Boolean);
+  const label = [`${row.model} for ${row.target}: ${words}`, ...known].join(", ");
+  const kind = row.outcome.replace(" ", "-");
+  return el("button", { type: "button", class: `cell ${kind}`, "aria-label": label, title: label, click: () => showCoverage(row) }, text);
+}
+
+/** One stop for the Tab key; the arrow keys, Home and End move between the rest. `grid` has the buttons by rows, null where there is none. */
+function moveByArrows(element, grid) {
+  const places = new Map();
+  grid.forEach((line, row) => line.forEach((button, column) => {
+    if (!button) return;
+    button.tabIndex = -1;
+    places.set(button, [row, column]);
+  }));
+  const first = grid.flat().find(Boolean);
+  if (first) first.tabIndex = 0;
+  element.addEventListener("focusin", (event) => {
+    if (!places.has(event.target)) return;
+    for (const button of places.keys()) button.tabIndex = button === event.target ? 0 : -1;
+  });
+  element.addEventListener("keydown", (event) => {
+    const from = places.get(event.target);
+    const next = from && arrowTarget(grid, from, event);
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+  });
+}
+
+function arrowTarget(grid, [row, column], event) {
+  const line = grid[row];
+  if (event.key === "Home") return event.ctrlKey ? grid.flat().find(Boolean) : line.find(Boolean);
+  if (event.key === "End") return event.ctrlKey ? grid.flat().findLast(Boolean) : line.findLast(Boolean);
+  const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
+  if (!down && !right) return null;
+  for (let r = row + down, c = column + right; grid[r]?.[c] !== undefined; r += down, c += right) if (grid[r][c]) return grid[r][c];
+  return null;
+}

@@ -1,0 +1,166 @@
+// Details of a step, of a model for a target, of a model, and of a target.
+
+function stepLink(id, text = id) {
+  return stepById.has(id) ? opener(text, () => showStep(id)) : el("code", {}, text);
+}
+
+function showStep(id) {
+  const step = stepById.get(id);
+  openPanel(id, () => [
+    el("p", {}, badge(standing(step), standing(step)), ` ${step.kind}`, step.note ? `: ${step.note}` : ""),
+    step.errors.map(errorDetails),
+    whyList("Why the last build ran it", step.because),
+    whyList("Why a build would run it now", step.reasons),
+    facts([
+      ["State now", step.state],
+      ["Group", step.group],
+      ["Target", step.target && targetLink(step.target)],
+      ["Time in the last build", spent(step) === null ? null : [seconds(spent(step)), " from ", seconds(step.started), " to ", seconds(step.ended)]],
+      ["Time when it was made", step.seconds === null ? null : seconds(step.seconds)],
+      ["Ran on", step.worker === null ? step.machine : `${step.machine ?? "this machine"}, place ${step.worker + 1}`],
+      ["Peak memory", step.memory === null ? null : bytes(step.memory)],
+      ["Size", step.size === null ? null : bytes(step.size)],
+      ["Key", step.key && copyable(step.key, "the key", 16)],
+    ]),
+    (coverageByStep.get(id) ?? []).map((row) => [el("h3", {}, `Coverage of ${row.model}`), coverageDetails(row)]),
+    outputByStep.has(id) && outputDetails(outputByStep.get(id)),
+    el("h3", {}, "Needs"), step.needs.length ? listed(step.needs, (need) => stepLink(need)) : el("p.empty", {}, "Nothing."),
+    el("h3", {}, "Needed by"), neededBy.get(id).length ? listed(neededBy.get(id), (next) => stepLink(next)) : el("p.empty", {}, "Nothing."),
+    el("p.actions", {}, el("button", { type: "button", click: () => { closePanel(); showInGraph(id); } }, "Show in the graph")),
+  ]);
+}
+
+function whyList(title, reasons) {
+  return reasons.length ? [el("h3", {}, title), listed(reasons, (reason) => reason)] : [];
+}
+
+function errorDetails(error) {
+  return el("div.error", {},
+    el("p", {}, error.message, " ", el("code", {}, error.code)),
+    error.reason && error.reason !== error.message ? el("p", {}, error.reason) : null,
+    error.hint ? el("p.hint", {}, error.hint) : null,
+    error.step ? el("p", {}, "Because of ", stepLink(error.step)) : null);
+}
+
+function showCoverage(row) {
+  openPanel(`${row.model} for ${row.target}`, () => [
+    coverageDetails(row),
+    (stepById.get(row.step)?.errors ?? []).map(errorDetails),
+    facts([
+      ["Model", opener(row.model, () => showModel(row.model))],
+      ["Target", targetLink(row.target)],
+      ["Step", stepLink(row.step)],
+    ]),
+  ]);
+}
+
+function coverageDetails(row) {
+  const words = row.outcome === "partial" ? [count(row.fallback_nodes), " nodes outside the EP"] : COVERAGE_WORDS[row.outcome];
+  return [
+    el("p", {}, badge(words, row.outcome)),
+    row.reason ? el("p.reason", {}, row.reason) : null,
+    row.outside.length ? table("Operators outside the EP", [
+      { head: "Operator", cell: (one) => el("code", {}, one.operator), value: (one) => one.operator },
+      { head: "Nodes", numeric: true, cell: (one) => count(one.count), value: (one) => one.count },
+      { head: "Why, and what to do", cell: (one) => whyOutside(one) },
+    ], row.outside) : null,
+    facts([
+      ["EPContext nodes", row.ep_context_nodes === null ? null : count(row.ep_context_nodes)],
+      ["Size", row.size === null ? null : bytes(row.size)],
+      ["Compile time", row.seconds === null ? null : seconds(row.seconds)],
+      ["Accuracy, worst output", row.accuracy && figures(row.accuracy)],
+    ]),
+  ];
+}
+
+function whyOutside(one) {
+  return [
+    el("p", {}, one.reason ?? "The EP logged no reason."),
+    one.advice.map((advice) => el("p.hint", {}, advice)),
+    one.nodes.length ? el("details", {}, el("summary", {}, counted(one.nodes.length, "node")), listed(one.nodes, (node) => el("code", {}, node), 40)) : null,
+  ];
+}
+
+function figures(values) {
+  const known = Object.entries(values).filter(([, value]) => value !== null);
+  return known.map(([name, value], place) => [place ? ", " : "", `${name} `, figure(value)]);
+}
+
+function showModel(name) {
+  const rows = coverageByModel.get(name) ?? [];
+  openPanel(name, () => [
+    coverageSum(rows),
+    table("For each target", [
+      { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
+      { head: "Coverage", cell: (row) => coverageLink(row), value: (row) => COVERAGE.indexOf(row.outcome) },
+      { head: "Size", numeric: true, cell: (row) => bytes(row.size), value: (row) => row.size },
+      { head: "Compile time", numeric: true, cell: (row) => seconds(row.seconds), value: (row) => row.seconds },
+    ], rows),
+  ]);
+}
+
+function targetLink(name) {
+  return opener(name, () => showTarget(name));
+}
+
+/** A target: first which models are whole, then which are not, each a click away from why. */
+function showTarget(name) {
+  const target = targetByName.get(name);
+  const rows = coverageByTarget.get(name) ?? [];
+  openPanel(name, () => [
+    coverageSum(rows),
+    COVERAGE.map((outcome) => {
+      const found = rows.filter((row) => row.outcome === outcome);
+      return found.length ? [
+        el("h3", {}, outcome === "whole" ? "Whole" : outcome === "partial" ? "In part" : outcome === "failed" ? "Failed" : "Not built", ` (${number(found.length)})`),
+        listed(found, (row) => coverageLink(row, row.model), 200),
+      ] : [];
+    }),
+    target && facts([
+      ["SoC", target.soc],
+      ["Toolchain", target.toolchain],
+      ["Platforms", target.platforms.join(", ")],
+    ]),
+    target && table("EPs, in their order", [
+      { head: "EP", cell: (one) => one.ep },
+      { head: "Version", cell: (one) => [one.package, " ", one.version ?? ""] },
+      { head: "Device", cell: (one) => one.device ?? dash() },
+      { head: "Options", cell: (one) => Object.entries(one.options).map(([key, value]) => el("div", {}, el("code", {}, `${key}: ${value}`))) },
+    ], target.eps),
+  ]);
+}
+
+function coverageLink(row, text) {
+  const words = row.outcome === "partial" ? `${number(row.fallback_nodes)} outside` : COVERAGE_WORDS[row.outcome];
+  return el("span", {}, badge(words, row.outcome), " ", opener(text ?? "Details", () => showCoverage(row), text ? {} : { "aria-label": `Details of ${row.model} for ${row.target}` }));
+}
+
+/** "9 of 14 whole, 3 in part, 2 failed", with a bar. */
+function coverageSum(rows) {
+  const counts = tally(rows, (row) => row.outcome);
+  const words = COVERAGE.filter((outcome) => counts.get(outcome));
+  const label = words.map((outcome) => `${counts.get(outcome)} ${COVERAGE_WORDS[outcome]}`).join(", ");
+  return [
+    el("p.sum", {}, words.map((outcome, place) => [place ? ", " : "", count(counts.get(outcome)), ` ${COVERAGE_WORDS[outcome]}`])),
+    stackedBar(COVERAGE.map((kind) => ({ kind: kind.replace(" ", "-"), amount: counts.get(kind) ?? 0 })), rows.length, label),
+  ];
+}
+
+function outputDetails(output) {
+  return [
+    el("h3", {}, "Output"),
+    facts([
+      ["Place", copyable(output.path, "the path", 60)],
+      ["Layout", output.pack ? `${output.layout}, packed into ${output.pack}` : output.layout],
+      ["Pushed as", output.push],
+      ["In place", output.in_place ? "yes" : "no"],
+      ["Key", output.key && copyable(output.key, "the key", 16)],
+      ["Provenance", output.provenance],
+    ]),
+    table("Files", [
+      { head: "File", cell: (file) => file.path, value: (file) => file.path },
+      { head: "Size", numeric: true, cell: (file) => bytes(file.size), value: (file) => file.size },
+      { head: "SHA-256", cell: (file) => copyable(file.sha256, `the SHA-256 of ${file.path}`) },
+    ], output.files),
+  ];
+}

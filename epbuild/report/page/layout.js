@@ -1,0 +1,52 @@
+// The layout of a graph: each of its connected parts by dagre, and the parts in rows.
+
+const GAP = 24;
+
+/** Places of clusters and of the points of edges, for a picture of about the width. Narrow ones run from top to bottom. */
+function laidOut(clusters, edges, width) {
+  const narrow = width < 600;
+  const parts = connectedParts(clusters, edges).map((part) => partLayout(part, narrow));
+  const widest = Math.max(width, ...parts.map((part) => part.width));
+  let [x, y, row, right] = [0, 0, 0, 0];
+  for (const part of parts.sort((a, b) => b.height - a.height)) {
+    if (x && x + part.width > widest) [x, y, row] = [0, y + row + GAP, 0];
+    for (const node of part.nodes) Object.assign(node, { x: node.x + x, y: node.y + y });
+    for (const edge of part.edges) edge.points = edge.points.map((point) => ({ x: point.x + x, y: point.y + y }));
+    [x, row] = [x + part.width + GAP, Math.max(row, part.height)];
+    right = Math.max(right, x - GAP);
+  }
+  return { narrow, width: right, height: y + row, nodes: parts.flatMap((part) => part.nodes), edges: parts.flatMap((part) => part.edges) };
+}
+
+/** Clusters that edges connect, each part with its edges. */
+function connectedParts(clusters, edges) {
+  const above = new Map(clusters.map((cluster) => [cluster, cluster]));
+  const top = (cluster) => {
+    while (above.get(cluster) !== cluster) {
+      above.set(cluster, above.get(above.get(cluster)));
+      cluster = above.get(cluster);
+    }
+    return cluster;
+  };
+  for (const { from, to } of edges) above.set(top(from), top(to));
+  const edgesOf = groupedBy(edges, ({ from }) => top(from));
+  return [...groupedBy(clusters, top)].map(([first, members]) => ({ clusters: members, edges: edgesOf.get(first) ?? [] }));
+}
+
+function partLayout({ clusters, edges }, narrow) {
+  const graph = new dagre.graphlib.Graph();
+  graph.setGraph({ rankdir: narrow ? "TB" : "LR", nodesep: 12, ranksep: narrow ? 30 : 50, marginx: 6, marginy: 6 });
+  graph.setDefaultEdgeLabel(() => ({}));
+  for (const cluster of clusters) {
+    const letters = Math.max(10, nodeLabel(cluster.name).length, cluster.steps.length > 1 ? clusterSum(cluster).length : 0);
+    graph.setNode(cluster.name, { width: letters * NODE.letter + 44, height: NODE.height });
+  }
+  for (const { from, to } of edges) graph.setEdge(from.name, to.name);
+  dagre.layout(graph);
+  const { width, height } = graph.graph();
+  return {
+    width, height,
+    nodes: clusters.map((cluster) => ({ cluster, ...graph.node(cluster.name) })),
+    edges: edges.map(({ from, to }) => ({ from, to, points: graph.edge(from.name, to.name).points })),
+  };
+}

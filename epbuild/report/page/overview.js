@@ -1,0 +1,50 @@
+// The overview: what is whole where, what failed, and what it came to, each with the way to more.
+
+function drawOverview(section) {
+  const failed = failures();
+  const total = sum(report.outputs, (output) => output.size);
+  const [slowest] = longest();
+  add(section, 
+    el("div.tiles", {},
+      tile("Coverage", "coverage", coverageSum(report.coverage)),
+      tile("Failed", failed.length ? "failures" : "graph", el("p.large", {}, count(failed.length), failed.length === 1 ? " step" : " steps"),
+        el("p", {}, failed.length ? `for ${counted(failuresByReason().length, "reason")}` : `of ${counted(report.steps.length, "step")}`)),
+      tile("Size", "sizes", el("p.large", {}, bytes(total)), el("p", {}, `in ${counted(report.outputs.length, "output")}`)),
+      report.sharing.length ? tile("Sharing", "sharing", sharingSum()) : null,
+      build ? tile("Time", "timeline", el("p.large", {}, seconds(build.seconds)),
+        slowest ? el("p", {}, "longest: ", seconds(spent(slowest)), ", ", stepLink(slowest.id)) : null) : null,
+      tile("Changes", "differences", differencesSum()),
+      report.accuracy.length ? tile("Accuracy", "accuracy", accuracySum()) : null,
+    ),
+    table("Targets", [
+      { head: "Target", cell: (row) => targetLink(row.name), value: (row) => row.name },
+      { head: "SoC", cell: (row) => row.soc ?? dash(), value: (row) => row.soc },
+      { head: "EPs", cell: (row) => row.eps.map((one) => one.ep.replace("ExecutionProvider", "")).join(", ") },
+      ...COVERAGE.map((outcome) => ({
+        head: outcome === "partial" ? "In part" : outcome[0].toUpperCase() + outcome.slice(1), numeric: true,
+        cell: (row) => count(coveredAs(row.name, outcome)), value: (row) => coveredAs(row.name, outcome),
+      })),
+    ], report.targets, { empty: "The recipe has no targets." }),
+    failed.length ? el("h3", { id: "failures" }, "What failed") : "",
+    failed.length ? el("div.failures", {}, failuresByReason().slice(0, 30).map(failure)) : "",
+    report.warnings.length ? el("h3", {}, "Warnings") : "",
+    report.warnings.length ? listed(report.warnings, (one) => [one.message, " ", el("code", {}, one.code), one.where ? ` ${one.where}` : "", one.hint ? el("div.hint", {}, one.hint) : null]) : "",
+  );
+}
+
+function coveredAs(target, outcome) {
+  return (coverageByTarget.get(target) ?? []).filter((row) => row.outcome === outcome).length;
+}
+
+function tile(title, place, ...contents) {
+  return el("section.tile", {}, el("h3", {}, el("a", { href: `#${place}` }, title)), contents);
+}
+
+/** Steps that failed for one reason. */
+function failure(steps) {
+  const [error] = steps[0].errors;
+  return el("article.error", {},
+    el("p", {}, error.reason ?? error.message, " ", el("code", {}, error.code)),
+    error.hint ? el("p.hint", {}, error.hint) : null,
+    listed(steps, (step) => stepLink(step.id), 5));
+}

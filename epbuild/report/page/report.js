@@ -1,0 +1,61 @@
+// The report, as `schemas/report.schema.json` describes it, and what is found in it by name.
+
+const report = JSON.parse(byId("report").textContent);
+const build = report.build;
+
+const stepById = new Map(report.steps.map((step) => [step.id, step]));
+const neededBy = new Map(report.steps.map((step) => [step.id, []]));
+for (const step of report.steps) for (const need of step.needs) neededBy.get(need)?.push(step.id);
+
+const coverageByStep = groupedBy(report.coverage, (row) => row.step);
+const coverageByModel = groupedBy(report.coverage, (row) => row.model);
+const coverageByTarget = groupedBy(report.coverage, (row) => row.target);
+const accuracyByStep = groupedBy(report.accuracy, (row) => row.step);
+const outputByStep = new Map(report.outputs.map((output) => [output.step, output]));
+const targetByName = new Map(report.targets.map((target) => [target.name, target]));
+
+const COVERAGE = ["whole", "partial", "failed", "not built"];
+const COVERAGE_WORDS = { whole: "whole", partial: "in part", failed: "failed", "not built": "not built" };
+const COVERAGE_LETTERS = { whole: "W", failed: "F", "not built": "–" };
+
+const OUTCOMES = ["built", "emitted", "restored", "current", "allowed", "skipped", "interrupted", "failed"];
+const OUTCOME_LETTERS = { built: "B", emitted: "E", restored: "R", current: "C", allowed: "A", skipped: "S", failed: "F", interrupted: "I" };
+
+function groupedBy(items, key) {
+  const groups = new Map();
+  for (const item of items) {
+    const name = key(item);
+    if (groups.has(name)) groups.get(name).push(item);
+    else groups.set(name, [item]);
+  }
+  return groups;
+}
+
+/** What came of a step in the last build, else where it stands now. */
+function standing(step) {
+  return step.outcome ?? (step.state === "failed" ? "failed" : step.state === "current" ? "current" : "not run");
+}
+
+function standingLetter(step) {
+  return OUTCOME_LETTERS[standing(step)] ?? "–";
+}
+
+/** The time that the last build spent on a step itself; null where it spent none. */
+function spent(step) {
+  return step.started === null || step.ended === null ? null : step.ended - step.started;
+}
+
+/** The steps that the last build worked at, longest first. */
+function longest() {
+  return report.steps.filter((step) => spent(step) !== null).sort((a, b) => spent(b) - spent(a));
+}
+
+function failures() {
+  return report.steps.filter((step) => step.errors.length > 0);
+}
+
+/** Failed steps by their first error, most steps first. */
+function failuresByReason() {
+  const groups = groupedBy(failures(), (step) => `${step.errors[0].code} ${step.errors[0].reason ?? step.errors[0].message}`);
+  return [...groups.values()].sort((a, b) => b.length - a.length);
+}

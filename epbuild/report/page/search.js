@@ -1,0 +1,60 @@
+// Search over steps, models and targets: a field with a list below it. "/" goes to it.
+
+const MOST_FOUND = 20;
+
+function prepareSearch() {
+  const field = byId("search");
+  const list = byId("found");
+  let chosen = -1;
+  const known = [
+    ...[...coverageByModel.keys()].map((name) => ({ kind: "model", name, open: () => showModel(name) })),
+    ...report.targets.map(({ name }) => ({ kind: "target", name, open: () => showTarget(name) })),
+    ...report.steps.map(({ id }) => ({ kind: "step", name: id, open: () => showStep(id) })),
+  ];
+
+  function close() {
+    list.hidden = true;
+    chosen = -1;
+    field.setAttribute("aria-expanded", "false");
+    field.removeAttribute("aria-activedescendant");
+  }
+
+  function find() {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = words.length ? known.filter(({ name }) => words.every((word) => name.toLowerCase().includes(word))) : [];
+    list.replaceChildren(...found.slice(0, MOST_FOUND).map((one, place) => el("li", {
+      role: "option", id: `found-${place}`, "aria-selected": "false",
+      mousedown: (event) => { event.preventDefault(); close(); one.open(); },
+    }, el("span.kind", {}, one.kind), " ", one.name)));
+    if (words.length) list.append(el("li.note", { role: "presentation" }, found.length > MOST_FOUND ? `and ${number(found.length - MOST_FOUND)} more` : found.length ? "" : "Nothing has this name."));
+    list.hidden = !words.length;
+    field.setAttribute("aria-expanded", String(!list.hidden));
+    choose(found.length ? 0 : -1);
+  }
+
+  function choose(place) {
+    const options = [...list.querySelectorAll('[role="option"]')];
+    chosen = options.length ? Math.max(-1, Math.min(place, options.length - 1)) : -1;
+    options.forEach((option, at) => option.setAttribute("aria-selected", String(at === chosen)));
+    if (chosen < 0) field.removeAttribute("aria-activedescendant");
+    else field.setAttribute("aria-activedescendant", `found-${chosen}`);
+    options[chosen]?.scrollIntoView({ block: "nearest" });
+  }
+
+  field.addEventListener("input", find);
+  field.addEventListener("focus", find);
+  field.addEventListener("blur", close);
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowDown") choose(chosen + 1);
+    else if (event.key === "ArrowUp") choose(Math.max(0, chosen - 1));
+    else if (event.key === "Enter") list.children[chosen]?.dispatchEvent(new MouseEvent("mousedown", { bubbles: true, cancelable: true }));
+    else if (event.key === "Escape") close();
+    else return;
+    event.preventDefault();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.target.closest("input, select, textarea, dialog")) return;
+    event.preventDefault();
+    field.focus();
+  });
+}

@@ -1,0 +1,154 @@
+// Sizes: a treemap of outputs and their files by target, with what sharing saves, and the sharing groups. The layout is d3's.
+
+const MOST_TILES = 400;
+
+function drawSizes(section) {
+  if (!report.outputs.length) add(section, el("p.empty", {}, "Nothing is published yet."));
+  else drawTreemap(section);
+  add(section, el("h3", { id: "sharing" }, "What sharing saves"), el("div.sums", {}, sharingSum()), sharingTable(), el("h3", {}, "Outputs"), outputTable());
+}
+
+function drawTreemap(section) {
+  const place = el("div.treemap");
+  const trail = el("nav.trail", { "aria-label": "Part of the outputs" });
+  const root = sizesTree();
+  add(section, 
+    el("p.sum", {}, bytes(sum(report.outputs, (output) => output.size)), " in ", count(report.outputs.length), " outputs."),
+    el("p.legend", {}, [["context", "context binary"], ["model", "model"], ["other", "other"], ["saved", "saved by sharing (measured; not there)"]].map(([kind, words]) =>
+      el("span", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), ` ${words}`))),
+    el("div.toolbar", {}, trail), place);
+  let shown = root;
+  const fill = () => {
+    const path = shown.ancestors().reverse();
+    trail.replaceChildren(...path.flatMap((node, at) => at === path.length - 1
+      ? [el("span", { "aria-current": "true" }, node.data.name)]
+      : [opener(node.data.name, () => { shown = node; fill(); }), " › "]));
+    place.replaceChildren(treemapPicture(shown, place.clientWidth || 900, (node) => {
+      if (node.children) { shown = node; fill(); } else if (node.data.open) node.data.open();
+    }));
+  };
+  fill();
+  let width = place.clientWidth;
+  new ResizeObserver(() => {
+    if (place.clientWidth === width || !place.clientWidth) return;
+    width = place.clientWidth;
+    fill();
+  }).observe(place);
+}
+
+/** What all paths of outputs begin with. */
+function commonFolder() {
+  const [first, ...others] = report.outputs.map((output) => output.path.split("/"));
+  let length = 0;
+  while (others.length && length < first.length - 1 && others.every((parts) => parts[length] === first[length])) length += 1;
+  return first.slice(0, length).join("/").length + (length ? 1 : 0);
+}
+
+/** Outputs by target, and their files; below each target also what its groups would take more without sharing. */
+function sizesTree() {
+  const folder = commonFolder();
+  const byTarget = groupedBy(report.outputs.filter((output) => output.size), (output) => output.targets.join(", ") || "no target");
+  const children = [...byTarget].map(([name, outputs]) => ({
+    name,
+    children: [...outputs.map((output) => outputNode(output, output.path.slice(folder))), ...report.sharing.filter((row) => row.measured && row.target === name && row.saved > 0).map((row) => ({
+      name: `saved: ${row.group}`, size: row.saved, kind: "saved", open: () => showStep(row.step),
+    }))],
+  }));
+  return d3.hierarchy({ name: "All targets", children }).sum((node) => node.size ?? 0).sort((a, b) => b.value - a.value);
+}
+
+function outputNode(output, name) {
+  const open = () => showStep(output.step);
+  const files = output.files.filter((file) => file.size).map((file) => ({ name: file.path, size: file.size, kind: fileKind(file.path), open }));
+  return files.length ? { name, children: files } : { name, size: output.size, kind: "other", open };
+}
+
+function fileKind(path) {
+  return path.endsWith(".onnx") ? "model" : /\.(bin|ctx|blob|engine|xml)$/.test(path) ? "context" : "other";
+}
+
+/** A node's children and their children as rectangles; the smallest of very many are left out, and counted. */
+function treemapPicture(node, width, open) {
+  const height = Math.round(Math.min(460, Math.max(260, width * 0.45)));
+  const shown = node.copy();
+  for (const child of shown.children ?? []) for (const part of child.children ?? []) delete part.children; // two levels at once
+  d3.treemap().size([width, height]).paddingOuter(2).paddingTop((one) => (one.depth === 1 && one.children ? 20 : 2)).paddingInner(1).round(true)(shown);
+  const originals = new Map();
+  const pair = (copy, original) => {
+    originals.set(copy, original);
+    copy.children?.forEach((child, at) => pair(child, original.children[at]));
+  };
+  pair(shown, node);
+  const [groups, leaves] = [shown.children?.filter((child) => child.children) ?? [], shown.leaves().sort((a, b) => b.value - a.value)];
+  const drawn = leaves.slice(0, MOST_TILES).filter((leaf) => leaf.x1 > leaf.x0 && leaf.y1 > leaf.y0);
+  const tiles = [...groups, ...drawn].map((one) => treemapTile(one, () => open(originals.get(one)), originals.get(one)));
+  moveByArrows2d(tiles);
+  const picture = el("div.tiles-picture", { role: "group", "aria-label": `Sizes of ${node.data.name}` }, tiles);
+  picture.style.height = `${height}px`;
+  const hidden = leaves.length - drawn.length;
+  return el("div", {}, picture, hidden > 0 ? el("p.note", {}, `${number(hidden)} small ones are not drawn; the table below has them.`) : null);
+}
+
+function treemapTile(tile, open, original) {
+  const label = `${tile.data.name}: ${bytesText(original.value)}`;
+  const kind = original.children ? "inner" : tile.data.kind;
+  const [width, height] = [tile.x1 - tile.x0, tile.y1 - tile.y0];
+  const button = el("button", { type: "button", class: `tile-of ${tile.children ? "group" : `leaf ${mainKind(original)}`} ${kind}`, "aria-label": label, title: label, click: open },
+    width > 40 && height > 16 ? el("span", {}, tile.data.name) : null,
+    width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, tile.children ? ` ${bytesText(original.value)}` : bytesText(original.value)) : null);
+  Object.assign(button.style, { left: `${tile.x0}px`, top: `${tile.y0}px`, width: `${width}px`, height: `${height}px` });
+  return button;
+}
+
+/** What most of a node's bytes are. */
+function mainKind(node) {
+  return node.leaves().reduce((most, leaf) => (leaf.value > most.value ? leaf : most)).data.kind;
+}
+
+/** One stop for the Tab key, and the arrow keys go through the tiles in their order. */
+function moveByArrows2d(tiles) {
+  tiles.forEach((tile, at) => {
+    tile.tabIndex = at ? -1 : 0;
+    tile.addEventListener("keydown", (event) => {
+      const next = tiles[at + ({ ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key] ?? NaN)];
+      if (!next) return;
+      event.preventDefault();
+      tile.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    });
+  });
+}
+
+/** What was measured, and what could be saved by the sources' weights: two numbers that are never added up. */
+function sharingSum() {
+  return [[true, "saved"], [false, "can be saved"]].map(([measured, words]) => {
+    const rows = report.sharing.filter((row) => row.measured === measured);
+    if (!rows.length) return null;
+    const [saved, alone] = [sum(rows, (row) => row.saved), sum(rows, (row) => row.alone)];
+    const parts = [" of ", bytes(alone), ` (${percentText(saved, alone)}) ${words} in ${counted(rows.length, "group")}`];
+    return [el("p.large", {}, bytes(saved)), el("p", {}, parts)];
+  });
+}
+
+function sharingTable() {
+  return table("Bytes of the models of each sharing group without sharing and with it", [
+    { head: "Group", cell: (row) => stepLink(row.step, row.group), value: (row) => row.group },
+    { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
+    { head: "Alone", numeric: true, cell: (row) => bytes(row.alone), value: (row) => row.alone },
+    { head: "Shared", numeric: true, cell: (row) => bytes(row.shared), value: (row) => row.shared },
+    { head: "Saved", numeric: true, cell: (row) => [bytes(row.saved), ` (${percentText(row.saved, row.alone)})`], value: (row) => row.saved },
+    { head: "", cell: (row) => stackedBar([{ kind: "shared", amount: row.shared }, { kind: "saved", amount: row.saved }], row.alone, `${percentText(row.saved, row.alone)} saved`) },
+    { head: "Of what", cell: (row) => (row.measured ? "measured, each model alone" : "equal source weights"), value: (row) => String(row.measured) },
+  ], [...report.sharing].sort((a, b) => b.saved - a.saved), { empty: "No group shares its weights, or nothing is known of it yet." });
+}
+
+function outputTable() {
+  return table("Outputs by their size", [
+    { head: "Output", cell: (output) => stepLink(output.step, output.path), value: (output) => output.path },
+    { head: "Targets", cell: (output) => output.targets.join(", "), value: (output) => output.targets.join(", ") },
+    { head: "Files", numeric: true, cell: (output) => count(output.files.length), value: (output) => output.files.length },
+    { head: "Size", numeric: true, cell: (output) => bytes(output.size), value: (output) => output.size },
+    { head: "In place", cell: (output) => (output.in_place ? "yes" : "no"), value: (output) => String(output.in_place) },
+  ], [...report.outputs].sort((a, b) => b.size - a.size), { most: 10, empty: "The recipe asks for no output." });
+}

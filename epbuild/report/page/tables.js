@@ -1,0 +1,71 @@
+// Tables that are sorted by their headings, and show long lists in parts.
+
+/**
+ * A table of `rows`. A column is {head, cell, value, numeric}: `cell` makes what is shown, `value` is what to sort by, and a
+ * column without one is not sorted. `most` rows are shown until more are asked for.
+ */
+function table(caption, columns, rows, { most = 25, empty = "None." } = {}) {
+  if (!rows.length) return el("p.empty", {}, empty);
+  let sorted = rows;
+  let shown = Math.min(most, rows.length);
+  const body = el("tbody");
+  const more = el("p.more");
+  const heads = columns.map((column) => heading(column, (ascending) => {
+    const sign = ascending ? 1 : -1;
+    sorted = [...rows].sort((a, b) => sign * compared(column.value(a), column.value(b)));
+    for (const head of heads) head.removeAttribute("aria-sort");
+    heads[columns.indexOf(column)].setAttribute("aria-sort", ascending ? "ascending" : "descending");
+    fill();
+  }));
+  function fill() {
+    body.replaceChildren(...sorted.slice(0, shown).map((row) => tableRow(columns, row)));
+    const rest = rows.length - shown;
+    more.replaceChildren(...(rest <= 0 ? [] : [
+      `${number(shown)} of ${number(rows.length)} `,
+      opener(`Show ${number(Math.min(rest, 200))} more`, () => { shown += 200; fill(); }),
+    ]));
+    more.hidden = rest <= 0;
+  }
+  fill();
+  const whole = el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, heads)), body);
+  return el("div.tabled", {}, el("div.scroll", { tabindex: "0", role: "region", "aria-label": caption }, whole), more);
+}
+
+function tableRow(columns, row) {
+  return el("tr", {}, columns.map((column, place) => {
+    const attributes = place ? { class: column.numeric ? "numeric" : null } : { scope: "row" };
+    return el(place ? "td" : "th", attributes, column.cell(row));
+  }));
+}
+
+function heading(column, sort) {
+  const attributes = { scope: "col", class: column.numeric ? "numeric" : null };
+  if (!column.value) return el("th", attributes, column.head);
+  const head = el("th", attributes, el("button.sort", {
+    type: "button",
+    click: () => sort(head.getAttribute("aria-sort") === (column.numeric ? "descending" : "ascending") ? column.numeric : !column.numeric),
+  }, column.head));
+  return head;
+}
+
+/** Numbers by value, texts by the alphabet with numbers in them by value; what is unknown comes last in a list that ascends. */
+function compared(a, b) {
+  if (a === b) return 0;
+  if (a === null || a === undefined) return 1;
+  if (b === null || b === undefined) return -1;
+  return typeof a === "number" ? a - b : COLLATOR.compare(a, b);
+}
+
+const COLLATOR = new Intl.Collator("en", { numeric: true });
+
+/** A bar of parts of a whole: [{name, amount, kind}]; what it means stands beside it as text. */
+function stackedBar(parts, whole, label) {
+  const shown = parts.filter((part) => part.amount > 0);
+  const bar = el("div.bar", { role: "img", "aria-label": label });
+  for (const part of shown) {
+    const piece = el("span", { class: `part ${part.kind}` });
+    piece.style.flexGrow = part.amount / (whole || 1);
+    bar.append(piece);
+  }
+  return bar;
+}

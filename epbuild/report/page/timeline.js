@@ -1,0 +1,161 @@
+// The timeline: what each place worked at and when, and how much memory the actions took. Scales, axes and zoom are d3's.
+
+const LANE = 26;
+const MARGIN = { left: 110, right: 12, top: 6, axis: 24 };
+const MEMORY_HEIGHT = 90;
+const NARROWEST = 2; // pixels; bars that are narrower are drawn as one
+
+function drawTimeline(section) {
+  const bars = timelineBars();
+  if (!bars.length) {
+    add(section, el("p.empty", {}, "No build is remembered here that had something to do."));
+    return;
+  }
+  add(section, timelineFacts());
+  const place = el("div.timeline");
+  const zooms = el("span.buttons");
+  add(section, el("div.toolbar", {}, zooms), place);
+  const draw = () => {
+    const drawing = timelineDrawing(bars, Math.max(300, place.clientWidth || 900));
+    place.replaceChildren(drawing.picture);
+    zooms.replaceChildren(...drawing.buttons);
+  };
+  draw();
+  let width = place.clientWidth;
+  new ResizeObserver(() => {
+    if (place.clientWidth !== width && place.clientWidth) {
+      width = place.clientWidth;
+      draw();
+    }
+  }).observe(place);
+  add(section, timesTable());
+}
+
+function timelineFacts() {
+  const work = sum(longest(), spent);
+  return el("p.sum", {}, "The build took ", seconds(build?.seconds), build ? [" on ", build.machine, ", at most ", count(build.jobs), " at once"] : "", "; its steps took ", seconds(work), " in all.");
+}
+
+function timesTable() {
+  const made = longest();
+  return table("Steps by the time that they took in the last build", [
+    { head: "Step", cell: (step) => stepLink(step.id), value: (step) => step.id },
+    { head: "Outcome", cell: (step) => badge(standing(step), standing(step)), value: standing },
+    { head: "Time", numeric: true, cell: (step) => seconds(spent(step)), value: spent },
+    { head: "From", numeric: true, cell: (step) => seconds(step.started), value: (step) => step.started },
+    { head: "Peak memory", numeric: true, cell: (step) => bytes(step.memory), value: (step) => step.memory },
+  ], made, { most: 10 });
+}
+
+/** Bars of steps and of other work: {lane, start, end, kind, name, open}. */
+function timelineBars() {
+  const steps = report.steps.filter((step) => spent(step) !== null).map((step) => ({
+    lane: step.worker === null && step.machine === null ? "steps" : `${step.machine ?? build?.machine ?? "here"} ${(step.worker ?? 0) + 1}`,
+    start: step.started, end: step.ended, kind: standing(step), name: step.id, open: () => showStep(step.id),
+  }));
+  const spans = (build?.spans ?? []).map((span) => ({
+    lane: { toolchain: "toolchains", fetch: "models fetched", upload: "results sent" }[span.kind],
+    start: span.started, end: span.ended, kind: span.failed ? "failed" : "span", name: `${span.kind} ${span.name}`, open: null,
+  }));
+  return [...spans, ...steps];
+}
+
+function timelineDrawing(bars, width) {
+  const names = [...new Set(bars.map((bar) => bar.lane))].sort((a, b) => bars.find((bar) => bar.lane === a).kind.localeCompare("span") ** 2 - bars.find((bar) => bar.lane === b).kind.localeCompare("span") ** 2 || COLLATOR.compare(a, b));
+  const byLane = groupedBy([...bars].sort((a, b) => a.start - b.start), (bar) => bar.lane);
+  const memory = memoryCurve();
+  const lanes = MARGIN.top + names.length * LANE;
+  const height = lanes + MARGIN.axis + (memory.length ? MEMORY_HEIGHT + 18 : 0);
+  const end = Math.max(build?.seconds ?? 0, d3.max(bars, (bar) => bar.end));
+  const base = d3.scaleLinear([0, end], [MARGIN.left, width - MARGIN.right]);
+  const axis = svg("g.axis", { transform: `translate(0,${lanes})` });
+  const inside = svg("g", { "clip-path": "url(#timeline-clip)" });
+  const picture = svg("svg", { role: "group", "aria-label": "Timeline of the last build", viewBox: `0 0 ${width} ${height}`, width, height },
+    svg("defs", {}, svg("clipPath", { id: "timeline-clip" }, svg("rect", { x: MARGIN.left, y: 0, width: width - MARGIN.left - MARGIN.right, height }))),
+    names.map((name, at) => [
+      svg("rect.lane", { x: MARGIN.left, y: MARGIN.top + at * LANE, width: width - MARGIN.left - MARGIN.right, height: LANE - 3 }),
+      svg("text.lane", { x: MARGIN.left - 6, y: MARGIN.top + at * LANE + LANE / 2 - 1, dy: "0.35em", "text-anchor": "end" }, svg("title", {}, name), name.length > 15 ? `${name.slice(0, 7)}…${name.slice(-7)}` : name),
+    ]), inside, axis);
+  const memoryScale = memory.length ? d3.scaleLinear([0, d3.max(memory, (point) => point.memory)], [height - 4, lanes + MARGIN.axis + 14]).nice(3) : null;
+  if (memoryScale) picture.append(memoryAxis(memoryScale, lanes + MARGIN.axis + 8));
+
+  const draw = (scale) => {
+    inside.replaceChildren(...names.flatMap((name, at) => laneBars(byLane.get(name), scale, MARGIN.top + at * LANE, [MARGIN.left, width - MARGIN.right])));
+    if (memoryScale) inside.append(memoryArea(memory, scale, memoryScale));
+    d3.select(axis).call(d3.axisBottom(scale).ticks(Math.max(3, width / 110)).tickFormat((value) => `${value} s`));
+  };
+  const zoom = d3.zoom().scaleExtent([1, 2000]).extent([[MARGIN.left, 0], [width - MARGIN.right, height]]).translateExtent([[MARGIN.left, 0], [width - MARGIN.right, height]])
+    .filter((event) => (event.type === "wheel" ? event.ctrlKey : event.touches ? event.touches.length > 1 : !event.button))
+    .on("zoom", (event) => draw(event.transform.rescaleX(base)));
+  const target = d3.select(picture).call(zoom).on("dblclick.zoom", null);
+  draw(base);
+  const button = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, click: act }, text);
+  return {
+    picture,
+    buttons: [
+      button("+", "Zoom in", () => target.call(zoom.scaleBy, 2)),
+      button("−", "Zoom out", () => target.call(zoom.scaleBy, 0.5)),
+      button("‹", "Earlier", () => target.call(zoom.translateBy, 200 / d3.zoomTransform(picture).k, 0)),
+      button("›", "Later", () => target.call(zoom.translateBy, -200 / d3.zoomTransform(picture).k, 0)),
+      button("All", "Show all of the build", () => target.call(zoom.transform, d3.zoomIdentity)),
+    ],
+  };
+}
+
+/** The bars of a lane that are in sight; neighbours that are too narrow for the screen become one. */
+function laneBars(bars, scale, y, [left, right]) {
+  const drawn = [];
+  let narrow = null;
+  for (const bar of bars) {
+    const [from, to] = [scale(bar.start), scale(bar.end)];
+    if (to < left || from > right) continue;
+    if (to - from >= NARROWEST) {
+      narrow = null;
+      drawn.push({ from, to, bars: [bar] });
+    } else if (narrow && from - narrow.from < 2 * NARROWEST) {
+      narrow.to = Math.max(narrow.to, to);
+      narrow.bars.push(bar);
+    } else {
+      narrow = { from, to, bars: [bar] };
+      drawn.push(narrow);
+    }
+  }
+  return drawn.map((one) => timelineBar(one, y));
+}
+
+function timelineBar({ from, to, bars }, y) {
+  const [bar] = bars;
+  const kinds = new Set(bars.map(({ kind }) => kind));
+  const kind = RANK.find((one) => kinds.has(one)) ?? bar.kind;
+  const label = bars.length > 1 ? `${counted(bars.length, "step")}, ${bar.name} first` : `${bar.name}: ${kind === "span" ? "" : `${kind}, `}${secondsText(bar.end - bar.start)}`;
+  const width = Math.max(1, to - from - 0.5);
+  const text = width > 60 ? bar.name.slice(0, Math.floor(width / 6.5)) : null;
+  const open = bars.length > 1 ? () => openPanel(counted(bars.length, "step"), () => listed(bars, (one) => stepLink(one.name), 200)) : bar.open;
+  return svg("g", { class: `event ${kind.replace(" ", "-")}`, click: open ?? false },
+    svg("title", {}, label),
+    svg("rect", { x: from, y, width, height: LANE - 3, rx: Math.min(3, width / 2) }),
+    text && width > 14 ? svg("text", { x: from + 4, y: y + LANE / 2 - 1, dy: "0.35em" }, text) : null);
+}
+
+/** The sum of the peaks of the actions at work, from one moment at which it changes to the next: what they may have taken at once. */
+function memoryCurve() {
+  const changes = [];
+  for (const steps of groupedBy(report.steps.filter((step) => spent(step) !== null), (step) => step.action).values()) {
+    const memory = d3.max(steps, (step) => step.memory);
+    if (memory) changes.push([d3.min(steps, (step) => step.started), memory], [d3.max(steps, (step) => step.ended), -memory]);
+  }
+  changes.sort(([a, more], [b, less]) => a - b || more - less);
+  let memory = 0;
+  return changes.map(([at, by]) => ({ at, memory: (memory += by) }));
+}
+
+function memoryArea(points, scale, memoryScale) {
+  const area = d3.area().x((point) => scale(point.at)).y0(memoryScale(0)).y1((point) => memoryScale(point.memory)).curve(d3.curveStepAfter);
+  return svg("path.memory", { d: area(points) });
+}
+
+function memoryAxis(scale, top) {
+  const axis = svg("g.axis", { transform: `translate(${MARGIN.left},0)` });
+  d3.select(axis).call(d3.axisLeft(scale).ticks(3).tickFormat((value) => bytesText(Math.round(value))));
+  return svg("g", {}, axis, svg("text.small", { x: MARGIN.left + 4, y: top + 4 }, `Memory: the sum of the peaks of what ran; at most ${bytesText(d3.max(memoryCurve(), (point) => point.memory))}`));
+}

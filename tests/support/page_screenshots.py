@@ -1,0 +1,63 @@
+"""`python tests/support/page_screenshots.py FOLDER [PAGE.html]`: pictures of a report's page, to be looked at.
+
+Each section, and the panel, at three widths in both themes, and the page on paper; of a made-up report where no page is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from browser import opened_browser
+from playwright.sync_api import Page
+from reports import zoo_report
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from epbuild.report.report_page import page_of
+
+_WIDTHS = (360, 900, 1600)
+_THEMES = ("light", "dark")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("page", type=Path, nargs="?")
+    parser.add_argument("--widths", type=int, nargs="*", default=_WIDTHS)
+    parser.add_argument("--themes", nargs="*", default=_THEMES)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    page = arguments.page
+    if page is None:
+        page = arguments.folder / "zoo.html"
+        page.write_text(page_of(zoo_report()), encoding="utf-8")
+    with opened_browser() as browser:
+        for theme in arguments.themes:
+            for width in arguments.widths:
+                context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+                shown = context.new_page()
+                shown.goto(page.resolve().as_uri())
+                shown.wait_for_selector("html[data-drawn=all]")
+                _pictures(shown, arguments.folder, f"{theme}-{width}")
+                context.close()
+        shown = browser.new_page()
+        shown.goto(page.resolve().as_uri())
+        shown.wait_for_selector("html[data-drawn=all]")
+        shown.pdf(path=arguments.folder / "paper.pdf", format="A4")
+
+
+def _pictures(shown: Page, folder: Path, name: str) -> None:
+    shown.screenshot(path=folder / f"{name}-top.png")
+    for section in shown.query_selector_all("main > section"):
+        section.screenshot(path=folder / f"{name}-{section.get_attribute('id')}.png")
+    for kind, place in (("cell", "#coverage button.cell.partial"), ("step", "#timeline td button, #timeline th button")):
+        button = shown.query_selector(place)
+        if button is not None:
+            button.click()
+            shown.screenshot(path=folder / f"{name}-panel-{kind}.png")
+            shown.keyboard.press("Escape")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""Reports that are made up: small ones, one like the zoo recipe's with failures, one of 10,000 steps, and one that means harm."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import Any
+
+Document = dict[str, Any]
+
+HOSTILE = "</script><script>window.harmed=1</script><!--<script>--><img src=x onerror='window.harmed=1'>&quot;`${window.harmed=1}`\u2028"
+"""A name that runs a script in a page that takes any part of it for markup."""
+SOCS = ("SM8650", "SM8750", "SC8380XP", "SM8550", "QCS6490")
+_CPU_REASON = "Operators of type `MatMulInteger` are not supported by QNN EP"
+_CRASH = "Unable to compile any nodes. Check that the session EPs support compilation and can execute at least one subgraph in the model"
+_WORDS = ("yolo", "ocr-det", "ocr-rec", "ocr-cls", "vad", "magika", "t5-encoder", "basic-pitch", "dnsmos", "megnet", "iclabel", "aecmos")
+
+
+def zoo_report() -> Document:
+    """Twelve models and a group that shares, for five SoCs: some partial, some failed, some unchanged."""
+    return made_report(_WORDS, SOCS, shared=("decoder",))
+
+
+def small_report() -> Document:
+    return made_report(("classifier",), ("SM8750",), fails=0)
+
+
+def large_report(models: int = 620) -> Document:
+    """10,000 steps and a few."""
+    return made_report([f"model-{at:03}" for at in range(models)], SOCS, shared=[f"pair-{at:02}" for at in range(20)], jobs=16)
+
+
+def hostile_report() -> Document:
+    """Every text is one that means harm, but those that have a fixed set of values."""
+    document = made_report(("yolo",), ("SM8750",), shared=("decoder",))
+    fixed = {"outcome", "kind", "state", "made_at", "began", "layout"}
+
+    def harmed(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: harmed(item, name) for name, item in value.items()}
+        if isinstance(value, list):
+            return [harmed(item, key) for item in value]
+        return f"{HOSTILE}{value}" if isinstance(value, str) and key not in fixed else value
+
+    changed: Document = harmed(document)
+    return changed
+
+
+def made_report(
+    models: Sequence[str], socs: Sequence[str], *, shared: Sequence[str] = (), fails: int = 9, jobs: int = 4
+) -> Document:
+    """A report of the `models`, each a group of its own, and of `shared` groups of two; every so often one fails or is partial."""
+    maker = _Maker(jobs, fails)
+    targets = [f"phone-{soc}" for soc in socs]
+    for name in models:
+        prepared = maker.step("prepare", f"{name}/1-simplify", None, None, [], 0.8)
+        maker.model(name, [name])
+        for target in targets:
+            maker.member(name, target, [name], prepared)
+    for group in shared:
+        for member in ("prefill", "decode"):
+            maker.model(f"{group}-{member}", [group])
+        for target in targets:
+            maker.member(group, target, ["prefill", "decode"], None)
+    return maker.document(targets, socs)
+
+
+class _Maker:
+    def __init__(self, jobs: int, fails: int) -> None:
+        self._random = random.Random(17)  # noqa: S311
+        self._free = [0.0] * jobs
+        self._ended: dict[str, float] = {}
+        self._fails = fails
+        self._actions = 0
+        self.steps: list[Document] = []
+        self.models: list[Document] = []
+        self.coverage: list[Document] = []
+        self.outputs: list[Document] = []
+        self.sharing: list[Document] = []
+        self.accuracy: list[Document] = []
+        self.published: list[Document] = []
+
+    def model(self, name: str, groups: list[str]) -> None:
+        size = self._random.randint(10**5, 10**8)
+        data = [{"location": f"{name}.data", "size": size, "sha256": digest(name + "data")}] if size > 6 * 10**7 else []
+        source = f"package:{name}==1.0/{name}.onnx"
+        self.models.append({"name": name, "groups": groups, "source": source, "sha256": digest(name), "data": data, "size": size})
+
+    def member(self, group: str, target: str, members: list[str], prepared: str | None) -> None:
+        """The steps of a group for a target."""
+        self._actions += 1
+        kind = "whole"
+        if self._fails:
+            kind = {self._fails - 1: "failed", self._fails // 2: "partial"}.get(self._actions % self._fails, "whole")
+        compiles = [self._compile(group, target, member, prepared, kind) for member in members]
+        last = compiles[-1]
+        if len(members) > 1:
+            last = self.step("share", f"{group}/{target}", group, target, compiles, 1.1, failed=kind == "failed")
+            alone = self._random.randint(10**6, 10**8)
+            saved = int(alone * self._random.uniform(0.1, 0.48))
+            if kind != "failed":
+                place = {"step": last, "group": group, "target": target}
+                amounts = {"alone": alone, "shared": alone - saved, "saved": saved}
+                self.sharing.append({**place, **amounts, "measured": self._actions % 3 > 0})
+        checked = self.step("verify", f"{group}/{target}", group, target, [last], 0.6, after_failure=kind == "failed")
+        for member in members:
+            self._figures(checked, group, target, member, kind)
+        self._emit(group, target, checked, kind)
+
+    def _compile(self, group: str, target: str, member: str, prepared: str | None, kind: str) -> str:
+        took = self._random.lognormvariate(0.7, 0.8)
+        needs = [prepared] if prepared else []
+        error = kind == "failed"
+        step = self.step("compile", f"{group}/{target}/{member}", group, target, needs, took, failed=error)
+        outside = []
+        if kind == "partial":
+            for operator, count in (("DynamicQuantizeLinear", 16), ("Gather", 3)):
+                nodes = [f"/layer.{at}/{operator}" for at in range(count)]
+                reason = _CPU_REASON if operator != "Gather" else None
+                advice = ["Use static quantisation: the EP compiles QuantizeLinear with constant scales."] if reason else []
+                outside.append({"operator": operator, "count": count, "nodes": nodes, "reason": reason, "advice": advice})
+        self.coverage.append(
+            {
+                "step": step,
+                "model": group if member == group else f"{group}/{member}",
+                "member": member,
+                "group": group,
+                "target": target,
+                "outcome": kind,
+                "ep_context_nodes": None if error else 1,
+                "fallback_nodes": None if error else sum(one["count"] for one in outside),
+                "outside": outside,
+                "reason": _CRASH if error else None,
+                "size": None if error else self._random.randint(10**5, 5 * 10**7),
+                "seconds": None if error else round(took, 3),
+                "accuracy": None if error else {"cosine": 0.999997, "snr_db": 52.4},
+            }
+        )
+        return step
+
+    def step(
+        self,
+        kind: str,
+        name: str,
+        group: str | None,
+        target: str | None,
+        needs: list[str],
+        took: float,
+        *,
+        failed: bool = False,
+        after_failure: bool = False,
+    ) -> str:
+        step = f"{kind}:{name}"
+        outcome = "failed" if failed else "skipped" if after_failure else "emitted" if kind == "emit" else "built"
+        worker = min(range(len(self._free)), key=self._free.__getitem__)
+        begins = max([self._free[worker], *(self._ended.get(need, 0.0) for need in needs)])
+        runs = outcome != "skipped"
+        if runs:
+            self._free[worker] = self._ended[step] = begins + took
+        errors = [{"code": "EPB401", "message": f"{_CRASH}.", "reason": _CRASH, "hint": "Look into the whole log.", "step": None}]
+        self.steps.append(
+            {
+                "id": step,
+                "kind": kind,
+                "action": step,
+                "group": group,
+                "target": target,
+                "needs": needs,
+                "state": "failed" if failed else "new" if after_failure else "current",
+                "reasons": ["it failed the last time"] if failed else ["never built"] if after_failure else [],
+                "key": digest(step),
+                "seconds": round(took, 3) if runs else None,
+                "size": self._random.randint(10**4, 10**7) if outcome in {"built", "emitted"} else None,
+                "memory": self._random.randint(10**8, 2 * 10**9) if kind == "compile" else None,
+                "note": "",
+                "outcome": outcome,
+                "because": ["never built"] if runs else [],
+                "started": round(begins, 3) if runs else None,
+                "ended": round(begins + took, 3) if runs else None,
+                "worker": worker if runs else None,
+                "machine": None,
+                "errors": errors if failed else [],
+            }
+        )
+        return step
+
+    def _figures(self, step: str, group: str, target: str, member: str, kind: str) -> None:
+        if kind == "failed":
+            return
+        poor = kind == "partial" and self._actions % 2 == 0
+        self.accuracy.append(
+            {
+                "step": step,
+                "group": group,
+                "target": target,
+                "member": member,
+                "output": "logits",
+                "outcome": "failed" if poor else "passed",
+                "reason": "cosine is 0.91, and 0.99 is the limit" if poor else None,
+                "figures": {"cosine": 0.91 if poor else 0.999997, "snr_db": 8.5 if poor else 52.4},
+                "limits": {"cosine": 0.99},
+                "samples": 4,
+                "evidence": "made",
+                "on": "CPU, made up inputs",
+                "reference": "the source",
+            }
+        )
+
+    def _emit(self, group: str, target: str, checked: str, kind: str) -> None:
+        step = self.step("emit", f"{group}/{target}/directory", group, target, [checked], 0.1, after_failure=kind == "failed")
+        path = f"dist/zoo/{group}/{target}"
+        there = kind != "failed"
+        sizes = {f"{group}_qnn.bin": self._random.randint(10**5, 5 * 10**7), f"{group}_ctx.onnx": self._random.randint(300, 9000)}
+        files = [{"path": name, "size": size, "sha256": digest(path + name)} for name, size in sizes.items()] if there else []
+        self.outputs.append(
+            {
+                "step": step,
+                "path": path,
+                "layout": "directory",
+                "pack": None,
+                "push": None,
+                "groups": [group],
+                "targets": [target],
+                "in_place": there,
+                "key": digest(step) if there else None,
+                "provenance": f"{path}.intoto.json" if there else None,
+                "size": sum(one["size"] for one in files),
+                "files": files,
+            }
+        )
+        if there and self._actions % 4 == 0:
+            after = sum(sizes.values())
+            before = None if self._actions % 8 == 0 else after + self._random.randint(-9000, 9000)
+            name, size = next(iter(sizes.items()))
+            changed = [{"path": name, "before": None if before is None else size - after + before, "after": size}]
+            self.published.append({"step": step, "path": path, "before": before, "after": after, "files": changed})
+
+    def document(self, targets: Sequence[str], socs: Sequence[str]) -> Document:
+        outcomes: dict[str, int] = {}
+        for step in self.steps:
+            outcomes[step["outcome"]] = outcomes.get(step["outcome"], 0) + 1
+        ep = {"ep": "QNNExecutionProvider", "package": "onnxruntime-qnn", "version": "2.7.0", "device": "NPU"}
+        packages = [
+            {"name": name, "version": "1.31.1", "sha256": [digest(name), digest(name + "arm")]}
+            for name in ("flatbuffers", "numpy", "onnxruntime", "onnxruntime-qnn", "protobuf")
+        ]
+        return {
+            "format": 1,
+            "epbuild": "0.4.0",
+            "made_at": "2026-11-23T03:50:00Z",
+            "recipe": {"name": "zoo", "description": "Real models.", "path": "recipes/zoo.yaml", "sha256": digest("zoo")},
+            "machine": {"name": "builder", "platform": "linux-x86_64", "cpu": "Example", "cpus": 4, "memory": 16 * 2**30},
+            "toolchains": [
+                {
+                    "name": "qnn",
+                    "requires": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"],
+                    "interpreter": None,
+                    "python": "cpython-3.11",
+                    "platform": "manylinux_2_36_x86_64",
+                    "locked": True,
+                    "packages": packages,
+                }
+            ],
+            "targets": [
+                {
+                    "name": target,
+                    "toolchain": "qnn",
+                    "platforms": [],
+                    "soc": soc,
+                    "eps": [{**ep, "options": {"soc_model": soc, "htp_performance_mode": "burst"}}],
+                }
+                for target, soc in zip(targets, socs, strict=True)
+            ],
+            "models": self.models,
+            "steps": self.steps,
+            "coverage": self.coverage,
+            "outputs": self.outputs,
+            "sharing": self.sharing,
+            "accuracy": self.accuracy,
+            "build": {
+                "began": "2026-11-23T03:48:00Z",
+                "seconds": round(max(self._ended.values()) + 0.2, 3),
+                "exit_code": 1 if self._fails else 0,
+                "epbuild": "0.4.0",
+                "machine": "builder",
+                "jobs": len(self._free),
+                "steps": len(self.steps),
+                "todo": len(self.steps),
+                "outcomes": outcomes,
+                "spans": [{"kind": "toolchain", "name": "qnn", "started": 0.0, "ended": 1.4, "failed": False}],
+                "published": self.published,
+                "remote": [],
+            },
+            "warnings": [],
+        }
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
