@@ -35,7 +35,9 @@ def main() -> int:
         if arguments.write:
             for name, content in fetched.items():
                 (FOLDER / name).write_bytes(content)
-        stale += [name for name, content in fetched.items() if not (FOLDER / name).exists() or (FOLDER / name).read_bytes() != content]
+        stale += [
+            name for name, content in fetched.items() if not (FOLDER / name).exists() or (FOLDER / name).read_bytes() != content
+        ]
     if arguments.renew:
         _PINNED.write_text(json.dumps(pinned, indent=2) + "\n", encoding="utf-8")
     for name in stale:
@@ -52,7 +54,10 @@ def fetch(library: dict[str, str], *, renew: bool = False) -> Mapping[str, bytes
         (archive,) = Path(folder).glob("*.tgz")
         digest = f"sha512-{base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()}"
         with tarfile.open(archive) as files:
-            found = {name: _member(files, library[path]) for name, path in ((library["file"], "path"), (library["licence"], "licence_path"))}
+            found = {
+                name: _member(files, library[path])
+                for name, path in ((library["file"], "path"), (library["licence"], "licence_path"))
+            }
     if renew:
         library.update(integrity=digest, sha256=hashlib.sha256(found[library["file"]]).hexdigest())
     if digest != library["integrity"]:
@@ -62,7 +67,8 @@ def fetch(library: dict[str, str], *, renew: bool = False) -> Mapping[str, bytes
 
 def _member(files: tarfile.TarFile, path: str) -> bytes:
     member = files.extractfile(path)
-    assert member is not None
+    if member is None:
+        sys.exit(f"expected a file, found a directory: {path}")
     return member.read()
 
 

@@ -101,7 +101,11 @@ def pinned_libraries() -> list[dict[str, str]]:
 def _about(document: Mapping[str, Any]) -> str:
     """What the report is of, in a line."""
     build = document["build"]
-    last = f"last build {build['began']} on {build['machine']}, exit code {build['exit_code']}" if build else "no build is remembered"
+    last = (
+        f"last build {build['began']} on {build['machine']}, exit code {build['exit_code']}"
+        if build
+        else "no build is remembered"
+    )
     return f"{document['recipe']['path']}: {len(document['steps']):,} steps; {last}; report of {document['made_at']}"
 
 

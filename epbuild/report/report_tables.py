@@ -20,7 +20,11 @@ def static_tables(document: Mapping[str, Any]) -> str:
             _table("Failures", ("Step", "Error", "What to do"), _failures(document["steps"])),
             _table("Outputs", ("Output", "Targets", "Size"), _outputs(document["outputs"])),
             _table("Sharing", ("Group", "Target", "Alone", "Shared", "Saved"), _sharing(document["sharing"])),
-            _table("Models", ("Model", "Source", "SHA-256"), ((one["name"], one["source"], one["sha256"]) for one in document["models"])),
+            _table(
+                "Models",
+                ("Model", "Source", "SHA-256"),
+                ((one["name"], one["source"], one["sha256"]) for one in document["models"]),
+            ),
         )
     )
 

@@ -57,9 +57,11 @@ def opened_browser() -> Iterator[Browser]:
 
 def find_browser() -> Program | None:
     """The browser of this machine, or one that is unpacked in the cache, now if need be."""
-    found = (shutil.which(command) for command in _COMMANDS)
-    for path in [*filter(None, found), *_usual_places()]:
-        return Program(Path(path))
+    for command in _COMMANDS:
+        if found := shutil.which(command):
+            return Program(Path(found))
+    for path in _usual_places():
+        return Program(path)
     if shutil.which("apt-get") and shutil.which("dpkg-deb"):
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "epbuild-tests" / "chromium"
         return unpacked(cache)

@@ -14,7 +14,20 @@ HOSTILE = "</script><script>window.harmed=1</script><!--<script>--><img src=x on
 SOCS = ("SM8650", "SM8750", "SC8380XP", "SM8550", "QCS6490")
 _CPU_REASON = "Operators of type `MatMulInteger` are not supported by QNN EP"
 _CRASH = "Unable to compile any nodes. Check that the session EPs support compilation and can execute at least one subgraph in the model"
-_WORDS = ("yolo", "ocr-det", "ocr-rec", "ocr-cls", "vad", "magika", "t5-encoder", "basic-pitch", "dnsmos", "megnet", "iclabel", "aecmos")
+_WORDS = (
+    "yolo",
+    "ocr-det",
+    "ocr-rec",
+    "ocr-cls",
+    "vad",
+    "magika",
+    "t5-encoder",
+    "basic-pitch",
+    "dnsmos",
+    "megnet",
+    "iclabel",
+    "aecmos",
+)
 
 
 def zoo_report() -> Document:
@@ -68,7 +81,7 @@ def made_report(
 
 class _Maker:
     def __init__(self, jobs: int, fails: int) -> None:
-        self._random = random.Random(17)  # noqa: S311
+        self._random = random.Random(17)
         self._free = [0.0] * jobs
         self._ended: dict[str, float] = {}
         self._fails = fails

@@ -1,6 +1,5 @@
 // Amounts, as epbuild prints them. Each is a <data> element: its value is what the report has, its text is for people.
 
-const TENTHS = new Intl.NumberFormat("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1, roundingMode: "halfEven" });
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const FIGURE = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 6 });
 const UNITS = ["kB", "MB", "GB", "TB", "PB", "EB"];
@@ -9,20 +8,27 @@ function number(value) {
   return WHOLE.format(value);
 }
 
+/** With one decimal, as Python rounds: of two that are as near, the even one. `toFixed` differs from that in a quarter only. */
+function tenths(value) {
+  const size = Math.abs(value);
+  const [whole, part] = (size % 1 === 0.25 ? Math.floor(size) + 0.2 : size).toFixed(1).split(".");
+  return `${value < 0 ? "-" : ""}${number(Number(whole))}.${part}`;
+}
+
 function bytesText(value) {
   const size = Math.abs(value);
   if (size < 1000) return size === 1 ? `${value} byte` : `${value} bytes`;
   let unit = 0;
   while (size >= 1000 ** (unit + 2) && unit < UNITS.length - 1) unit += 1;
-  return `${TENTHS.format(value / 1000 ** (unit + 1))} ${UNITS[unit]}`;
+  return `${tenths(value / 1000 ** (unit + 1))} ${UNITS[unit]}`;
 }
 
 function secondsText(value) {
-  return `${TENTHS.format(value)} s`;
+  return `${tenths(value)} s`;
 }
 
 function percentText(part, whole) {
-  return whole ? `${TENTHS.format((100 * part) / whole)}%` : "";
+  return whole ? `${tenths((100 * part) / whole)}%` : "";
 }
 
 /** "3 steps", "1 step". */

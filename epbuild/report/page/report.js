@@ -16,7 +16,7 @@ const targetByName = new Map(report.targets.map((target) => [target.name, target
 
 const COVERAGE = ["whole", "partial", "failed", "not built"];
 const COVERAGE_WORDS = { whole: "whole", partial: "in part", failed: "failed", "not built": "not built" };
-const COVERAGE_LETTERS = { whole: "W", failed: "F", "not built": "–" };
+const COVERAGE_LETTERS = { whole: "W", failed: "F", "not built": "N" };
 
 const OUTCOMES = ["built", "emitted", "restored", "current", "allowed", "skipped", "interrupted", "failed"];
 const OUTCOME_LETTERS = { built: "B", emitted: "E", restored: "R", current: "C", allowed: "A", skipped: "S", failed: "F", interrupted: "I" };

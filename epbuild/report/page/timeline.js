@@ -3,7 +3,7 @@
 const LANE = 26;
 const MARGIN = { left: 110, right: 12, top: 6, axis: 24 };
 const MEMORY_HEIGHT = 90;
-const NARROWEST = 2; // pixels; bars that are narrower are drawn as one
+const NARROWEST = 3; // pixels; bars that are narrower are drawn as one
 
 function drawTimeline(section) {
   const bars = timelineBars();

@@ -1,0 +1,105 @@
+"""The report's page as a file: what is in it, and what can never be."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
+
+from epbuild.report.report_page import page_of, pinned_libraries
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "epbuild" / "report" / "page"
+
+
+class Elements(HTMLParser):
+    """The elements of a page as a browser that runs scripts has them, with the texts of its scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {"script": [], "style": []}
+        self._tag = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._tag = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._tag = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._tag in self.texts:
+            self.texts[self._tag].append(data)
+
+
+def test_the_report_in_the_page_is_the_one_that_was_made() -> None:
+    document = hostile_report()
+    assert json.loads(Elements(page_of(document)).texts["script"][0]) == document
+
+
+@pytest.mark.parametrize("document", [small_report(), zoo_report(), hostile_report(), large_report(3)])
+def test_made_up_reports_are_such_as_epbuild_makes(document: Document) -> None:
+    schema = json.loads((ROOT / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
+    assert [error.message for error in Draft202012Validator(schema).iter_errors(document)] == []
+
+
+def test_no_name_becomes_markup() -> None:
+    plain, harmed = (Elements(page_of(document)) for document in (small_report(), hostile_report()))
+    assert {tag for tag, _ in harmed.found} == {tag for tag, _ in plain.found}
+    assert HOSTILE not in page_of(hostile_report())
+
+
+def test_the_page_may_run_what_stands_in_it_and_ask_for_nothing() -> None:
+    page = page_of(zoo_report())
+    elements = Elements(page)
+    (policy,) = (str(given["content"]) for tag, given in elements.found if given.get("http-equiv") == "Content-Security-Policy")
+    rules = {name: values for name, *values in (rule.split() for rule in policy.split(";"))}
+    assert rules["default-src"] == ["'none'"]
+    assert rules["script-src"] == [digest(script) for script in elements.texts["script"][1:]]
+    assert rules["style-src"] == [digest(style) for style in elements.texts["style"]]
+    asked = [value for _, given in elements.found for name, value in given.items() if name in {"src", "href", "action"}]
+    assert [value for value in asked if not str(value).startswith(("#", "data:,"))] == []
+
+
+def digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def test_the_page_is_small_beside_its_data() -> None:
+    document = large_report()
+    assert len(document["steps"]) > 10_000
+    data = len(json.dumps(document, separators=(",", ":")))
+    assert len(page_of(document)) - data < 1_000_000
+
+
+def test_a_report_has_one_page() -> None:
+    assert page_of(zoo_report()) == page_of(zoo_report())
+
+
+def test_every_file_of_the_page_is_in_it() -> None:
+    page = page_of(small_report())
+    for file in PAGE.glob("*.*s"):
+        assert file.read_text(encoding="utf-8") in page, file.name
+
+
+def test_a_script_of_the_page_has_one_idea() -> None:
+    assert [file.name for file in PAGE.glob("*.*") if len(file.read_text(encoding="utf-8").splitlines()) > 400] == []
+
+
+@pytest.mark.parametrize("library", pinned_libraries(), ids=lambda library: library["name"])
+def test_a_library_is_what_its_pin_says(library: dict[str, str]) -> None:
+    """`python -m tools.page_libraries` compares them with what npm has."""
+    folder = PAGE / "libraries"
+    content = (folder / library["file"]).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == library["sha256"]
+    assert not re.search(rb"</script|<!--", content, re.IGNORECASE)
+    assert "Copyright" in (folder / library["licence"]).read_text(encoding="utf-8")

@@ -1,0 +1,254 @@
+"""The report's page as people see it, in a headless Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import opened_browser
+from opened_pages import opened, panel, show_all
+from playwright.sync_api import Browser, Page
+from reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
+
+from epbuild.report.amounts import amount
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+CELLS = {"whole": "W", "failed": "F", "not built": "N"}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with opened_browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def zoo() -> Document:
+    return zoo_report()
+
+
+@pytest.fixture
+def page(browser: Browser, tmp_path: Path, zoo: Document) -> Iterator[Page]:
+    with opened(browser, tmp_path, zoo) as found:
+        yield found
+
+
+def values(page: Page, selector: str) -> list[float]:
+    found: list[float] = page.eval_on_selector_all(selector, "elements => elements.map(element => Number(element.value))")
+    return found
+
+
+def test_every_number_is_the_reports(page: Page, zoo: Document) -> None:
+    for section in ("timeline", "sizes", "accuracy", "differences", "provenance"):
+        show_all(page, section)
+    outputs, sharing = zoo["outputs"], zoo["sharing"]
+    measured = [row for row in sharing if row["measured"]]
+    weights = [row for row in sharing if not row["measured"]]
+    sums = {sum(row[key] for row in rows) for rows in (measured, weights) for key in ("saved", "alone")}
+    known = sums | {sum(one["size"] for one in outputs)} | set(numbers(zoo))
+    assert set(values(page, "data.bytes")) <= known
+    changes = {row["after"] - row["before"] for row in changed(zoo) if None not in (row["before"], row["after"])}
+    assert set(values(page, "data.change")) == changes
+    assert set(values(page, "#accuracy data.figure")) == set(
+        numbers([[row["figures"], row["limits"]] for row in zoo["accuracy"]])
+    )
+    times = [step["ended"] - step["started"] for step in zoo["steps"] if step["started"] is not None]
+    assert values(page, "#timeline td:nth-child(3) data") == pytest.approx(sorted(times, reverse=True))
+    assert sum(values(page, "#sizes .tabled:last-child td:nth-child(4) data")) == sum(one["size"] for one in outputs)
+
+
+def numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from numbers(item)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield value
+
+
+def changed(document: Document) -> Iterator[Any]:
+    for row in document["build"]["published"]:
+        yield row
+        yield from row["files"]
+
+
+def test_every_cell_of_the_matrix_has_its_letter_or_number(page: Page, zoo: Document) -> None:
+    shown = page.eval_on_selector_all(
+        "#coverage .matrix td button", "cells => cells.map(cell => [cell.title.split(':')[0], cell.innerText])"
+    )
+    expected = {
+        f"{row['model']} for {row['target']}": CELLS.get(row["outcome"], str(row["fallback_nodes"])) for row in zoo["coverage"]
+    }
+    assert dict(shown) == expected
+
+
+def test_amounts_are_written_as_epbuild_prints_them(browser: Browser, tmp_path: Path) -> None:
+    document = small_report()
+    sizes = [0, 1, 2, 999, 1000, 1049, 1050, 1250, 1350, 99_950, 999_999, 1_000_000, 123_456_789, 5 * 10**9, 2 * 10**12]
+    document["models"] = [{**document["models"][0], "name": f"m{size}", "size": size} for size in sizes]
+    with opened(browser, tmp_path, document) as page:
+        shown = page.locator("#provenance .tabled").first.locator("data.bytes").all_inner_texts()
+    assert shown == [amount(size) for size in sizes]
+
+
+@pytest.mark.parametrize("width", [360, 900, 1600])
+def test_a_page_is_as_wide_as_the_screen(browser: Browser, tmp_path: Path, zoo: Document, width: int) -> None:
+    with opened(browser, tmp_path, zoo, viewport={"width": width, "height": 800}) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator("#coverage button.cell.partial").first.click()
+        assert page.evaluate(
+            "document.querySelector('#panel-body').scrollWidth <= document.querySelector('#panel-body').clientWidth"
+        )
+
+
+def test_what_a_report_has_runs_no_script(browser: Browser, tmp_path: Path) -> None:
+    document = hostile_report()
+    with opened(browser, tmp_path, document) as page:
+        for button in page.locator("main button.opener, button.cell").all()[:40]:
+            if button.is_visible():
+                button.click()
+                page.keyboard.press("Escape")
+        page.locator("#search").fill("script")
+        assert page.evaluate("window.harmed") is None
+        assert (
+            page.locator("h1").inner_text() == HOSTILE.replace("\u2028", " ") + "zoo"
+            or HOSTILE[:20] in page.locator("h1").inner_text()
+        )
+        assert page.locator("img, iframe").count() == 0
+
+
+def test_the_keyboard_reaches_everything(page: Page) -> None:
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    first = page.locator("#coverage .matrix thead button").first
+    first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("End")
+    label = page.evaluate("document.activeElement.ariaLabel")
+    page.keyboard.press("Enter")
+    assert panel(page).startswith(label.split(":")[0])
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.ariaLabel") == label
+    assert page.locator("#coverage .matrix button[tabindex='0']").count() == 1
+    node = page.locator("#graph .node[tabindex='0']")
+    node.focus()
+    before = page.evaluate("document.activeElement.ariaLabel")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.ariaLabel") != before
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+
+
+def test_everything_that_is_pressed_has_a_name(page: Page) -> None:
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('button, a, input, select, [role=button], [role=img]')]"
+        ".filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length) && e.offsetParent).map(e => e.outerHTML)"
+    )
+    assert unnamed == []
+
+
+CONTRAST = """kinds => kinds.map(kind => {
+  const probe = document.createElement('span'); probe.className = 'badge ' + kind; document.body.append(probe);
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const shade = colour => { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data]
+      .map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const style = getComputedStyle(probe), [a, b] = [shade(style.color), shade(style.backgroundColor)]; probe.remove();
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); })"""
+
+
+def test_both_themes_can_be_read(browser: Browser, tmp_path: Path, zoo: Document) -> None:
+    shades = set()
+    for system in ("light", "dark"):
+        with opened(browser, tmp_path, zoo, color_scheme=system) as page:
+            for chosen in ("", "light", "dark"):
+                page.locator("#theme").select_option(chosen)
+                shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
+                shades.add((chosen or system, shade))
+                ratios = page.evaluate(
+                    CONTRAST, ["whole", "partial", "failed", "not-built", "built", "emitted", "restored", "current"]
+                )
+                assert min(ratios) > 4.5
+    assert len(shades) == 2
+
+
+def test_paper_has_all_of_it(browser: Browser, tmp_path: Path, zoo: Document) -> None:
+    with opened(browser, tmp_path, zoo, color_scheme="dark") as page:
+        page.emulate_media(media="print", color_scheme="dark")
+        assert not page.locator("#bar").is_visible()
+        assert page.locator("#provenance .full").first.is_visible()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.pdf()[:5] == b"%PDF-"
+
+
+def test_without_scripts_there_are_tables(browser: Browser, tmp_path: Path, zoo: Document) -> None:
+    with opened(browser, tmp_path, zoo, java_script_enabled=False) as page:
+        rows = page.locator("noscript table").first.locator("tr")
+        assert rows.count() == 1 + len(zoo["coverage"])
+        text = page.locator("noscript").inner_text()
+        assert all(step["id"] in text for step in zoo["steps"] if step["errors"])
+
+
+def test_questions_are_answered_within_two_clicks(page: Page, zoo: Document) -> None:
+    """Which models are whole on SM8750; why one is not; which step took longest; what sharing saved; what changed."""
+    page.locator("#overview th button", has_text="phone-SM8750").click()
+    whole = [row["model"] for row in zoo["coverage"] if row["target"] == "phone-SM8750" and row["outcome"] == "whole"]
+    assert f"Whole ({len(whole)})" in panel(page)
+    assert all(model in panel(page) for model in whole)
+    partial = next(row for row in zoo["coverage"] if row["target"] == "phone-SM8750" and row["outcome"] == "partial")
+    page.locator("#panel button", has_text=partial["model"]).click()
+    assert partial["outside"][0]["operator"] in panel(page)
+    assert partial["outside"][0]["reason"] in panel(page)
+    page.keyboard.press("Escape")
+    longest = max(
+        (step for step in zoo["steps"] if step["started"] is not None), key=lambda step: step["ended"] - step["started"]
+    )
+    assert longest["id"] in page.locator("#overview .tile", has_text="Time").inner_text()
+    page.locator("#overview .tile a", has_text="Sharing").click()
+    assert amount(max(row["saved"] for row in zoo["sharing"])) in page.locator("#sizes").inner_text()
+    page.locator("#overview .tile a", has_text="Changes").click()
+    assert page.locator("#differences tbody tr").count() == len(zoo["build"]["published"])
+
+
+def test_a_step_is_found_by_parts_of_its_name_and_shown_in_the_graph(page: Page) -> None:
+    page.locator("#search").fill("vad SM8750 compile")
+    page.keyboard.press("Enter")
+    assert panel(page).startswith("compile:vad/phone-SM8750/vad")
+    assert "never built" in panel(page)
+    page.locator("#panel button", has_text="Show in the graph").click()
+    assert page.locator("#graph .node.chosen").get_attribute("aria-label").startswith("compile:vad/phone-SM8750/vad")  # type: ignore[union-attr]
+
+
+def test_a_cluster_of_the_graph_opens(page: Page, zoo: Document) -> None:
+    groups = {step["group"] for step in zoo["steps"]}
+    assert page.locator("#graph .node").count() == len(groups)
+    page.locator("#graph .node[aria-label^='vad:']").click()
+    assert page.locator("#graph .node").count() == sum(step["group"] == "vad" for step in zoo["steps"])
+    page.locator("#graph .trail button").click()
+    assert page.locator("#graph .node").count() == len(groups)
+
+
+def test_ten_thousand_steps_are_drawn_in_parts(browser: Browser, tmp_path: Path) -> None:
+    document = large_report()
+    with opened(browser, tmp_path, document) as page:
+        assert page.evaluate("document.querySelectorAll('*').length") < 15_000
+        assert 1 < page.locator("#graph .node").count() <= 50
+        page.locator("#graph .node").first.click()
+        assert page.locator("#graph .node").count() > 1
+        assert page.locator("#coverage .matrix tbody tr").count() == 100
+
+
+def test_a_report_of_nothing_says_so(browser: Browser, tmp_path: Path) -> None:
+    document = small_report()
+    for name in ("steps", "coverage", "outputs", "sharing", "accuracy", "models", "targets", "toolchains"):
+        document[name] = []
+    document["build"] = None
+    with opened(browser, tmp_path, document) as page:
+        assert "No build is remembered" in page.locator("#timeline").inner_text()
+        assert "Nothing is published yet" in page.locator("#sizes").inner_text()
