@@ -66,13 +66,13 @@ def report_page(report: Report) -> str:
 
 def page_of(document: Mapping[str, Any]) -> str:
     """The page of a report's JSON."""
-    style = "".join(map(_text, _STYLES))
-    libraries = [_SOURCE_MAP.sub("\n", _text(f"libraries/{library['file']}")) for library in pinned_libraries()]
-    own = "".join(map(_text, _SCRIPTS))
+    style = "".join(map(_part, _STYLES))
+    libraries = [_SOURCE_MAP.sub("\n", _part(f"libraries/{library['file']}")) for library in pinned_libraries()]
+    own = "".join(map(_part, _SCRIPTS))
     scripts = [*libraries, f'(() => {{\n"use strict";\n{own}}})();\n']
     allowed = " ".join(map(_digest, scripts))
     recipe = document["recipe"]
-    return Template(_text("page.html")).substitute(
+    return Template(_part("page.html")).substitute(
         policy=f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; img-src data:; base-uri 'none'; form-action 'none'",
         title=html.escape(recipe["name"]),
         description=html.escape(recipe["description"]),
@@ -94,7 +94,7 @@ def page_of(document: Mapping[str, Any]) -> str:
 
 def pinned_libraries() -> list[dict[str, str]]:
     """The libraries in the page, as `python -m tools.page_libraries` fetches them."""
-    libraries: list[dict[str, str]] = json.loads(_text("libraries/pinned.json"))
+    libraries: list[dict[str, str]] = json.loads(_part("libraries/pinned.json"))
     return libraries
 
 
@@ -110,7 +110,7 @@ def _about(document: Mapping[str, Any]) -> str:
 
 
 def _licence(library: Mapping[str, str]) -> str:
-    text = html.escape(_text(f"libraries/{library['licence']}"))
+    text = html.escape(_part(f"libraries/{library['licence']}"))
     return f"<h3>{html.escape(library['name'])} {html.escape(library['version'])}</h3>\n<pre>{text}</pre>\n"
 
 
@@ -118,5 +118,5 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _text(name: str) -> str:
+def _part(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
