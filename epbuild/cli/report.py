@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json as json_format
 from pathlib import Path
 from typing import Annotated
 
-from epbuild.cli import arguments
+from epbuild.cli import arguments, build_files, remote_options
+from epbuild.cli.report_files import compared, write_report
 from epbuild.cli.usage import UsageError
 from epbuild.commands.report import report as report_of
-from epbuild.commands.report_values import Report
 from epbuild.commands.request import Request
-from epbuild.core.atomic import write_file
 from epbuild.report.documents import print_json
-from epbuild.report.report_page import report_page
 from epbuild.report.report_text import print_report, report_document
 
 app = arguments.application()
@@ -21,7 +18,8 @@ app = arguments.application()
 _EXIT_CODES = """\b
 Exit codes:
   0    there is a report, whatever is in it (`run` judges)
-  2    the recipe or the command line is wrong
+  1    there is nothing to compare with
+  2    the recipe or the command line is wrong, or --against cannot be read
   3    the environment is: permissions, disk
 """
 
@@ -41,19 +39,25 @@ def report(
             help="Write it to FILE: one self-contained page (.html), or JSON (.json).",
         ),
     ] = None,
+    against: build_files.Against = None,
+    remote_cache: remote_options.RemoteCacheReading = "read",
+    offline: remote_options.Offline = False,
+    insecure: remote_options.Insecure = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
     """Show what builds of RECIPE came to: coverage, sizes, times, accuracy, and what the last build did.
 
-    Builds nothing. What is shown is what is known here: in the workspace, in the store, and in the places of the outputs.
+    Builds nothing. What is shown is what is known: in the workspace, the store, the places of the outputs, and a remote cache.
     """
     if output is not None and json:
         raise UsageError("--output and --json exclude each other")
-    file, steps, places = arguments.named(names, recipe)
     if output is not None:
-        check_suffix(output)
-    found = report_of(Request(file, steps, settings=tuple(settings), places=places))
+        build_files.check_suffix(output)
+    file, steps, places = arguments.named(names, recipe)
+    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
+    request = Request(file, steps, settings=tuple(settings), remote=remote, places=places)
+    found = compared(report_of(request), against, output)
     if output is not None:
         write_report(found, output)
     elif json:
@@ -61,17 +65,3 @@ def report(
     else:
         print_report(found)
     return 0
-
-
-def check_suffix(file: Path) -> None:
-    """Raises UsageError unless a report can be written to a file of that name."""
-    if file.suffix.lower() not in (".html", ".htm", ".json"):
-        raise UsageError(f"a report is a page or JSON: '{file}' ends with neither .html nor .json")
-
-
-def write_report(found: Report, file: Path) -> None:
-    """Write a report in the form that the name of the file has. Raises OSError."""
-    if file.suffix.lower() == ".json":
-        write_file(file, json_format.dumps(report_document(found), indent=2) + "\n")
-    else:
-        write_file(file, report_page(found))

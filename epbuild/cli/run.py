@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from epbuild import api
-from epbuild.cli import arguments, cluster_options, job_options, remote_options, report_options
+from epbuild.cli import arguments, build_files, cluster_options, job_options, remote_options, report_options
 from epbuild.cli.usage import UsageError
 from epbuild.commands.build_result import BuildFailed
 from epbuild.commands.request import Request
@@ -83,6 +83,9 @@ def run(
     ] = None,
     junit: report_options.JUnit = None,
     sarif: report_options.Sarif = None,
+    report: build_files.ReportFile = None,
+    against: build_files.Against = None,
+    trace: build_files.TraceFile = None,
     json: arguments.Json = False,
 ) -> int:
     """Build what is out of date in RECIPE: provision toolchains, compile, verify, publish the artifacts.
@@ -96,8 +99,8 @@ def run(
         raise UsageError("--rebuild-and-compare compiles; --no-compile does not")
     if rebuild_and_compare and (dry_run or check):
         raise UsageError("--rebuild-and-compare builds; --dry-run and --check build nothing")
-    if (junit or sarif) and (dry_run or check):
-        raise UsageError("--junit and --sarif are about a build; --dry-run and --check build nothing")
+    if (junit or sarif or report or trace) and (dry_run or check):
+        raise UsageError("--report, --trace, --junit and --sarif are about a build; --dry-run and --check build nothing")
     request = Request(
         file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare, retry=retry
     )
@@ -109,7 +112,7 @@ def run(
         request = replace(request, shard=job_options.shard_of(shard, os.environ), emits=False)
     if not dry_run and not check:
         listener = report_options.with_report_files(reporter(json=json, summary=summary), file, junit, sarif)
-        with listener as progress:
+        with build_files.written_after(request, report, against, trace), listener as progress:
             try:
                 api.run(request, progress)
             except BuildFailed as error:  # whose problems were reported

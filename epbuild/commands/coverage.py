@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem
@@ -69,8 +70,16 @@ def all_models(
 def _accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:
     """The worst figures of all outputs of a model, by what its numbers came to; None where they were not looked at, or not found."""
     figures = checked.figures if isinstance(checked, VerificationResult) else ()
-    rows = [row for row in figures if row.member == member]
-    found = {name: [value for row in rows if (value := getattr(row, name)) is not None] for name in _FIGURES}
+    return worst_figures([vars(row) for row in figures if row.member == member])
+
+
+def worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
+    """The worst figures of rows that have one for each output; None where there are none."""
+    found: dict[str, list[float]] = {name: [] for name in _FIGURES}
+    for row in rows:
+        for name, values in found.items():
+            if row.get(name) is not None:
+                values.append(row[name])
     return {name: round(min(values), _FIGURES[name]) for name, values in found.items() if values} or None
 
 

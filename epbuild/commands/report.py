@@ -94,6 +94,7 @@ class _Report:
             ),
             build=_build_of(self._last) if self._last is not None else None,
             warnings=tuple(_warning_of(problem) for problem in self._plan.warnings),
+            against=None,
         )
 
     def _result(self, ident: str) -> ActionResult | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from epbuild.commands.build_record import ReportedError, ReportedPublication, ReportedSpan, ReportedTraffic, RunOutcome
+from epbuild.commands.report_changes import ReportedAgainst
 from epbuild.commands.reported import (
     ReportedAccuracy,
     ReportedCoverage,
@@ -155,3 +156,5 @@ class Report:
     """The last build; null: none is remembered here."""
     warnings: tuple[ReportedWarning, ...]
     """The warnings about the recipe and its plan."""
+    against: ReportedAgainst | None
+    """What changed since another report, or since outputs were published; null where nothing was asked for."""

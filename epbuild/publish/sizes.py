@@ -31,7 +31,7 @@ def last_files(output: Path, recorded: Files) -> Files:
 
 def compared(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
     """An output with what it was before; manifests, and the statement about them, which no manifest can list, are left out."""
-    old, new = ({path: file for path, file in files.items() if not _is_about_others(path)} for files in (before, after))
+    old, new = ({path: file for path, file in files.items() if not is_about_others(path)} for files in (before, after))
     return OutputCompared(
         step,
         directory,
@@ -45,7 +45,7 @@ def compared(step: str, directory: str, before: Files, after: Files) -> OutputCo
     )
 
 
-def _is_about_others(path: str) -> bool:
+def is_about_others(path: str) -> bool:
     """Whether a file is a manifest or a statement: that in a folder ends as that beside an archive does."""
     return PurePosixPath(path).name == MANIFEST or path.endswith(STATEMENT)
 

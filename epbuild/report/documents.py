@@ -76,8 +76,13 @@ def _location(where: Location | None) -> dict[str, Any]:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """A document on standard output, for machines and, since it is indented, for people."""
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    """A document on standard output."""
+    sys.stdout.write(json_text(document))
+
+
+def json_text(document: Mapping[str, Any]) -> str:
+    """A document for machines and, since it is indented, for people."""
+    return json.dumps(document, indent=2) + "\n"
 
 
 class JsonLines(Listener):

@@ -1,0 +1,64 @@
+"""Options for reports and traces, which few command lines have."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from epbuild.cli import arguments
+from epbuild.cli.usage import UsageError
+
+if TYPE_CHECKING:
+    from epbuild.commands.request import Request
+
+ReportFile = Annotated[
+    Path | None,
+    arguments.option(
+        "--report",
+        metavar="FILE",
+        dir_okay=False,
+        help="Write what came of it to FILE, also when it fails: a page (.html), or JSON (.json).",
+    ),
+]
+TraceFile = Annotated[
+    Path | None,
+    arguments.option(
+        "--trace",
+        metavar="FILE",
+        dir_okay=False,
+        help="Write what it did when to FILE, as Chrome trace events: open it in ui.perfetto.dev.",
+    ),
+]
+Against = Annotated[
+    Path | None,
+    arguments.option(
+        "--against",
+        metavar="PATH",
+        help="What to compare with: another report (.html, .json), a manifest, or a folder of outputs.",
+    ),
+]
+
+
+def check_suffix(file: Path) -> None:
+    """Raises UsageError unless a report can be written to a file of that name."""
+    if file.suffix.lower() not in (".html", ".htm", ".json"):
+        raise UsageError(f"a report is a page or JSON: '{file}' ends with neither .html nor .json")
+
+
+def written_after(
+    request: Request, report: Path | None, against: Path | None, trace: Path | None
+) -> AbstractContextManager[None]:
+    """Write a build's report and its trace after a `with` block, whether it failed or not; of one that was stopped, the trace alone.
+
+    Raises UsageError where they cannot be what they are asked to be.
+    """
+    if report is not None:
+        check_suffix(report)
+    elif against is not None:
+        raise UsageError("--against is about a report: name its file (--report)")
+    if report is None and trace is None:
+        return nullcontext()
+    from epbuild.cli.report_files import BuildFiles, written
+
+    return written(request, BuildFiles(report, trace, against))

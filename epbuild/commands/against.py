@@ -1,0 +1,236 @@
+"""Comparison of a report with another one, or with outputs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from epbuild.archive.artifact import MANIFEST
+from epbuild.archive.opened import opened
+from epbuild.archive.refusal import UnsoundArchive
+from epbuild.commands.coverage import worst_figures
+from epbuild.commands.report_changes import (
+    ComparedFile,
+    ComparedModel,
+    FileChange,
+    ModelChange,
+    OutputChange,
+    ReportedAgainst,
+    SourceChange,
+    VersionChange,
+)
+from epbuild.commands.report_values import FORMAT, Report
+from epbuild.core.errors import Problem
+from epbuild.core.typed_json import MalformedJson, from_json
+from epbuild.diff.traits import Incomparable
+from epbuild.publish.sizes import is_about_others
+from epbuild.verify.artifact import ArtifactFolder, find_artifacts
+from epbuild.verify.manifest import Manifest
+
+_EMBEDDED = re.compile(r'<script type="application/json" id="report">(.*?)</script>', re.DOTALL)
+PAGES = (".html", ".htm")
+
+_Key = tuple[str, str, str]
+"""A model: its group, its name there, and the target."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _ComparedOutput:
+    path: str
+    groups: tuple[str, ...]
+    targets: tuple[str, ...]
+    files: Mapping[str, ComparedFile]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What a report is compared with, or the report itself, as far as both can have it."""
+
+    recipe: str
+    models: Mapping[_Key, ComparedModel]
+    outputs: Mapping[str, _ComparedOutput]
+    """By the step that emits each."""
+    versions: Mapping[str, Mapping[str, str]]
+    sources: Mapping[str, tuple[str | None, Mapping[str, str]]] | None
+    """The digests of each source model, and of its data; None: not known."""
+
+
+def with_comparison(report: Report, path: Path) -> Report:
+    """A report that has what changed since what is at `path`. Raises NothingToVerify (EPB600) and Incomparable (EPB630)."""
+    other = read_report(path)
+    after = _side_of_report(report)
+    about: tuple[str | None, str | None, float | None] = (None, None, None)
+    if other is not None:
+        before, about = _side_of_report(other), (other.made_at, other.epbuild, other.build.seconds if other.build else None)
+    else:
+        packed = {output.step for output in report.outputs if output.pack is not None}
+        after = replace(after, outputs={step: output for step, output in after.outputs.items() if step not in packed})
+        before = _side_of_outputs(path, after)
+        after = _comparable(after, before, path)
+    known = set(before.versions) & set(after.versions)
+    against = ReportedAgainst(
+        path.as_posix(),
+        "report" if other is not None else "outputs",
+        before.recipe,
+        *about,
+        models=tuple(_model_changes(before.models, after.models)),
+        outputs=tuple(_output_changes(before.outputs, after.outputs)),
+        versions=tuple(
+            VersionChange(name, package, old, new)
+            for name in sorted(known)
+            for package, old, new in _changes(before.versions[name], after.versions[name])
+        ),
+        sources=tuple(_source_changes(before, after)),
+    )
+    return replace(report, against=against)
+
+
+def read_report(path: Path) -> Report | None:
+    """The report in a file, a page or JSON; None where something else is there. Raises Incomparable for one that cannot be read."""
+    if not path.is_file() or path.suffix.lower() not in (*PAGES, ".json"):
+        return None
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if path.suffix.lower() in PAGES:
+            found = _EMBEDDED.search(text)
+            if found is None:
+                raise _unreadable(path, "is no report")
+            text = found[1]
+        document = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, f"cannot be read: {error}") from error
+    if not isinstance(document, dict) or "steps" not in document:
+        return None  # a manifest, or another program's
+    if document.get("format") != FORMAT:
+        raise _unreadable(path, f"is a report of format {document.get('format')}, and this epbuild reads {FORMAT}")
+    try:
+        return from_json(Report, document)
+    except MalformedJson as error:
+        raise _unreadable(path, "is no whole report") from error
+
+
+def _unreadable(path: Path, why: str) -> Incomparable:
+    return Incomparable(
+        Problem("EPB630", f"{path} {why}", None, "Name a report that epbuild wrote, a manifest, or a folder of outputs.")
+    )
+
+
+def _side_of_report(report: Report) -> _Side:
+    return _Side(
+        recipe=report.recipe.name,
+        models={
+            (row.group, row.member, row.target): ComparedModel(
+                row.outcome, row.ep_context_nodes, row.fallback_nodes, row.size, row.seconds, row.accuracy
+            )
+            for row in report.coverage
+        },
+        outputs={
+            output.step: _ComparedOutput(
+                output.path,
+                output.groups,
+                output.targets,
+                {file.path: ComparedFile(file.size, file.sha256) for file in output.files if not is_about_others(file.path)},
+            )
+            for output in report.outputs
+            if output.files
+        },
+        versions={
+            toolchain.name: {package.name: package.version for package in toolchain.packages}
+            for toolchain in report.toolchains
+            if toolchain.packages
+        },
+        sources={model.name: (model.sha256, {data.location: data.sha256 for data in model.data}) for model in report.models},
+    )
+
+
+def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
+    """The part of a report's side that outputs at a path have something on: of one output alone, its group for its target."""
+    outputs = {step: output for step, output in after.outputs.items() if step in before.outputs}
+    if path.is_dir() and not (path / MANIFEST).exists():
+        return replace(after, outputs=outputs)
+    places = {(group, target) for group, _, target in before.models}
+    models = {key: model for key, model in after.models.items() if (key[0], key[2]) in places}
+    return replace(after, models=models, outputs=outputs)
+
+
+def _side_of_outputs(path: Path, report: _Side) -> _Side:
+    """What manifests at a path have; an output goes by the step of the report's that is for the same group and target."""
+    try:
+        with opened(path) as found:
+            artifacts = [item for item in find_artifacts(found.place) if item.document is not None and item.listed]
+            if not artifacts:
+                raise _unreadable(path, "holds no manifest of epbuild's")
+            return _side_of_artifacts(artifacts, report)
+    except UnsoundArchive as error:
+        raise Incomparable(*error.problems) from error
+
+
+def _side_of_artifacts(artifacts: Iterable[ArtifactFolder], report: _Side) -> _Side:
+    steps = {(output.groups, output.targets): step for step, output in reversed(list(report.outputs.items()))}
+    models: dict[_Key, ComparedModel] = {}
+    outputs: dict[str, _ComparedOutput] = {}
+    versions: dict[str, Mapping[str, str]] = {}
+    recipe = ""
+    for artifact in artifacts:
+        manifest = artifact.manifest or Manifest()
+        document, group, target = manifest.document, manifest.group, manifest.target
+        recipe = str(document["recipe"])
+        models.update({(group, str(model["name"]), target): _listed_model(model) for model in document["models"]})
+        if (step := steps.get(((group,), (target,)))) is not None:
+            files = {file.path: ComparedFile(file.size, file.sha256) for file in manifest.files.values()}
+            outputs.setdefault(step, _ComparedOutput(artifact.place, (group,), (target,), files))
+        versions[str(document["toolchain"]["name"])] = document["toolchain"]["distributions"]
+    return _Side(recipe, models, outputs, versions, None)
+
+
+def _listed_model(model: Mapping[str, Any]) -> ComparedModel:
+    left = int(model["fallback_nodes"])
+    nodes = len(model["ep_context_nodes"])
+    return ComparedModel("partial" if left else "whole", nodes, left, None, None, worst_figures(model.get("figures", ())))
+
+
+def _model_changes(before: Mapping[_Key, ComparedModel], after: Mapping[_Key, ComparedModel]) -> Iterator[ModelChange]:
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key), after.get(key)
+        if old is None or new is None or _differ(old, new):
+            yield ModelChange(*key, old, new)
+
+
+def _differ(old: ComparedModel, new: ComparedModel) -> bool:
+    """Whether two models differ in what is known of both."""
+    pairs = ((value, getattr(new, name)) for name, value in vars(old).items())
+    return any(one != other for one, other in pairs if one is not None and other is not None)
+
+
+def _output_changes(before: Mapping[str, _ComparedOutput], after: Mapping[str, _ComparedOutput]) -> Iterator[OutputChange]:
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key), after.get(key)
+        changed = tuple(FileChange(*found) for found in _changes(old.files if old else {}, new.files if new else {}))
+        there = new or old
+        if changed and there is not None:
+            yield OutputChange(there.path, there.groups, there.targets, _size(old), _size(new), changed)
+
+
+def _size(output: _ComparedOutput | None) -> int | None:
+    return sum(file.size for file in output.files.values()) if output is not None else None
+
+
+def _source_changes(before: _Side, after: _Side) -> Iterator[SourceChange]:
+    if before.sources is None or after.sources is None:
+        return
+    for name, old, new in _changes(before.sources, after.sources):
+        data = old is not None and new is not None and old[1] != new[1]
+        yield SourceChange(name, old[0] if old is not None else None, new[0] if new is not None else None, data)
+
+
+def _changes(before: Mapping[str, T], after: Mapping[str, T]) -> Iterator[tuple[str, T | None, T | None]]:
+    """The names whose values differ, with both values; None where one has no such name."""
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            yield name, old, new
