@@ -15,18 +15,18 @@ from epbuild.commands.planning import workspace_of
 from epbuild.commands.report import report as report_of
 from epbuild.commands.report_values import Report
 from epbuild.commands.request import Request
-from epbuild.core.atomic import write_file
 from epbuild.core.errors import EpbuildError
 from epbuild.report.documents import json_text
+from epbuild.report.report_file import write_document
 from epbuild.report.report_page import report_page
 from epbuild.report.report_text import report_document
 from epbuild.report.trace import trace_document
 
 
 def write_report(found: Report, file: Path) -> None:
-    """Write a report in the form that the name of the file has. Raises OSError."""
+    """Write a report in the form that the name of the file has. Raises EnvironmentFailure (EPB443)."""
     is_page = file.suffix.lower() in PAGES
-    write_file(file, report_page(found) if is_page else json_text(report_document(found)))
+    write_document(file, report_page(found) if is_page else json_text(report_document(found)))
 
 
 def compared(found: Report, against: Path | None, output: Path | None) -> Report:
@@ -51,15 +51,15 @@ class BuildFiles:
     against: Path | None = None
 
     def write_report(self, request: Request) -> None:
-        """Raises EpbuildError and OSError."""
+        """Raises EpbuildError."""
         if self.report is not None:
             write_report(compared(report_of(request), self.against, self.report), self.report)
 
     def write_trace(self, request: Request, since: float) -> None:
-        """Write the trace of the build of this process that began after that moment. Raises OSError."""
+        """Write the trace of the build of this process that began after that moment. Raises EnvironmentFailure (EPB443)."""
         if self.trace is not None:
             record = BuildRecords(workspace_of(request.recipe)).of_this_process(since)
-            write_file(self.trace, json.dumps(trace_document(record)) + "\n")
+            write_document(self.trace, json.dumps(trace_document(record)) + "\n")
 
 
 @contextmanager

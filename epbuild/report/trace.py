@@ -49,7 +49,7 @@ def trace_document(record: BuildRecord | None) -> dict[str, Any]:
         if run.started is not None and run.ended is not None
     ]
     events = [
-        *(event for machine, pid in processes.items() for event in _named("process", pid, 0, machine or record.machine)),
+        *(event for machine, pid in processes.items() for event in _labels("process", pid, 0, machine or record.machine)),
         *_threads(begun),
         *_slices(begun),
         *_spans(record.spans),
@@ -59,7 +59,7 @@ def trace_document(record: BuildRecord | None) -> dict[str, Any]:
     return {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> Iterator[_Event]:
+def _labels(what: str, pid: int, tid: int, name: str) -> Iterator[_Event]:
     """What a process or a thread is called, and where it stands among the others."""
     common = {"ph": "M", "pid": pid, "tid": tid}
     yield {**common, "name": f"{what}_name", "args": {"name": name}}
@@ -68,7 +68,7 @@ def _named(what: str, pid: int, tid: int, name: str) -> Iterator[_Event]:
 
 def _threads(steps: Iterable[_Begun]) -> Iterator[_Event]:
     for pid, tid in sorted({step.place for step in steps}):
-        yield from _named("thread", pid, tid, f"place {tid}")
+        yield from _labels("thread", pid, tid, f"place {tid}")
 
 
 def _slices(steps: Iterable[_Begun]) -> Iterator[_Event]:
@@ -106,7 +106,7 @@ def _spans(spans: Iterable[ReportedSpan]) -> Iterator[_Event]:
         lanes[lane : lane + 1] = [span.ended]
         if (span.kind, lane) not in numbers:
             numbers[span.kind, lane] = _FIRST_LANE + len(numbers)
-            yield from _named("thread", _HERE, numbers[span.kind, lane], _BESIDE[span.kind])
+            yield from _labels("thread", _HERE, numbers[span.kind, lane], _BESIDE[span.kind])
         place = (_HERE, numbers[span.kind, lane])
         yield _slice(span.name, span.kind, place, (span.started, span.ended), {"failed": True} if span.failed else {})
 

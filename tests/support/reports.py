@@ -181,6 +181,7 @@ class _Maker:
                 "target": target,
                 "needs": needs,
                 "state": "failed" if failed else "new" if after_failure else "current",
+                "remote": False,
                 "reasons": ["it failed the last time"] if failed else ["never built"] if after_failure else [],
                 "key": digest(step),
                 "seconds": round(took, 3) if runs else None,
@@ -193,6 +194,7 @@ class _Maker:
                 "ended": round(begins + took, 3) if runs else None,
                 "worker": worker if runs else None,
                 "machine": None,
+                "origin": None,
                 "errors": errors if failed else [],
             }
         )
@@ -306,6 +308,7 @@ class _Maker:
                 "remote": [],
             },
             "warnings": [],
+            "against": None,
         }
 
 
