@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from epbuild.cluster.reply import MachineReply
-from epbuild.core.errors import EpbuildError, Problem
+from epbuild.core.errors import EpbuildError, Problem, StepId
 
 _MEND = "It is given no more of that by this build."
 
@@ -32,9 +32,13 @@ class Refusals:
         """Those that are not asked for what runs in a toolchain."""
         return frozenset(self._found.get(toolchain, ()))
 
-    def last(self, toolchain: str) -> MachineReply | None:
-        """The latest refusal of something that runs in a toolchain."""
-        return next(reversed(self._found.get(toolchain, {}).values()), None)
+    def last(self, toolchain: str, step: str) -> MachineReply | None:
+        """The latest refusal of what runs in a toolchain, as one of a `step`."""
+        found = next(reversed(self._found.get(toolchain, {}).values()), None)
+        if found is None:
+            return None
+        problems = (Problem.from_plain(tuple(plain)) for plain in found.problems)
+        return replace(found, problems=tuple(replace(problem, where=StepId(step)).plain for problem in problems))
 
 
 def error_of(reply: MachineReply) -> EpbuildError:

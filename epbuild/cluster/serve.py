@@ -26,7 +26,9 @@ _PLAIN_SETTINGS = {
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
     "distributed.admin.tick.limit": "60s",
+    "distributed.worker.http.routes": [],  # what is served over HTTP is served to everybody
 }
+_HTTP = "127.0.0.1:0"
 
 
 class ServingProgress(Protocol):
@@ -87,6 +89,8 @@ def _nanny(package: Any, serving: Serving, environment: Mapping[str, str], scrat
         security=serving.address.security(),
         local_directory=str(scratch),
         death_timeout=_CONNECT_SECONDS,
+        preload=["epbuild.cluster.dask_worker"],  # else the first request waits for its imports
+        dashboard_address=_HTTP,
         silence_logs=50,
         env={name: value for name, value in environment.items() if name.startswith("EPBUILD_")},
         config=_PLAIN_SETTINGS,

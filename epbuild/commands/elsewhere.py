@@ -158,7 +158,7 @@ class Elsewhere:
         while True:
             without = self._refusals.machines(toolchain).union(unable)
             serving = [offer for offer in self._executor.offers() if offer.serves(labels)]
-            last = next(reversed(unable.values()), None) or self._refusals.last(toolchain)
+            last = next(reversed(unable.values()), None) or self._refusals.last(toolchain, action.id)
             if last is not None and (len(unable) >= _MOST_UNABLE or without.issuperset(offer.machine for offer in serving)):
                 return last
             memory = min(request.memory, max((offer.memory for offer in serving), default=0))

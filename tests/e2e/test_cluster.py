@@ -9,12 +9,11 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from clusters import PATIENCE, Cluster, running_cluster
+from clusters import PATIENCE, Cluster, compilers, on, outcomes, quick, running_cluster, slow_project
 from projects import RECIPES, Project, compiled
-from quick_builds import COMPILES, start, wait_until, write_model, write_project
+from quick_builds import COMPILES, start, wait_until
 
 from epbuild.cluster.certificates import make_certificates
 from epbuild.commands.plan import survey
@@ -28,22 +27,6 @@ pytestmark = pytest.mark.slow
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(tmp_path_factory.mktemp("cluster"), workers=2) as running:
         yield running
-
-
-def quick(folder: Path, cluster: Cluster, mark: str, name: str = "project") -> Project:
-    """The quick project on the cluster's cache; `mark` makes its results others than those of any other test."""
-    project = write_project(Project(folder / name, folder / f"cache-{name}"))
-    project.edit("epbuild: 1\n", "epbuild: 1\n" + cluster.recipe_lines)
-    project.edit("    toolchain: qnn\n", f"    toolchain: qnn\n    environment: {{MARK: {mark}}}\n")
-    return project
-
-
-def outcomes(events: list[dict[str, Any]]) -> dict[str, tuple[str, str | None]]:
-    return {event["step"]: (event["outcome"], event.get("machine")) for event in events if event["event"] == "step_finished"}
-
-
-def on(cluster: Cluster) -> tuple[str, str]:
-    return "--executor", cluster.address
 
 
 def test_the_quickstart_is_the_same_to_the_byte_and_made_once(cluster: Cluster, tmp_path: Path) -> None:
@@ -138,27 +121,6 @@ def own(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster that the test may break."""
     with running_cluster(tmp_path / "cluster", workers=1) as running:
         yield running
-
-
-def slow_project(folder: Path, cluster: Cluster, mark: str) -> Project:
-    """One whose compiles take long enough to meet them."""
-    project = quick(folder, cluster, mark)
-    for seed, name in enumerate(("left", "right")):
-        write_model(project.folder / f"{name}.onnx", seed, width=3000)
-    return project
-
-
-def compilers(cluster: Cluster) -> set[int]:
-    """The processes that compile for a cluster of this machine."""
-    found = set()
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            words, folder = (place / "cmdline").read_bytes().split(b"\0"), (place / "cwd").readlink()
-        except OSError:
-            continue
-        if folder.is_relative_to(cluster.folder) and any(word.endswith(b"compile.py") for word in words):
-            found.add(int(place.name))
-    return found
 
 
 @pytest.mark.skipif(os.name != "posix", reason="looks at processes as Linux shows them")

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from quick_builds import wait_until
+from projects import Project
+from quick_builds import GROUPS, wait_until, write_model, write_project
 
 from epbuild.cache.location import toolchain_directory
 from epbuild.remote.keys import SigningKey
 
+RECOMMENDED = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1", "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "60s"}
+"""What docs/cluster.md recommends for schedulers."""
 PATIENCE = 90
 """Seconds after which a wait that should have ended fails its test."""
 
@@ -30,6 +35,13 @@ class Worker:
 
     def wait_for(self, words: str) -> None:
         wait_until(lambda: words in self.log.read_text(encoding="utf-8"), PATIENCE, f"the worker logs '{words}'")
+
+    def freeze(self) -> None:
+        """Stop it and its children, as a machine that hangs does."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.killpg(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End it and its children at once, as a power cut does."""
@@ -45,8 +57,10 @@ class Cluster:
     folder: Path
     key: SigningKey = field(default_factory=SigningKey.generate)
     certificates: Path | None = None
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=lambda: dict(RECOMMENDED))
     """Environment variables of the scheduler."""
+    place: str = ""
+    """The address of the remote cache; empty: its directory."""
     scheduler: subprocess.Popen[bytes] | None = None
     port: int = 0
     workers: list[Worker] = field(default_factory=list)
@@ -62,7 +76,7 @@ class Cluster:
     @property
     def recipe_lines(self) -> str:
         """What a recipe needs to use the cluster's remote cache."""
-        return f"cache: {{remote: '{self.remote.as_posix()}', trust: ['{self.key.public}']}}\n"
+        return f"cache: {{remote: '{self.place or self.remote.as_posix()}', trust: ['{self.key.public}']}}\n"
 
     def start_scheduler(self) -> None:
         described = self.folder / "scheduler.json"
@@ -73,7 +87,7 @@ class Cluster:
             own = self.certificates / "scheduler"
             command += ["--protocol", "tls", "--tls-ca-file", str(own / "ca.pem")]
             command += ["--tls-cert", str(own / "cert.pem"), "--tls-key", str(own / "key.pem")]
-        environment = {**os.environ, "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1", **self.settings}
+        environment = {**os.environ, **self.settings}
         with (self.folder / "scheduler.log").open("ab") as log:
             self.scheduler = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         wait_until(
@@ -86,23 +100,32 @@ class Cluster:
             self.scheduler.kill()
             self.scheduler.wait()
 
-    def start_worker(self, *options: str, **environment: str) -> Worker:
+    def start_worker(
+        self,
+        *options: str,
+        program: Sequence[str] = ("-m", "epbuild"),
+        file_size: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Worker:
+        """A worker that is not connected yet; no file that it writes may have more than `file_size` bytes, as on a disk that is full."""
         number = len(self.workers)
         log = self.folder / f"worker-{number}.log"
         scheme = "tls" if self.certificates is not None else "tcp"
-        command = [sys.executable, "-m", "epbuild", "worker", f"{scheme}://127.0.0.1:{self.port}", "--slots", "1", *options]
+        command = [sys.executable, *program, "worker", f"{scheme}://127.0.0.1:{self.port}", "--slots", "1", *options]
         if self.certificates is not None:
             command += ["--tls", str(self.certificates / "worker")]
         variables = {
             **os.environ,
             "EPBUILD_CACHE_DIR": str(self.folder / f"cache-{number}"),
             "EPBUILD_TOOLCHAIN_DIR": str(toolchain_directory()),
-            "EPBUILD_REMOTE_CACHE": str(self.remote),
+            "EPBUILD_REMOTE_CACHE": self.place or str(self.remote),
             "EPBUILD_SIGNING_KEY": self.key.text,
-            **environment,
+            **(environment or {}),
         }
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, env=variables, start_new_session=True)
+        if file_size is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (file_size, file_size))
         worker = Worker(process, log)
         self.workers.append(worker)
         return worker
@@ -124,3 +147,40 @@ def running_cluster(folder: Path, workers: int = 2, **settings: object) -> Itera
         for worker in cluster.workers:
             worker.kill()
         cluster.stop_scheduler()
+
+
+def quick(folder: Path, cluster: Cluster, mark: str, name: str = "project") -> Project:
+    """The quick project on the cluster's cache; `mark` makes its results others than those of any other test."""
+    project = write_project(Project(folder / name, folder / f"cache-{name}"))
+    project.edit("epbuild: 1\n", "epbuild: 1\n" + cluster.recipe_lines)
+    project.edit("    toolchain: qnn\n", f"    toolchain: qnn\n    environment: {{MARK: {mark}}}\n")
+    return project
+
+
+def outcomes(events: list[dict[str, Any]]) -> dict[str, tuple[str, str | None]]:
+    return {event["step"]: (event["outcome"], event.get("machine")) for event in events if event["event"] == "step_finished"}
+
+
+def on(cluster: Cluster) -> tuple[str, str]:
+    return "--executor", cluster.address
+
+
+def slow_project(folder: Path, cluster: Cluster, mark: str, name: str = "project") -> Project:
+    """One whose compiles take long enough to meet them."""
+    project = quick(folder, cluster, mark, name)
+    for seed, model in enumerate(GROUPS):
+        write_model(project.folder / f"{model}.onnx", seed, width=3000)
+    return project
+
+
+def compilers(cluster: Cluster) -> set[int]:
+    """The processes that compile for a cluster of this machine."""
+    found = set()
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words, folder = (place / "cmdline").read_bytes().split(b"\0"), (place / "cwd").readlink()
+        except OSError:
+            continue
+        if folder.is_relative_to(cluster.folder) and any(word.endswith(b"compile.py") for word in words):
+            found.add(int(place.name))
+    return found

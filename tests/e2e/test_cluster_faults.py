@@ -1,0 +1,189 @@
+"""Builds on a cluster of which something goes wrong: what is told, how the build ends, and what the next one finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cache_server import Fault, serving_cache
+from clusters import PATIENCE, Cluster, compilers, on, outcomes, quick, running_cluster, slow_project
+from projects import Project, compiled, toolchain_python
+from quick_builds import COMPILES, start, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="processes and limits as Linux has them")]
+
+DASKS_OWN: dict[str, str] = {}
+"""The settings of a scheduler that nobody has set up for epbuild."""
+LEFT, RIGHT = sorted(COMPILES)
+KILLS = """\
+import os
+from pathlib import Path
+
+process = os.getppid()
+while b"spawn_main" not in Path(f"/proc/{process}/cmdline").read_bytes():
+    process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+os.kill(process, 9)
+"""
+"""Ends the worker that it runs below."""
+COPIES = "import shutil, sys\nshutil.copy(*sys.argv[1:])\n"
+SMALL = 500_000
+"""Bytes: less than the models of a slow project have."""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster that the test may break."""
+    with running_cluster(tmp_path / "cluster", workers=1) as running:
+        yield running
+
+
+def events_of(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def warned(events: list[dict[str, Any]]) -> list[str]:
+    return [event["problem"]["code"] for event in events if event["event"] == "warned"]
+
+
+def run(project: Project, cluster: Cluster, *options: str) -> tuple[int, list[dict[str, Any]], str]:
+    """The exit code of a build, its events, and all that it printed."""
+    done = project.epbuild("run", "--json", *on(cluster), *options)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, events_of(done.stdout), done.stdout + done.stderr
+
+
+def failures(events: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The codes of what failed, by step."""
+    return {
+        event["step"]: [problem["code"] for problem in event["problems"]] for event in events if event["event"] == "step_failed"
+    }
+
+
+def test_a_machine_that_freezes_is_replaced_whatever_the_scheduler_is_set_to(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "cluster", workers=1, settings=DASKS_OWN) as cluster:
+        project = slow_project(tmp_path, cluster, "freezes")
+        process = start(project, "run", "--json", *on(cluster))
+        wait_until(lambda: compilers(cluster), PATIENCE, "a compile")
+        cluster.workers[0].freeze()
+        cluster.start_worker().wait_for("working for")
+        output, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, output + errors
+        assert "takes over" in output
+        assert compiled(events_of(output)) == COMPILES
+        cluster.workers[0].thaw()
+        cluster.workers[0].wait_for("waiting for")
+
+
+@pytest.mark.parametrize("settings", [None, DASKS_OWN], ids=["recommended", "Dask's own"])
+def test_what_ends_the_machines_that_execute_it_fails_alone_as_lost(tmp_path: Path, settings: dict[str, str] | None) -> None:
+    chosen = {} if settings is None else {"settings": settings}
+    with running_cluster(tmp_path / "cluster", workers=2, **chosen) as cluster:
+        project = quick(tmp_path, cluster, "kills")
+        killing = "[{run: [python, scripts/kill.py, '${in}', '${out}'], files: [scripts], toolchain: qnn}]"
+        project.edit("left: left.onnx", f"left: {{path: left.onnx, prepare: {killing}}}")
+        (project.folder / "scripts").mkdir()
+        (project.folder / "scripts" / "kill.py").write_text(KILLS, encoding="utf-8")
+        code, events, text = run(project, cluster, "--keep-going")
+        assert (code, failures(events)) == (1, {"prepare:left/1-run": ["EPB534"]}), text
+        assert "lost: the machines that executed it went away" in text
+        assert outcomes(events)[RIGHT][0] == "built"
+        # The machines are there for others, and what was lost is tried again by the next build.
+        (project.folder / "scripts" / "kill.py").write_text(COPIES, encoding="utf-8")
+        assert LEFT in compiled(project.build(*on(cluster)))
+
+
+def test_a_machine_with_another_release_is_given_nothing_and_told_of_once(own: Cluster, tmp_path: Path) -> None:
+    older = "import sys, epbuild; epbuild.__version__ = '0.0.1'; from epbuild.__main__ import main; sys.exit(main())"
+    own.start_worker(program=("-c", older)).wait_for("working for")
+    code, events, text = run(quick(tmp_path, own, "release"), own)
+    assert (code, warned(events)) == (0, ["EPB540"]), text
+    [machine] = {machine for outcome, machine in outcomes(events).values() if outcome == "built"}
+    assert machine is not None
+    assert machine.endswith(f"-{own.workers[0].process.pid}")
+    # With no other machine, what this one can do is done here.
+    own.workers[0].kill()
+    code, events, text = run(quick(tmp_path, own, "release-alone", "alone"), own)
+    assert (code, warned(events)[:1]) == (0, ["EPB540"]), text
+    assert {outcomes(events)[step] for step in COMPILES} == {("built", None)}
+
+
+def other_toolchains(folder: Path) -> Path:
+    """The toolchain of the quick project as somebody changed it."""
+    real = toolchain_python("onnxruntime-qnn").parents[2]
+    shutil.copytree(real, folder / real.name, copy_function=os.link, symlinks=True)
+    [changed] = (folder / real.name).glob("env/lib/*/site-packages/onnxruntime/__init__.py")
+    text = changed.read_text(encoding="utf-8")
+    changed.unlink()
+    changed.write_text(f"{text}\n# changed\n", encoding="utf-8")
+    (folder / real.name / "fingerprint.json").unlink()
+    return folder
+
+
+def test_a_machine_with_another_toolchain_makes_nothing_of_it_and_is_told_of_once(own: Cluster, tmp_path: Path) -> None:
+    changed = str(other_toolchains(tmp_path / "toolchains"))
+    own.start_worker(environment={"EPBUILD_TOOLCHAIN_DIR": changed}).wait_for("working for")
+    sound, other = own.workers
+    code, events, text = run(quick(tmp_path, own, "toolchain"), own)
+    assert (code, warned(events)) == (0, ["EPB541"]), text
+    machines = {machine for outcome, machine in outcomes(events).values() if outcome == "built"}
+    assert [str(machine).rpartition("-")[2] for machine in machines] == [str(sound.process.pid)]
+    sound.kill()
+    code, events, text = run(quick(tmp_path, own, "toolchain-alone", "alone"), own, "--keep-going")
+    assert (code, warned(events)[:1]) == (3, ["EPB541"]), text
+    assert failures(events) == {LEFT: ["EPB532"], RIGHT: ["EPB532"]}
+    assert str(other.process.pid) in text
+
+
+def test_where_a_disk_is_full_another_machine_makes_it_and_else_it_is_one_sentence(own: Cluster, tmp_path: Path) -> None:
+    own.start_worker(file_size=SMALL).wait_for("working for")
+    roomy, full = own.workers
+    code, events, text = run(slow_project(tmp_path, own, "disk"), own)
+    assert (code, warned(events)) == (0, ["EPB541"]), text
+    assert compiled(events) == COMPILES
+    roomy.kill()
+    code, events, text = run(slow_project(tmp_path, own, "disk-alone", "alone"), own, "--keep-going")
+    assert (code, set(failures(events))) == (3, COMPILES), text
+    assert f"-{full.process.pid}" in text
+    assert "Free some space" in text
+
+
+def test_a_remote_cache_that_goes_away_ends_the_build_and_the_next_one_has_what_was_made(tmp_path: Path) -> None:
+    with serving_cache() as server, running_cluster(tmp_path / "cluster", workers=1, place=server.address) as cluster:
+        project = slow_project(tmp_path, cluster, "cache")
+        project.environment["EPBUILD_SIGNING_KEY"] = cluster.key.text
+        process = start(project, "run", "--json", "--remote-cache", "write", *on(cluster))
+        wait_until(lambda: compilers(cluster), PATIENCE, "a compile")
+        server.faults.append(Fault("status", status=503))
+        output, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 3, output + errors
+        assert "could not be written to the remote cache" in output
+        assert "Traceback" not in errors
+        server.faults.clear()
+        code, events, text = run(project, cluster, "--remote-cache", "write")
+        assert code == 0, text
+        made = [step for step, (outcome, _) in outcomes(events).items() if outcome == "restored" and step in COMPILES]
+        assert len(made) == 1, events
+
+
+def test_what_nobody_offers_any_more_is_told_of_and_all_else_is_done(own: Cluster, tmp_path: Path) -> None:
+    project = slow_project(tmp_path, own, "nobody")
+    python = toolchain_python("onnxruntime-qnn")
+    project.edit("toolchains:\n", f"toolchains:\n  own: {{interpreter: '{python}'}}\n")
+    target = "  own: {toolchain: own, ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}\n"
+    project.edit("targets:\n", f"targets:\n{target}")
+    project.edit("right: {models: [right], targets: [npu]}", "right: {models: [right], targets: [own]}")
+    process = start(project, "run", "--json", *on(own))
+    wait_until(lambda: compilers(own), PATIENCE, "a compile")
+    own.workers[0].kill()
+    output, errors = process.communicate(timeout=PATIENCE + 60)
+    events = events_of(output)
+    assert (process.returncode, failures(events)) == (3, {LEFT: ["EPB539"]}), output + errors
+    assert "no machine is connected" in output
+    assert "(1 action)" in output
+    assert outcomes(events)["compile:right/own/right"] == ("built", None)
