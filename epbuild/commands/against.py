@@ -58,6 +58,10 @@ class _Side:
     versions: Mapping[str, Mapping[str, str]]
     sources: Mapping[str, tuple[str | None, Mapping[str, str]]] | None
     """The digests of each source model, and of its data; None: not known."""
+    toolchains: Mapping[str, str]
+    """The toolchain of each target; no manifest names it."""
+    merged: frozenset[tuple[str, str]] = frozenset()
+    """The groups whose models are one in an output for a target, so that nothing is known of each."""
 
 
 def with_comparison(report: Report, path: Path) -> Report:
@@ -145,15 +149,15 @@ def _side_of_report(report: Report) -> _Side:
             if toolchain.packages
         },
         sources={model.name: (model.sha256, {data.location: data.sha256 for data in model.data}) for model in report.models},
+        toolchains={target.name: target.toolchain for target in report.targets},
     )
 
 
 def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
     """The part of a report's side that outputs at a path have something on: of one output alone, its group for its target."""
     outputs = {step: output for step, output in after.outputs.items() if step in before.outputs}
-    if path.is_dir() and not (path / MANIFEST).exists():
-        return replace(after, outputs=outputs)
-    places = {(group, target) for group, _, target in before.models}
+    is_of_many = path.is_dir() and not (path / MANIFEST).exists()
+    places = {(group, target) for group, _, target in (after.models if is_of_many else before.models)} - before.merged
     models = {key: model for key, model in after.models.items() if (key[0], key[2]) in places}
     return replace(after, models=models, outputs=outputs)
 
@@ -175,17 +179,20 @@ def _side_of_artifacts(artifacts: Iterable[ArtifactFolder], report: _Side) -> _S
     models: dict[_Key, ComparedModel] = {}
     outputs: dict[str, _ComparedOutput] = {}
     versions: dict[str, Mapping[str, str]] = {}
-    recipe = ""
+    merged, recipe = set[tuple[str, str]](), ""
     for artifact in artifacts:
         manifest = artifact.manifest or Manifest()
         document, group, target = manifest.document, manifest.group, manifest.target
         recipe = str(document["recipe"])
-        models.update({(group, str(model["name"]), target): _listed_model(model) for model in document["models"]})
+        apart = [model for model in document["models"] if "merged" not in model]
+        models.update({(group, str(model["name"]), target): _listed_model(model) for model in apart})
+        merged |= {(group, target)} if len(apart) < len(document["models"]) else set()
         if (step := steps.get(((group,), (target,)))) is not None:
             files = {file.path: ComparedFile(file.size, file.sha256) for file in manifest.files.values()}
             outputs.setdefault(step, _ComparedOutput(artifact.place, (group,), (target,), files))
-        versions[str(document["toolchain"]["name"])] = document["toolchain"]["distributions"]
-    return _Side(recipe, models, outputs, versions, None)
+        if target in report.toolchains:
+            versions[report.toolchains[target]] = document["toolchain"]["distributions"]
+    return _Side(recipe, models, outputs, versions, None, {}, frozenset(merged))
 
 
 def _listed_model(model: Mapping[str, Any]) -> ComparedModel:

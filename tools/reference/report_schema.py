@@ -6,6 +6,7 @@ import ast
 import inspect
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
@@ -64,7 +65,7 @@ def _value(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if origin is Mapping:
         return {"type": "object", "additionalProperties": _value(arguments[1], definitions)}
     if is_dataclass(kind) and isinstance(kind, type):
-        name = kind.__name__.removeprefix("Reported").lower()
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removeprefix("Reported")).lower()
         if name not in definitions:
             definitions[name] = None  # a type may hold itself
             definitions[name] = _object(kind, definitions)

@@ -1,0 +1,123 @@
+"""What changed since another report, or since outputs were published: only what did, by model, file, package and source."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_builds import Workshop, source_model
+
+from epbuild.commands.against import read_report, with_comparison
+from epbuild.commands.report import report
+from epbuild.commands.report_changes import ReportedAgainst
+from epbuild.core.errors import NothingToVerify
+from epbuild.diff.traits import Incomparable
+from epbuild.report.documents import json_text
+from epbuild.report.report_page import page_of
+from epbuild.report.report_text import report_document
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    found = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    found.build()
+    return found
+
+
+def kept(workshop: Workshop, name: str = "before.json") -> Path:
+    """The report as it is now, in a file."""
+    path = workshop.folder.parent / name
+    document = report_document(report(workshop.request))
+    path.write_text(json_text(document) if path.suffix == ".json" else page_of(document), encoding="utf-8")
+    return path
+
+
+def compared(workshop: Workshop, path: Path) -> ReportedAgainst:
+    found = with_comparison(report(workshop.request), path).against
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", ["before.json", "before.html"])
+def test_nothing_has_changed_since_a_report_of_the_same(workshop: Workshop, name: str) -> None:
+    path = kept(workshop, name)
+    assert read_report(path) is not None
+    found = compared(workshop, path)
+    assert (found.kind, found.recipe, found.models, found.outputs, found.versions, found.sources) == (
+        "report",
+        "small",
+        (),
+        (),
+        (),
+        (),
+    )
+
+
+def test_what_changed_is_named_by_model_file_package_and_source(workshop: Workshop) -> None:
+    path = kept(workshop)
+    (workshop.folder / "classifier.onnx").write_bytes(source_model(9.0))
+    workshop.write_recipe(("models: [prefill, decode]", "models: [decode, prefill]"))
+    workshop.packages = {**workshop.packages, "numpy": "2.0.0"}
+    workshop.build()
+    found = compared(workshop, path)
+    assert [(change.toolchain, change.package, change.before, change.after) for change in found.versions] == [
+        ("qnn", "numpy", None, "2.0.0")
+    ]
+    [source] = found.sources
+    assert (source.model, source.before != source.after, source.data) == ("classifier", True, False)
+    assert {change.path for change in found.outputs} == {"dist/decoder", "dist/classifier"}
+    [classifier] = [change for change in found.outputs if change.path == "dist/classifier"]
+    assert [file.path for file in classifier.files] == ["classifier_qnn.bin"]
+    assert all(file.before != file.after for file in classifier.files)
+
+
+def test_models_come_and_go(workshop: Workshop) -> None:
+    path = kept(workshop)
+    workshop.write_recipe(("models: [classifier]", "models: [{name: other, model: classifier}]"))
+    workshop.build()
+    found = compared(workshop, path)
+    changes = {change.member: (change.before is None, change.after is None) for change in found.models}
+    assert changes == {"classifier": (False, True), "other": (True, False)}
+
+
+def test_outputs_of_another_time_are_compared_by_their_manifests(workshop: Workshop) -> None:
+    old = workshop.folder.parent / "old"
+    shutil.copytree(workshop.folder / "dist", old)
+    assert compared(workshop, old).models == ()
+    assert compared(workshop, old).outputs == ()
+    (workshop.folder / "classifier.onnx").write_bytes(source_model(9.0))
+    workshop.build()
+    for path in (old, old / "classifier", old / "classifier" / "manifest.json"):
+        found = compared(workshop, path)
+        assert (found.kind, found.recipe, found.models) == ("outputs", "small", ())
+        assert [(change.path, [file.path for file in change.files]) for change in found.outputs] == [
+            ("dist/classifier", ["classifier_qnn.bin"])
+        ]
+
+
+def test_what_is_no_report_and_no_output_is_refused(workshop: Workshop, tmp_path: Path) -> None:
+    folder = tmp_path / "nothing"
+    folder.mkdir()
+    for name, text in {
+        "a.html": "<p>",
+        "b.json": "{",
+        "c.json": '{"steps": [], "format": 99}',
+        "d.json": '{"steps": [], "format": 1}',
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        with pytest.raises(Incomparable) as refused:
+            compared(workshop, tmp_path / name)
+        assert refused.value.problems[0].code == "EPB630"
+    for path in (folder, tmp_path / "missing"):
+        with pytest.raises(NothingToVerify):
+            compared(workshop, path)
+
+
+def test_a_report_that_was_compared_itself_can_be_compared_with(workshop: Workshop) -> None:
+    path = kept(workshop)
+    document = report_document(with_comparison(report(workshop.request), path))
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert replace(compared(workshop, path), made_at=None).models == ()
