@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +12,11 @@ from typing import Annotated
 from epbuild import api
 from epbuild.cli import arguments, build_files, cluster_options, job_options, remote_options, report_options
 from epbuild.cli.usage import UsageError
-from epbuild.commands.build_result import BuildFailed
+from epbuild.cli.watching import build, build_and_watch
 from epbuild.commands.request import Request
+from epbuild.commands.watch import SourceWatch
 from epbuild.report.documents import plan_document, print_json
+from epbuild.report.listener import Listener
 from epbuild.report.reporter import reporter
 from epbuild.report.text import print_plan
 
@@ -26,7 +30,8 @@ Exit codes:
        --no-compile a result that is not there
   2    the recipe or the command line is wrong
   3    the environment is: toolchain, device, permissions, disk
-  130  interrupted; what was finished is kept
+  130  interrupted; what was finished is kept. With --watch, Ctrl-C
+       between builds ends with the code of the last build
 """
 
 
@@ -64,6 +69,7 @@ def run(
     no_compile: Annotated[
         bool, arguments.option("--no-compile", help="Make no result: publish those that are there, and name those that are not.")
     ] = False,
+    watch: Annotated[bool, arguments.option("--watch", help="Then build again whenever a source changes, until Ctrl-C.")] = False,
     shard: job_options.ShardText = None,
     retry: arguments.Retry = False,
     locked: arguments.Locked = False,
@@ -101,6 +107,10 @@ def run(
         raise UsageError("--rebuild-and-compare builds; --dry-run and --check build nothing")
     if (junit or sarif or report or trace) and (dry_run or check):
         raise UsageError("--report, --trace, --junit and --sarif are about a build; --dry-run and --check build nothing")
+    if watch and (dry_run or check or rebuild_and_compare or push_only or shard is not None):
+        raise UsageError(
+            "--watch builds again and again; --dry-run, --check, --rebuild-and-compare, --push-only and --shard do not"
+        )
     request = Request(
         file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare, retry=retry
     )
@@ -111,13 +121,17 @@ def run(
     if shard is not None:
         request = replace(request, shard=job_options.shard_of(shard, os.environ), emits=False)
     if not dry_run and not check:
-        listener = report_options.with_report_files(reporter(json=json, summary=summary), file, junit, sarif)
-        with build_files.written_after(request, report, against, trace), listener as progress:
-            try:
-                api.run(request, progress)
-            except BuildFailed as error:  # whose problems were reported
-                return error.result.finished.exit_code
-        return 0
+
+        @contextmanager
+        def listening() -> Iterator[Listener]:
+            listener = report_options.with_report_files(reporter(json=json, summary=summary), file, junit, sarif)
+            with build_files.written_after(request, report, against, trace), listener as progress:
+                yield progress
+
+        if watch:
+            return build_and_watch(SourceWatch(request), listening, reporter(json=json))
+        with listening() as progress:
+            return build(request, progress)
     found = api.plan(request)
     if json:
         print_json(plan_document(str(file), found))

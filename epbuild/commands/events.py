@@ -27,6 +27,20 @@ class Noted(Event):
 
 
 @dataclass(frozen=True)
+class Watching(Event):
+    """A build is over, and so many `files` are watched for a change that is worth another one."""
+
+    files: int
+
+
+@dataclass(frozen=True)
+class FilesChanged(Event):
+    """Another build begins, as these files have changed."""
+
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class NotedLines:
     """`ProgressLines` that are events."""
 

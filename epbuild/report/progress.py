@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from epbuild.commands.events import (
     ComparisonFinished,
     ComparisonStarted,
     Fetched,
     Fetching,
+    FilesChanged,
     OutputRemoved,
     RemoteCacheUsed,
     ResultsShared,
@@ -24,6 +25,7 @@ from epbuild.commands.events import (
     ToolchainLocked,
     ToolchainReady,
     ToolchainStarted,
+    Watching,
 )
 from epbuild.core.units import about, counted
 from epbuild.engine.events import (
@@ -37,7 +39,7 @@ from epbuild.engine.events import (
     StepStarted,
     Warned,
 )
-from epbuild.report.amounts import amount
+from epbuild.report.amounts import amount, limited
 from epbuild.report.changes import ChangeReport
 from epbuild.report.coverage import CoverageList
 from epbuild.report.failures import FailureList
@@ -67,6 +69,7 @@ _COLOURS = {
     "skipped": _YELLOW,
 }
 _LABEL = re.compile(rf"(\[ *\d+/\d+\] )?({'|'.join(_COLOURS)})\b")
+_MOST_FILES = 3
 _LABEL_WIDTH = max(map(len, _COLOURS))
 
 
@@ -108,6 +111,11 @@ class _BuildLines(Listener):
                 self._print(comparison_summary(event))
             case Warned(problem):
                 print_problems([problem], "warning")
+            case FilesChanged(files):
+                print_line(f"Changed: {', '.join(limited(files, _MOST_FILES))}")
+            case Watching(files):
+                print_line(f"Watching {counted(files, 'file')}; Ctrl-C ends it.")
+                sys.stdout.flush()
             case RunFinished():
                 self._close()
                 for line in self._last_lines(event):
@@ -162,13 +170,10 @@ class PlainLines(_BuildLines):
         self._over = threading.Event()
         self._pulse = threading.Thread(target=self._beat, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._pulse.start()
-        return self
-
     def __exit__(self, *ended: object) -> None:
         self._over.set()
-        self._pulse.join()
+        if self._pulse.ident is not None:
+            self._pulse.join()
 
     def report(self, event: Event, /) -> None:
         with self._lock:
@@ -178,6 +183,8 @@ class PlainLines(_BuildLines):
         self._print(text)
 
     def _show(self, name: str, text: str) -> None:
+        if self._pulse.ident is None:  # only now: files are looked at in a quicker way by a process that has no threads
+            self._pulse.start()
         started = self._running.get(name, (time.monotonic(), ""))[0]
         self._running[name] = (started, text)
 

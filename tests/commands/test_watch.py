@@ -1,0 +1,188 @@
+"""`run --watch`: which changes lead to another build, and when."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_builds import Workshop, source_model
+
+from epbuild.cli.watching import build_and_watch
+from epbuild.commands.events import FilesChanged, Watching
+from epbuild.commands.watch import SourceWatch
+from epbuild.core.errors import EpbuildError
+from epbuild.engine.events import Event, EventList, RunFinished
+from epbuild.report.documents import JsonLines
+from epbuild.report.listener import Listener
+from epbuild.report.progress import PlainLines
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+class Kept(Listener):
+    """Keeps the events of all builds."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.ended: list[object] = []
+
+    def __exit__(self, *ended: object) -> None:
+        self.ended.append(ended[0])
+
+    def report(self, event: Event, /) -> None:
+        self.events.append(event)
+
+
+class Pauses:
+    """In place of sleeping, somebody does something; in the end, Ctrl-C."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        self.steps = list(steps)
+        self.asked: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        if not self.steps:
+            raise KeyboardInterrupt
+        self.steps.pop(0)()
+
+
+def nothing() -> None:
+    pass
+
+
+def watched(workshop: Workshop, *steps: Callable[[], object], **changes: object) -> tuple[int, Kept, EventList]:
+    kept, notes = Kept(), EventList()
+    watch = SourceWatch(replace(workshop.request, **changes), Pauses(*steps))  # type: ignore[arg-type]
+    return build_and_watch(watch, lambda: kept, notes), kept, notes
+
+
+def changes(kept: Kept) -> list[list[str]]:
+    return [[Path(name).name for name in event.files] for event in kept.events if isinstance(event, FilesChanged)]
+
+
+def ends(kept: Kept) -> list[tuple[int, int]]:
+    """The exit code of each build, and how many steps it made."""
+    return [(event.exit_code, event.built) for event in kept.events if isinstance(event, RunFinished)]
+
+
+def test_a_change_of_a_model_or_the_recipe_builds_what_is_out_of_date(workshop: Workshop) -> None:
+    model = workshop.folder / "classifier.onnx"
+    code, kept, notes = watched(
+        workshop,
+        nothing,
+        lambda: model.write_bytes(source_model(7.0)),
+        nothing,  # it settles
+        lambda: workshop.write_recipe(("quality: 3", "quality: 1")),
+        nothing,
+    )
+    assert code == 0
+    assert ends(kept) == [(0, 6), (0, 2), (0, 4)]
+    assert changes(kept) == [["classifier.onnx"], ["epbuild.yaml"]]
+    assert [type(note) for note in notes] == [Watching] * 3
+
+
+def test_what_is_touched_or_undone_costs_nothing(workshop: Workshop) -> None:
+    model = workshop.folder / "classifier.onnx"
+    before, seen = model.read_bytes(), model.stat()
+
+    def undo() -> None:
+        model.write_bytes(before)
+        os.utime(model, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+
+    _, kept, _ = watched(workshop, lambda: model.write_bytes(source_model(7.0)), undo, nothing, lambda: os.utime(model), nothing)
+    assert ends(kept) == [(0, 6), (0, 0)]
+    assert changes(kept) == [["classifier.onnx"]]
+
+
+def test_no_build_begins_while_a_file_grows(workshop: Workshop) -> None:
+    model = workshop.folder / "classifier.onnx"
+    whole = source_model(7.0)
+    parts = [lambda size=size: model.write_bytes(whole[:size]) for size in range(10, len(whole), 40)]
+    _, kept, _ = watched(workshop, *parts, lambda: model.write_bytes(whole), nothing)
+    assert ends(kept) == [(0, 6), (0, 2)]
+
+
+def test_a_mistake_is_shown_and_watched_on(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    workshop.write_recipe(("plain: {toolchain: qnn", "plain: {toolchian: qnn"))
+    code, kept, notes = watched(workshop, nothing, workshop.write_recipe, nothing)
+    assert (code, ends(kept)) == (0, [(0, 6)])
+    assert "toolchian" in capsys.readouterr().err
+    assert [issubclass(kind, EpbuildError) for kind in kept.ended if isinstance(kind, type)] == [True]
+    assert len(notes) == 2
+
+
+def test_it_ends_with_the_code_of_the_last_build(workshop: Workshop) -> None:
+    assert watched(workshop, lambda: workshop.write_recipe(("plain: {toolchain: qnn", "plain: {toolchian: qnn")), nothing)[0] == 2
+    workshop.write_recipe(("fallback_nodes: any", "fallback_nodes: 0"))
+    assert watched(workshop)[0] == 1
+
+
+def test_a_model_that_is_missing_is_waited_for(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    model = workshop.folder / "classifier.onnx"
+    content = model.read_bytes()
+    model.unlink()
+    code, kept, _ = watched(workshop, nothing, nothing, lambda: model.write_bytes(content), nothing)
+    assert (code, ends(kept)) == (0, [(0, 6)])
+    assert "[EPB201]" in capsys.readouterr().err
+
+
+def test_a_model_that_goes_and_comes_back(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    model = workshop.folder / "classifier.onnx"
+    code, kept, _ = watched(workshop, model.unlink, nothing, lambda: model.write_bytes(source_model(7.0)), nothing)
+    assert (code, ends(kept)) == (0, [(0, 6), (0, 2)])
+
+
+def test_a_failed_build_is_tried_again_when_its_source_changes(workshop: Workshop) -> None:
+    workshop.write_recipe(("fallback_nodes: any", "fallback_nodes: 0"))
+    code, kept, _ = watched(workshop, nothing, workshop.write_recipe, nothing)
+    assert [code for code, _ in ends(kept)] == [1, 0]
+    assert code == 0
+
+
+def test_an_output_that_is_removed_is_put_back(workshop: Workshop) -> None:
+    _, kept, _ = watched(workshop, (workshop.output() / "decode_ctx.onnx").unlink, nothing)
+    assert (workshop.output() / "decode_ctx.onnx").exists()
+    assert changes(kept) == [["decode_ctx.onnx"]]
+
+
+def test_without_outputs_and_for_some_steps_the_sources_are_watched(workshop: Workshop) -> None:
+    model = workshop.folder / "classifier.onnx"
+    _, kept, _ = watched(workshop, lambda: model.write_bytes(source_model(7.0)), nothing, emits=False)
+    assert ends(kept)[1] == (0, 1)
+    _, kept, _ = watched(workshop, lambda: model.write_bytes(source_model(8.0)), nothing, selection=("emit:classifier/*",))
+    assert ends(kept)[-1] == (0, 2)
+
+
+def test_a_ctrl_c_during_a_build_ends_it_as_any_other(workshop: Workshop) -> None:
+    class Interrupts(Listener):
+        def report(self, event: Event, /) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_and_watch(SourceWatch(workshop.request, Pauses()), Interrupts, EventList())
+
+
+def test_a_look_that_takes_long_makes_the_next_one_come_later(workshop: Workshop) -> None:
+    pauses = Pauses(nothing)
+    watch = SourceWatch(workshop.request, pauses)
+    watch.begin()
+    with pytest.raises(KeyboardInterrupt):
+        watch.wait()
+    assert all(seconds >= 0.5 for seconds in pauses.asked)
+
+
+def test_what_is_shown_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for listener in (PlainLines(), JsonLines()):
+        listener.report(FilesChanged(("a.onnx", "b.onnx", "c", "d", "e")))
+        listener.report(Watching(12))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["Changed: a.onnx, b.onnx, c, and 2 more", "Watching 12 files; Ctrl-C ends it."]
+    assert [json.loads(line)["event"] for line in lines[2:]] == ["files_changed", "watching"]
