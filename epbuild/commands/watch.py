@@ -1,8 +1,8 @@
 """Watched sources: the files that a build looked at, compared again and again.
 
 The files are looked at by their size, time and inode, a few times a second, rather than waited for: inotify and its relatives report
-nothing of what another machine writes to a network file system, run out of watches, and watch folders, while a build depends on files that
-lie anywhere. A look at 3,000 files takes 15 ms; a slow one makes the next one come later, so that this takes a twentieth of one CPU at most.
+nothing of what another machine writes to a network file system, run out of watches, and watch folders, while a build depends on files
+that lie anywhere. A look at 3,000 files takes 15 ms. A slow one makes the next one come later: that takes a twentieth of a CPU at most.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from epbuild.commands.planning import read_plan, read_recipe
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError, Position
 from epbuild.core.shown import shown_path
+from epbuild.survey.snapshot import look_again
 from epbuild.survey.snapshot_file import place_of, read
 
 FileState = tuple[int, int, int] | None
@@ -41,6 +42,7 @@ class SourceWatch:
     files: dict[str, FileState] = field(default_factory=dict)
     """The files by their absolute paths."""
     _before: Mapping[str, int | None] = field(default_factory=dict)
+    _has_snapshot: bool = False
 
     def begin(self) -> None:
         """Note what is there before a build: what changes while it goes on is a change, where nothing better is known."""
@@ -54,7 +56,9 @@ class SourceWatch:
             if error is None and _written(place) not in (None, self._before.get(place)):
                 with suppress(OSError, ValueError, EOFError, TypeError):  # it was damaged since
                     self.files = _seen(place, self.request.recipe.absolute().parent)
+                    self._has_snapshot = True
                     return
+        self._has_snapshot = False
         sources, outputs = list(_sources(self.request, error)), list(_outputs(self.request))
         before = {path: state for path, state in self.files.items() if path not in outputs}  # the build wrote those
         self.files = {path: state_of(path) for path in (*before, *sources, *outputs)} | before
@@ -73,8 +77,17 @@ class SourceWatch:
                 before = now
                 self.sleep(max(_SETTLE_SECONDS, took))
             changed = self._changed()
-            if changed:
+            if changed and self._is_as_it_was():
+                self.files = {path: state_of(path) for path in self.files}
+            elif changed:
                 return tuple(shown_path(Path(path)) for path in changed)
+
+    def _is_as_it_was(self) -> bool:
+        """Whether files were only touched, by the snapshot that the last build left: it knows what is in them."""
+        if not self._has_snapshot:
+            return False
+        look = look_again(str(self.request.recipe), self.request.settings, self.request.selection)
+        return look is not None and not look.changed
 
     def _changed(self) -> list[str]:
         return [path for path, state in self.files.items() if state_of(path) != state]
