@@ -59,7 +59,7 @@ class SourceWatch:
                     self._has_snapshot = True
                     return
         self._has_snapshot = False
-        sources, outputs = list(_sources(self.request, error)), list(_outputs(self.request))
+        sources, outputs = list(_sources(self.request, error)), list(_main_outputs(self.request))
         before = {path: state for path, state in self.files.items() if path not in outputs}  # the build wrote those
         self.files = {path: state_of(path) for path in (*before, *sources, *outputs)} | before
 
@@ -148,7 +148,7 @@ def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
     yield from (str(folder / path) for action in plan.actions.values() for path in action.files)
 
 
-def _outputs(request: Request) -> Iterator[str]:
+def _main_outputs(request: Request) -> Iterator[str]:
     """The main files of the outputs that a recipe asks for, as far as it can be planned."""
     try:
         found = survey(replace(request, remote=None))
