@@ -1,0 +1,127 @@
+"""Every command of every document is run, and prints what the document shows; or the document has why it is not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import warm_start
+from documented import Command, Shell, Unrun, missing, parts
+from projects import RECIPES, Project, copy_of_quickstart, toolchain_python
+from quick_builds import write_project
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
+    if "```console" in path.read_text(encoding="utf-8")
+)
+PROGRAMS = Path(sys.executable).parent
+OFTEN_THERE = {"jq"}
+"""Programs that documents use, and that a machine may lack."""
+NOT_RUN = 30
+"""How many blocks are not run. This number only gets smaller."""
+
+
+@dataclass
+class Machine:
+    """Where a document's commands are run, one after the other, as a reader would who copies them."""
+
+    folder: Path
+    """Of this document: each project is a folder in it."""
+    stores: dict[str, Path]
+    project: Project | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    cwd: Path = Path()
+    count: int = 0
+    code: int = 0
+    """How the last command ended."""
+
+    def enter(self, kind: str) -> None:
+        """A new copy of `quickstart`, `quick` or `checkout` with a store that has what it compiles; `new_...`: with an empty one."""
+        self.count += 1
+        folder, cache = self.folder / str(self.count) / "work", self.folder / str(self.count) / "cache"
+        name = kind.removeprefix("new_")
+        folder.parent.mkdir()
+        if name == "quickstart":
+            copy_of_quickstart(folder, cache)
+        elif name == "checkout":
+            shutil.copytree(RECIPES, folder / "recipes", ignore=shutil.ignore_patterns("dist", ".epbuild", "__pycache__"))
+        elif name == "quick":
+            write_project(Project(folder, cache))
+        else:
+            assert name == "empty", f"there is no project {name}"
+            folder.mkdir()
+        store = self.stores.get("quick" if name == "quick" else "quickstart")
+        if name == kind and name != "empty" and store is not None:
+            shutil.copytree(store, cache)
+        project = Project(folder, cache)
+        own = {"PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}", "RECIPES": str(RECIPES), "ROOT": str(ROOT)}
+        own["QNN_PYTHON"] = str(toolchain_python("onnxruntime-qnn"))
+        self.code = 0
+        self.project, self.environment, self.cwd = project, {**project.command()[1], **own}, folder
+
+    def run(self, text: str) -> tuple[int, str]:
+        """Exit code and all that a command prints; folder and variables stay for the next."""
+        assert self.project is not None, "no comment before the first block has the project that it is run in"
+        text = text.removeprefix("python3 bootstrap.py ")
+        with tempfile.TemporaryFile() as output:
+            words = shlex.split(text, comments=True)
+            if words[:1] == ["epbuild"] and not re.search(r"[|<>;&$`]", text):
+                process = warm_start.start(words[1:], self.cwd, self.environment, output=output, errors=output)
+                code = process.wait(300)
+            else:
+                code = self._shell(text, output.fileno())
+            output.seek(0)
+            self.code = code
+            return code, output.read().decode("utf-8")
+
+    def _shell(self, text: str, output: int) -> int:
+        state = self.folder / "state"
+        script = f"trap '{{ pwd; env -0; }} > {shlex.quote(str(state))}' EXIT\n(exit {self.code})\n{text}"
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.cwd,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            timeout=300,
+            check=False,
+        )
+        folder, _, variables = state.read_text(encoding="utf-8").partition("\n")
+        self.cwd = Path(folder)
+        self.environment = dict(one.split("=", 1) for one in variables.split("\0") if "=" in one)
+        return done.returncode
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_shows_what_its_commands_print(name: str, tmp_path: Path, quickstart_store: Path, quick_store: Path) -> None:
+    machine = Machine(tmp_path, {"quickstart": quickstart_store, "quick": quick_store})
+    wrong = []
+    for part in parts(ROOT / name):
+        if isinstance(part, Shell):
+            if part.project is not None:
+                machine.enter(part.project)
+            code, printed = machine.run(f"set -e; {part.lines}") if part.lines else (0, "")
+            assert code == 0, f"{name}: {part.lines}: {printed}"
+        elif isinstance(part, Command) and (part.text.split()[0] not in OFTEN_THERE or shutil.which(part.text.split()[0])):
+            code, printed = machine.run(part.text)
+            failed = [f"exit code {code}"] if code and not part.shown else missing(part.shown, printed) if part.shown else []
+            if failed:
+                wrong += [f"{name}:{part.line}: {part.text}", *failed, "--- what it printed:", printed]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_few_blocks_are_not_run_and_each_has_its_reason() -> None:
+    left = {f"{name}:{part.line}": part.reason for name in DOCUMENTS for part in parts(ROOT / name) if isinstance(part, Unrun)}
+    assert all(left.values())
+    assert len(left) <= NOT_RUN, left
