@@ -45,9 +45,8 @@ def test_every_number_is_the_reports(page: Page, zoo: Document) -> None:
     for section in ("timeline", "sizes", "accuracy", "differences", "provenance"):
         show_all(page, section)
     outputs, sharing = zoo["outputs"], zoo["sharing"]
-    measured = [row for row in sharing if row["measured"]]
-    weights = [row for row in sharing if not row["measured"]]
-    sums = {sum(row[key] for row in rows) for rows in (measured, weights) for key in ("saved", "alone")}
+    of_each = [[row for row in sharing if row["measured"] is measured] for measured in (True, False)]
+    sums = {sum(row[key] for row in rows) for rows in of_each for key in ("saved", "alone")}
     known = sums | {sum(one["size"] for one in outputs)} | set(numbers(zoo))
     assert set(values(page, "data.bytes")) <= known
     changes = {row["after"] - row["before"] for row in changed(zoo) if None not in (row["before"], row["after"])}
@@ -71,9 +70,14 @@ def numbers(value: Any) -> Iterator[float]:
 
 
 def changed(document: Document) -> Iterator[Any]:
-    for row in document["build"]["published"]:
+    """What has a size before and after."""
+    for row in document["against"]["models"]:
+        yield {when: (row[when] or {}).get("size") for when in ("before", "after")}
+    for row in document["build"]["published"] + document["against"]["outputs"]:
         yield row
-        yield from row["files"]
+        for file in row["files"]:
+            sides = (file[side] for side in ("before", "after"))
+            yield dict(zip(("before", "after"), (one["size"] if isinstance(one, dict) else one for one in sides), strict=True))
 
 
 def test_every_cell_of_the_matrix_has_its_letter_or_number(page: Page, zoo: Document) -> None:
@@ -213,7 +217,9 @@ def test_questions_are_answered_within_two_clicks(page: Page, zoo: Document) -> 
     page.locator("#overview .tile a", has_text="Sharing").click()
     assert amount(max(row["saved"] for row in zoo["sharing"])) in page.locator("#sizes").inner_text()
     page.locator("#overview .tile a", has_text="Changes").click()
-    assert page.locator("#differences tbody tr").count() == len(zoo["build"]["published"])
+    against = zoo["against"]
+    rows = [len(against[kind]) for kind in ("models", "outputs", "sources", "versions")] + [len(zoo["build"]["published"])]
+    assert [table.locator("tbody tr").count() for table in page.locator("#differences table").all()] == rows
 
 
 def test_a_step_is_found_by_parts_of_its_name_and_shown_in_the_graph(page: Page) -> None:

@@ -49,9 +49,12 @@ def main() -> None:
 
 def _pictures(shown: Page, folder: Path, name: str) -> None:
     shown.screenshot(path=folder / f"{name}-top.png")
+    shown.evaluate(
+        "document.querySelector('#bar').style.position = 'static'"
+    )  # which would lie over what is longer than a screen
     for section in shown.query_selector_all("main > section"):
         section.screenshot(path=folder / f"{name}-{section.get_attribute('id')}.png")
-    for kind, place in (("cell", "#coverage button.cell.partial"), ("step", "#timeline td button, #timeline th button")):
+    for kind, place in (("cell", "#coverage button.cell.partial"), ("step", "#timeline tbody th button")):
         button = shown.query_selector(place)
         if button is not None:
             button.click()

@@ -32,7 +32,8 @@ _WORDS = (
 
 def zoo_report() -> Document:
     """Twelve models and a group that shares, for five SoCs: some partial, some failed, some unchanged."""
-    return made_report(_WORDS, SOCS, shared=("decoder",))
+    document = made_report(_WORDS, SOCS, shared=("decoder",))
+    return {**document, "against": changes(document)}
 
 
 def small_report() -> Document:
@@ -77,6 +78,61 @@ def made_report(
         for target in targets:
             maker.member(group, target, ["prefill", "decode"], None)
     return maker.document(targets, socs)
+
+
+def changes(document: Document) -> Document:
+    """What changed since an earlier report, in which some models did better and some worse."""
+    models = [
+        {**{key: row[key] for key in ("group", "member", "target")}, "before": before(row, at), "after": side(row)}
+        for at, row in enumerate(document["coverage"])
+        if at % 7 == 0
+    ]
+    outputs = [
+        {
+            **{key: output[key] for key in ("path", "groups", "targets")},
+            "before": output["size"] + 4100,
+            "after": output["size"],
+            "files": [
+                {
+                    "path": file["path"],
+                    "before": {"size": file["size"] + 4100, "sha256": digest(file["path"])},
+                    "after": after(file),
+                }
+                for file in output["files"][:1]
+            ],
+        }
+        for output in document["outputs"][::9]
+        if output["files"]
+    ]
+    return {
+        "path": "last/report.html",
+        "kind": "report",
+        "recipe": document["recipe"]["name"],
+        "made_at": "2026-11-16T09:30:00Z",
+        "epbuild": "0.3.0",
+        "build_seconds": 151.5,
+        "models": models,
+        "outputs": outputs,
+        "versions": [{"toolchain": "qnn", "package": "onnxruntime-qnn", "before": "2.6.0", "after": "2.7.0"}],
+        "sources": [{"model": "yolo", "before": digest("older"), "after": digest("yolo"), "data": False}],
+    }
+
+
+def side(row: Document) -> Document:
+    return {key: row[key] for key in ("outcome", "ep_context_nodes", "fallback_nodes", "size", "seconds", "accuracy")}
+
+
+def before(row: Document, at: int) -> Document | None:
+    """What a model was: new, whole, in part, or of another size."""
+    whole = {"outcome": "whole", "ep_context_nodes": 1, "fallback_nodes": 0, "accuracy": {"cosine": 0.99999, "snr_db": 51.0}}
+    partial = {**whole, "outcome": "partial", "fallback_nodes": 5}
+    size, took = (row["size"] or 10**6) + 8200, (row["seconds"] or 1.0) * 1.2
+    sides = (None, {**whole, "size": size, "seconds": took}, {**partial, "size": size, "seconds": took})
+    return sides[at % 3]
+
+
+def after(file: Document) -> Document:
+    return {key: file[key] for key in ("size", "sha256")}
 
 
 class _Maker:
@@ -180,6 +236,8 @@ class _Maker:
                 "group": group,
                 "target": target,
                 "needs": needs,
+                "remote": False,
+                "origin": None,
                 "state": "failed" if failed else "new" if after_failure else "current",
                 "remote": False,
                 "reasons": ["it failed the last time"] if failed else ["never built"] if after_failure else [],

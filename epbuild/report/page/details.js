@@ -7,12 +7,12 @@ function stepLink(id, text = id) {
 function showStep(id) {
   const step = stepById.get(id);
   openPanel(id, () => [
-    el("p", {}, badge(standing(step), standing(step)), ` ${step.kind}`, step.note ? `: ${step.note}` : ""),
+    el("p", {}, badge(standing(step), standing(step)), ` ${step.kind}`, step.origin ? ` from the ${step.origin} cache` : "", step.note ? `: ${step.note}` : ""),
     step.errors.map(errorDetails),
     whyList("Why the last build ran it", step.because),
     whyList("Why a build would run it now", step.reasons),
     facts([
-      ["State now", step.state],
+      ["State now", step.remote ? `${step.state}, its result is in the remote cache` : step.state],
       ["Group", step.group],
       ["Target", step.target && targetLink(step.target)],
       ["Time in the last build", spent(step) === null ? null : [seconds(spent(step)), " from ", seconds(step.started), " to ", seconds(step.ended)]],

@@ -1,6 +1,15 @@
-// Differences: against another report, and what the last build changed in its outputs.
+// Differences: against another report or outputs, where the report has that, and what the last build changed in its outputs.
 
+const against = report.against ?? null;
+
+/** What the overview has of it. */
 function differencesSum() {
+  if (against) {
+    return [
+      el("p", {}, count(against.models.length), against.models.length === 1 ? " model" : " models", ", ", count(against.outputs.length), against.outputs.length === 1 ? " output" : " outputs"),
+      el("p", {}, against.kind === "report" && against.made_at ? `since the report of ${moment(against.made_at)}` : `since ${against.path}`),
+    ];
+  }
   const published = build?.published ?? [];
   return published.length
     ? [el("p.large", {}, count(published.length), published.length === 1 ? " output" : " outputs"), el("p", {}, "published by the last build")]
@@ -8,26 +17,124 @@ function differencesSum() {
 }
 
 function drawDifferences(section) {
-  add(section, el("h3", {}, "What the last build changed"), publishedTable());
+  if (against) drawAgainst(section);
+  add(section, publishedTable());
+}
+
+function drawAgainst(section) {
+  const nothing = !against.models.length && !against.outputs.length && !against.versions.length && !against.sources.length;
+  add(section,
+    facts([
+      ["Compared with", [copyable(against.path, "the path", 60), against.recipe === report.recipe.name ? "" : ` (recipe ${against.recipe})`]],
+      ["Made", against.made_at && `${moment(against.made_at)} by epbuild ${against.epbuild}`],
+      ["The build took", against.build_seconds === null || !build ? null : [seconds(build.seconds), ", before ", seconds(against.build_seconds)]],
+    ]),
+    nothing ? el("p.empty", {}, "Nothing differs.") : [
+      modelChanges(),
+      outputChanges(),
+      against.sources.length ? sourceChanges() : null,
+      against.versions.length ? versionChanges() : null,
+    ]);
+}
+
+function modelChanges() {
+  return table("Models that differ, those that the EP takes less of first", [
+    { head: "Model", cell: (row) => changedModel(row), value: (row) => `${row.group} ${row.member}` },
+    { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
+    { head: "Coverage", cell: (row) => coverageChange(row), value: takenMore },
+    { head: "Size", numeric: true, cell: (row) => modelSizeChange(row), value: (row) => difference(row, (side) => side.size) },
+    { head: "Compile time", numeric: true, cell: (row) => timeChange(row), value: (row) => difference(row, (side) => side.seconds) },
+    { head: "Accuracy", cell: (row) => accuracyChange(row) },
+  ], [...against.models].sort((a, b) => takenMore(a) - takenMore(b)));
+}
+
+function changedModel(row) {
+  const now = report.coverage.find((one) => one.group === row.group && one.member === row.member && one.target === row.target);
+  const name = row.group === row.member ? row.member : `${row.group}/${row.member}`;
+  return now ? opener(name, () => showCoverage(now)) : name;
+}
+
+/** How far a model got from worse to better: negative for one that the EP takes less of than before. */
+function takenMore({ before, after }) {
+  const rank = (side) => (side ? -1000 * COVERAGE.indexOf(side.outcome) - (side.fallback_nodes ?? 0) : 0);
+  return before && after ? rank(after) - rank(before) : 0;
+}
+
+function coverageChange({ before, after }) {
+  if (!before) return ["new, ", coveredBadge(after)];
+  if (!after) return ["gone, was ", coveredBadge(before)];
+  const same = before.outcome === after.outcome && before.fallback_nodes === after.fallback_nodes;
+  return same ? coveredBadge(after) : [coveredBadge(before), " → ", coveredBadge(after)];
+}
+
+function coveredBadge(side) {
+  return badge(side.outcome === "partial" ? `${number(side.fallback_nodes)} outside` : COVERAGE_WORDS[side.outcome], side.outcome);
+}
+
+function difference({ before, after }, value) {
+  return before && after && value(before) !== null && value(after) !== null ? value(after) - value(before) : null;
+}
+
+function modelSizeChange({ before, after }) {
+  const by = difference({ before, after }, (side) => side.size);
+  return by ? [bytes(after.size), " (", change(by), ")"] : bytes((after ?? before).size);
+}
+
+function timeChange({ before, after }) {
+  const by = difference({ before, after }, (side) => side.seconds);
+  return by ? [seconds(before.seconds), " → ", seconds(after.seconds)] : seconds((after ?? before).seconds);
+}
+
+function accuracyChange({ before, after }) {
+  const [old, now] = [before?.accuracy ?? {}, after?.accuracy ?? {}];
+  const names = [...new Set([...Object.keys(old), ...Object.keys(now)])].filter((name) => old[name] !== now[name]);
+  return names.map((name) => el("div", {}, `${name} `, figure(old[name]), " → ", figure(now[name])));
+}
+
+function outputChanges() {
+  return table("Outputs that differ, without manifests and provenance", [
+    { head: "Output", cell: (row) => [el("code", {}, row.path), changedFiles(row.files.map((file) => ({ ...file, before: file.before?.size ?? null, after: file.after?.size ?? null })))], value: (row) => row.path },
+    { head: "Before", numeric: true, cell: (row) => bytes(row.before), value: (row) => row.before },
+    { head: "After", numeric: true, cell: (row) => bytes(row.after), value: (row) => row.after },
+    { head: "Change", numeric: true, cell: sizeChange, value: (row) => (row.after ?? 0) - (row.before ?? 0) },
+  ], against.outputs);
+}
+
+function sourceChanges() {
+  return table("Source models whose files differ", [
+    { head: "Model", cell: (row) => row.model, value: (row) => row.model },
+    { head: "SHA-256 before", cell: (row) => copyable(row.before, `the SHA-256 that ${row.model} had`) },
+    { head: "SHA-256 now", cell: (row) => copyable(row.after, `the SHA-256 of ${row.model}`) },
+    { head: "External data", cell: (row) => (row.data ? "differs" : "") },
+  ], against.sources);
+}
+
+function versionChanges() {
+  return table("Packages in another version", [
+    { head: "Toolchain", cell: (row) => row.toolchain, value: (row) => row.toolchain },
+    { head: "Package", cell: (row) => row.package, value: (row) => row.package },
+    { head: "Before", cell: (row) => row.before ?? "not there" },
+    { head: "Now", cell: (row) => row.after ?? "gone" },
+  ], against.versions);
 }
 
 function publishedTable() {
   return table("Outputs that the last build published or removed, without manifests and provenance", [
-    { head: "Output", cell: (row) => [stepLink(row.step, row.path), changedFiles(row)], value: (row) => row.path },
+    { head: "Output", cell: (row) => [stepLink(row.step, row.path), changedFiles(row.files)], value: (row) => row.path },
     { head: "Before", numeric: true, cell: (row) => bytes(row.before), value: (row) => row.before },
     { head: "After", numeric: true, cell: (row) => bytes(row.after), value: (row) => row.after },
-    { head: "Change", numeric: true, cell: (row) => sizeChange(row), value: (row) => (row.after ?? 0) - (row.before ?? 0) },
+    { head: "Change", numeric: true, cell: sizeChange, value: (row) => (row.after ?? 0) - (row.before ?? 0) },
   ], build?.published ?? [], { empty: "The last build changed no output." });
 }
 
 function sizeChange({ before, after }) {
   if (before === null) return "new";
   if (after === null) return "gone";
-  return [change(after - before), before === after ? "" : ` (${percentText(after - before, before)})`];
+  return [change(after - before), before === after || !before ? "" : ` (${percentText(after - before, before)})`];
 }
 
-function changedFiles(row) {
-  if (!row.files.length) return null;
-  return el("details", {}, el("summary", {}, counted(row.files.length, "file"), " with other bytes"),
-    listed(row.files, (file) => [file.path, ": ", sizeChange(file)]));
+function changedFiles(files) {
+  if (!files.length) return null;
+  return el("details", {}, el("summary", {}, counted(files.length, "file"), " with other bytes"),
+    listed(files, (file) => [file.path, ": ", sizeChange(file)]));
 }

@@ -39,7 +39,12 @@ function byId(id) {
 
 /** A button that looks like a link: it opens the details of something. */
 function opener(text, open, attributes = {}) {
-  return el("button.opener", { type: "button", click: open, ...attributes }, text);
+  return el("button.opener", { type: "button", click: open, ...attributes }, breakable(text));
+}
+
+/** A text that may be broken after a separator of paths and ids, rather than in a word. */
+function breakable(text) {
+  return text.split(/(?<=[/:_=])/).flatMap((part, place) => (place ? [el("wbr"), part] : [part]));
 }
 
 /** Rows of a definition list; those without a value are left out. */

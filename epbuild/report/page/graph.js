@@ -64,9 +64,8 @@ function nodeLabel(name) {
 
 function graphDrawing(layout, open, centre) {
   const line = d3.line((point) => point.x, (point) => point.y).curve(d3.curveMonotoneX);
-  const smooth = layout.narrow ? line.curve(d3.curveMonotoneY) : line;
   const nodes = layout.nodes.map((node) => graphNode(node, open, centre));
-  const inside = svg("g", {}, layout.edges.map(({ points }) => svg("path.edge", { d: smooth(points), "marker-end": "url(#arrow)" })), nodes);
+  const inside = svg("g", {}, layout.edges.map(({ points }) => svg("path.edge", { d: line(points), "marker-end": "url(#arrow)" })), nodes);
   const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path.arrow", { d: "M0,0L8,4L0,8z" }));
   const picture = svg("svg", { role: "group", "aria-label": "Graph of steps", width: "100%", height: Math.min(620, Math.max(220, layout.height + 20)) }, svg("defs", {}, arrow), inside);
   moveAlong(picture, layout, nodes);
@@ -106,7 +105,7 @@ function zoomed(picture, inside, layout, centre) {
   target.call(zoom).on("dblclick.zoom", null);
   const fit = () => {
     const { clientWidth: width, clientHeight: height } = picture;
-    const scale = Math.max(0.3, Math.min(1, width / layout.width, height / layout.height));
+    const scale = Math.max(0.45, Math.min(1, width / layout.width, height / layout.height));
     const middle = layout.nodes.find(({ cluster }) => cluster.steps.length === 1 && cluster.steps[0].id === centre);
     const x = middle && layout.width * scale > width ? width / 2 - middle.x * scale : Math.max(0, (width - layout.width * scale) / 2);
     const y = middle && layout.height * scale > height ? height / 2 - middle.y * scale : Math.max(0, (height - layout.height * scale) / 2);

@@ -2,10 +2,9 @@
 
 const GAP = 24;
 
-/** Places of clusters and of the points of edges, for a picture of about the width. Narrow ones run from top to bottom. */
+/** Places of clusters and of the points of edges, from left to right, for a picture of about the width. */
 function laidOut(clusters, edges, width) {
-  const narrow = width < 600;
-  const parts = connectedParts(clusters, edges).map((part) => partLayout(part, narrow));
+  const parts = connectedParts(clusters, edges).map(partLayout);
   const widest = Math.max(width, ...parts.map((part) => part.width));
   let [x, y, row, right] = [0, 0, 0, 0];
   for (const part of parts.sort((a, b) => b.height - a.height)) {
@@ -15,7 +14,7 @@ function laidOut(clusters, edges, width) {
     [x, row] = [x + part.width + GAP, Math.max(row, part.height)];
     right = Math.max(right, x - GAP);
   }
-  return { narrow, width: right, height: y + row, nodes: parts.flatMap((part) => part.nodes), edges: parts.flatMap((part) => part.edges) };
+  return { width: right, height: y + row, nodes: parts.flatMap((part) => part.nodes), edges: parts.flatMap((part) => part.edges) };
 }
 
 /** Clusters that edges connect, each part with its edges. */
@@ -33,9 +32,9 @@ function connectedParts(clusters, edges) {
   return [...groupedBy(clusters, top)].map(([first, members]) => ({ clusters: members, edges: edgesOf.get(first) ?? [] }));
 }
 
-function partLayout({ clusters, edges }, narrow) {
+function partLayout({ clusters, edges }) {
   const graph = new dagre.graphlib.Graph();
-  graph.setGraph({ rankdir: narrow ? "TB" : "LR", nodesep: 12, ranksep: narrow ? 30 : 50, marginx: 6, marginy: 6 });
+  graph.setGraph({ rankdir: "LR", nodesep: 12, ranksep: 50, marginx: 6, marginy: 6 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const cluster of clusters) {
     const letters = Math.max(10, nodeLabel(cluster.name).length, cluster.steps.length > 1 ? clusterSum(cluster).length : 0);

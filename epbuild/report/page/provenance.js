@@ -5,10 +5,10 @@ function drawProvenance(section) {
     facts([
       ["Recipe", copyable(report.recipe.path, "the path", 60)],
       ["SHA-256 of the recipe", copyable(report.recipe.sha256, "the SHA-256 of the recipe", 16)],
-      ["Report made", `${report.made_at} by epbuild ${report.epbuild}`],
+      ["Report made", `${moment(report.made_at)} by epbuild ${report.epbuild}`],
       ["On", [report.machine.name, report.machine.platform, report.machine.cpu, counted(report.machine.cpus, "CPU")].filter(Boolean).join(", ")],
       ["Memory", report.machine.memory === null ? null : bytes(report.machine.memory)],
-      ["Last build", build && `${build.began} by epbuild ${build.epbuild} on ${build.machine}, exit code ${build.exit_code}`],
+      ["Last build", build && `${moment(build.began)} by epbuild ${build.epbuild} on ${build.machine}, exit code ${build.exit_code}`],
     ]),
     (build?.remote ?? []).map((one) => el("p", {}, `Remote cache ${one.remote}: `, count(one.found), " of ", count(one.asked), " results found, ", bytes(one.received_bytes), " received, ", bytes(one.sent_bytes), " sent.")),
     table("Source models", [

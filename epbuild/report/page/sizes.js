@@ -5,7 +5,7 @@ const MOST_TILES = 400;
 function drawSizes(section) {
   if (!report.outputs.length) add(section, el("p.empty", {}, "Nothing is published yet."));
   else drawTreemap(section);
-  add(section, el("h3", { id: "sharing" }, "What sharing saves"), el("div.sums", {}, sharingSum()), sharingTable(), el("h3", {}, "Outputs"), outputTable());
+  add(section, el("h3", { id: "sharing" }, "What sharing saves"), el("div.sums", {}, sharingSum()), sharingTable(), outputTable());
 }
 
 function drawTreemap(section) {

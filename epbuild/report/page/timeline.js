@@ -14,7 +14,7 @@ function drawTimeline(section) {
   add(section, timelineFacts());
   const place = el("div.timeline");
   const zooms = el("span.buttons");
-  add(section, el("div.toolbar", {}, zooms), place);
+  add(section, el("div.toolbar", {}, zooms), place, memoryNote());
   const draw = () => {
     const drawing = timelineDrawing(bars, Math.max(300, place.clientWidth || 900));
     place.replaceChildren(drawing.picture);
@@ -34,6 +34,11 @@ function drawTimeline(section) {
 function timelineFacts() {
   const work = sum(longest(), spent);
   return el("p.sum", {}, "The build took ", seconds(build?.seconds), build ? [" on ", build.machine, ", at most ", count(build.jobs), " at once"] : "", "; its steps took ", seconds(work), " in all.");
+}
+
+function memoryNote() {
+  const most = d3.max(memoryCurve(), (point) => point.memory);
+  return most ? el("p.note", {}, "Below: memory, the sum of the peaks of what ran at once; at most ", bytes(most), ".") : null;
 }
 
 function timesTable() {
@@ -77,7 +82,7 @@ function timelineDrawing(bars, width) {
       svg("text.lane", { x: MARGIN.left - 6, y: MARGIN.top + at * LANE + LANE / 2 - 1, dy: "0.35em", "text-anchor": "end" }, svg("title", {}, name), name.length > 15 ? `${name.slice(0, 7)}…${name.slice(-7)}` : name),
     ]), inside, axis);
   const memoryScale = memory.length ? d3.scaleLinear([0, d3.max(memory, (point) => point.memory)], [height - 4, lanes + MARGIN.axis + 14]).nice(3) : null;
-  if (memoryScale) picture.append(memoryAxis(memoryScale, lanes + MARGIN.axis + 8));
+  if (memoryScale) picture.append(memoryAxis(memoryScale));
 
   const draw = (scale) => {
     inside.replaceChildren(...names.flatMap((name, at) => laneBars(byLane.get(name), scale, MARGIN.top + at * LANE, [MARGIN.left, width - MARGIN.right])));
@@ -154,8 +159,8 @@ function memoryArea(points, scale, memoryScale) {
   return svg("path.memory", { d: area(points) });
 }
 
-function memoryAxis(scale, top) {
+function memoryAxis(scale) {
   const axis = svg("g.axis", { transform: `translate(${MARGIN.left},0)` });
   d3.select(axis).call(d3.axisLeft(scale).ticks(3).tickFormat((value) => bytesText(Math.round(value))));
-  return svg("g", {}, axis, svg("text.small", { x: MARGIN.left + 4, y: top + 4 }, `Memory: the sum of the peaks of what ran; at most ${bytesText(d3.max(memoryCurve(), (point) => point.memory))}`));
+  return axis;
 }
