@@ -47,7 +47,7 @@ def test_every_number_is_the_reports(page: Page, zoo: Document) -> None:
     outputs, sharing = zoo["outputs"], zoo["sharing"]
     of_each = [[row for row in sharing if row["measured"] is measured] for measured in (True, False)]
     sums = {sum(row[key] for row in rows) for rows in of_each for key in ("saved", "alone")}
-    known = sums | {sum(one["size"] for one in outputs)} | set(numbers(zoo))
+    known = sums | {sum(one["size"] for one in outputs), most_memory(zoo)} | set(numbers(zoo))
     assert set(values(page, "data.bytes")) <= known
     changes = {row["after"] - row["before"] for row in changed(zoo) if None not in (row["before"], row["after"])}
     assert set(values(page, "data.change")) == changes
@@ -57,6 +57,12 @@ def test_every_number_is_the_reports(page: Page, zoo: Document) -> None:
     times = [step["ended"] - step["started"] for step in zoo["steps"] if step["started"] is not None]
     assert values(page, "#timeline td:nth-child(3) data") == pytest.approx(sorted(times, reverse=True))
     assert sum(values(page, "#sizes .tabled:last-child td:nth-child(4) data")) == sum(one["size"] for one in outputs)
+
+
+def most_memory(document: Document) -> int:
+    """The most that actions with a known peak took at once."""
+    ran = [step for step in document["steps"] if step["memory"] is not None and step["started"] is not None]
+    return max(sum(one["memory"] for one in ran if one["started"] <= step["started"] < one["ended"]) for step in ran)
 
 
 def numbers(value: Any) -> Iterator[float]:

@@ -38,7 +38,7 @@ function fillMatrix(place, targets, onlyPartial, most) {
     return el("tr", {}, el("th", { scope: "row" }, name), cells.map((cell) => el("td", {}, cell)));
   });
   const whole = el("table.matrix", {},
-    el("caption", {}, "Models, and how far each is compiled for each target"),
+    el("caption", {}, el("span", {}, "Models, and how far each is compiled for each target")),
     el("thead", {}, el("tr", {}, el("td"), names.map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {}, lines));
   whole.classList.toggle("many", targets.length > 6);

@@ -59,11 +59,7 @@ function coverageDetails(row) {
   return [
     el("p", {}, badge(words, row.outcome)),
     row.reason ? el("p.reason", {}, row.reason) : null,
-    row.outside.length ? table("Operators outside the EP", [
-      { head: "Operator", cell: (one) => el("code", {}, one.operator), value: (one) => one.operator },
-      { head: "Nodes", numeric: true, cell: (one) => count(one.count), value: (one) => one.count },
-      { head: "Why, and what to do", cell: (one) => whyOutside(one) },
-    ], row.outside) : null,
+    row.outside.map(operatorOutside),
     facts([
       ["EPContext nodes", row.ep_context_nodes === null ? null : count(row.ep_context_nodes)],
       ["Size", row.size === null ? null : bytes(row.size)],
@@ -73,12 +69,13 @@ function coverageDetails(row) {
   ];
 }
 
-function whyOutside(one) {
-  return [
+/** Nodes of an operator outside the EP: how many, why, and what to do. */
+function operatorOutside(one) {
+  return el("section.operator", {},
+    el("h3", {}, count(one.count), " ", el("code", {}, one.operator)),
     el("p", {}, one.reason ?? "The EP logged no reason."),
     one.advice.map((advice) => el("p.hint", {}, advice)),
-    one.nodes.length ? el("details", {}, el("summary", {}, counted(one.nodes.length, "node")), listed(one.nodes, (node) => el("code", {}, node), 40)) : null,
-  ];
+    one.nodes.length ? el("details", {}, el("summary", {}, counted(one.nodes.length, "node")), listed(one.nodes, (node) => el("code", {}, node), 40)) : null);
 }
 
 function figures(values) {

@@ -27,7 +27,7 @@ function table(caption, columns, rows, { most = 25, empty = "None." } = {}) {
     more.hidden = rest <= 0;
   }
   fill();
-  const whole = el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, heads)), body);
+  const whole = el("table", {}, el("caption", {}, el("span", {}, caption)), el("thead", {}, el("tr", {}, heads)), body);
   return el("div.tabled", {}, el("div.scroll", { tabindex: "0", role: "region", "aria-label": caption }, whole), more);
 }
 
