@@ -236,8 +236,6 @@ class _Maker:
                 "group": group,
                 "target": target,
                 "needs": needs,
-                "remote": False,
-                "origin": None,
                 "state": "failed" if failed else "new" if after_failure else "current",
                 "remote": False,
                 "reasons": ["it failed the last time"] if failed else ["never built"] if after_failure else [],
