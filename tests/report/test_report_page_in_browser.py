@@ -62,7 +62,8 @@ def test_every_number_is_the_reports(page: Page, zoo: Document) -> None:
 def most_memory(document: Document) -> int:
     """The most that actions with a known peak took at once."""
     ran = [step for step in document["steps"] if step["memory"] is not None and step["started"] is not None]
-    return max(sum(one["memory"] for one in ran if one["started"] <= step["started"] < one["ended"]) for step in ran)
+    sums = [sum(int(one["memory"]) for one in ran if one["started"] <= step["started"] < one["ended"]) for step in ran]
+    return max(sums)
 
 
 def numbers(value: Any) -> Iterator[float]:
