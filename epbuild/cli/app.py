@@ -44,6 +44,8 @@ _COMMANDS = {
     "clean": "Remove what was emitted.",
     "gc": "Remove from the store what no build uses, the oldest first.",
     "cache": "Show what is in the store, or check all of it.",
+    "doctor": "Look whether builds can work here, and what to mend.",
+    "devices": "Show what each EP can do on this machine.",
     "worker": "Execute what others build, on this machine.",
 }
 

@@ -25,7 +25,7 @@ def schema(
         Path | None, arguments.option("--output", "-o", metavar="PATH", dir_okay=False, help="Write it to this file.")
     ] = None,
 ) -> int:
-    """Print the JSON Schema of recipes (the default), manifests, catalog files, or reports.
+    """Print the JSON Schema of recipes (the default), manifests, catalog files, reports, or what doctor prints.
 
     That of the recipe knows the options of every EP: an editor with a YAML language server completes and explains them in a recipe that
     begins with '# yaml-language-server: $schema=FILE'.

@@ -13,7 +13,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.options import Option
 from epbuild.core.schemas import schema
 
-SCHEMAS: Final = ("recipe", "manifest", "catalog", "report")
+SCHEMAS: Final = ("recipe", "manifest", "catalog", "report", "doctor")
 
 _Schema = dict[str, Any]
 _SCALAR: Final = ["string", "number", "boolean"]

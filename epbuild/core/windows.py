@@ -33,6 +33,7 @@ _TICK_NS = 100
 
 _SEQUENCES = 0x4  # ENABLE_VIRTUAL_TERMINAL_PROCESSING
 _INVALID = c_void_p(-1).value
+_FILE_SYSTEM = r"SYSTEM\CurrentControlSet\Control\FileSystem"
 
 
 class _JobLimits(ctypes.Structure):
@@ -146,6 +147,18 @@ def change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
     finally:
         kernel.CloseHandle(handle)
     return (times.changed - _EPOCH_TICKS) * _TICK_NS if found and times.changed else 0
+
+
+def allows_long_paths() -> bool:
+    """Whether paths may have more than 260 characters, by the registry (LongPathsEnabled): only where that was asked for."""
+    import winreg
+
+    registry: Any = winreg
+    try:
+        with registry.OpenKey(registry.HKEY_LOCAL_MACHINE, _FILE_SYSTEM) as folder:
+            return bool(registry.QueryValueEx(folder, "LongPathsEnabled")[0])
+    except OSError:
+        return False
 
 
 def shows_sequences(descriptor: int) -> bool:

@@ -22,6 +22,7 @@ COMMANDS = {
     "coverage nowhere.yaml": 2,
     "explain *": 0,
     "graph --format mermaid": 0,
+    "devices nowhere.yaml": 1,
     "inspect relu.onnx": 0,
     "verify dist": 2,
     "diff relu.onnx nowhere": 2,

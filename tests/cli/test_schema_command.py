@@ -31,7 +31,7 @@ def test_a_schema_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["recipes"], 2, "'recipes' is not one of 'recipe', 'manifest', 'catalog', 'report'"),
+        (["recipes"], 2, "'recipes' is not one of 'recipe', 'manifest', 'catalog', 'report', 'doctor'"),
         (["--output", "."], 2, "is a directory"),
         (["--output", "missing/schema.json"], 3, "missing"),
     ],

@@ -1,0 +1,1 @@
+"""Health of this machine: whether builds can work here, and what to mend."""

@@ -1,0 +1,297 @@
+"""EPs of toolchains: their devices, and what each can do on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from epbuild.catalog.catalog import entries_for, known_eps
+from epbuild.catalog.entries import EpEntry
+from epbuild.commands.doctor.attempt import CompileAttempt, attempt_entry, attempt_target
+from epbuild.commands.doctor.health import HealthCheck, HealthState, of_error
+from epbuild.commands.locked import HeldLock, hold_lock
+from epbuild.core.errors import EpbuildError, Position
+from epbuild.plan.steps import Plan, ToolchainNeeds
+from epbuild.plan.target import PlannedTarget
+from epbuild.recipe.model import DeviceChoice, Recipe, ToolchainSpec
+from epbuild.recipe.requirement import read_requirement
+from epbuild.toolchain.environment import RUNTIME, Environment, Toolchains
+from epbuild.toolchain.provision import complete_file, provisioned
+from epbuild.verify.live.eps import planned_ep
+from epbuild.verify.live.worker import Session, list_devices
+
+_SECONDS = 60.0
+_THREADS = 3
+_MOST_TOOLCHAINS = 6
+"""How many of those that are here are looked at without a recipe: the newest."""
+
+
+@dataclass(frozen=True)
+class EpDevice:
+    """A device as `get_ep_devices()` reports it."""
+
+    type: str
+    vendor: str
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True)
+class EpHealth:
+    """An EP in a toolchain: what it offers, and what came of an attempt with it (None: none was made, or none can be)."""
+
+    ep: str
+    packages: str
+    devices: tuple[EpDevice, ...] = ()
+    missing: str = ""
+    """Why ONNX Runtime does not have it, as a clause."""
+    limit: str = ""
+    """Why nothing can be compiled with it here, as a clause, by the catalog."""
+    attempt: CompileAttempt | None = None
+    emulated: bool = False
+    """Whether its devices only stand for the one that it compiles for."""
+    platforms: bool = False
+    """Whether the limit is one of this platform, so that another machine may."""
+
+
+@dataclass(frozen=True)
+class ToolchainHealth:
+    """A toolchain, whether it is here, and its EPs."""
+
+    name: str
+    packages: str
+    check: HealthCheck
+    onnxruntime: str | None = None
+    eps: tuple[EpHealth, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One EP to look at: of a target of a recipe, or by itself."""
+
+    entry: EpEntry
+    target: PlannedTarget | None = None
+
+
+@dataclass(frozen=True)
+class EpSurvey:
+    """Looks at the EPs of toolchains; `attempts`: also compiles a small model with each."""
+
+    toolchains: Toolchains
+    attempts: bool = True
+    seconds: float = field(default=_SECONDS)
+
+    def of_recipe(self, recipe: Recipe, plan: Plan) -> list[ToolchainHealth]:
+        """The toolchains of a recipe; nothing is installed. Raises PlanError for a lock that cannot be read."""
+        lock = hold_lock(recipe, plan, strict=False)
+        targets = {group.target.name: group.target for group in plan.session_groups.values()}
+
+        def look(item: tuple[str, ToolchainNeeds]) -> ToolchainHealth:
+            name, needs = item
+            asked: dict[str, _Asked] = {}
+            for target in targets.values():
+                if target.toolchain.name == name:
+                    asked.setdefault(target.eps[0].entry.ep, _Asked(target.eps[0].entry, target))
+            return self._of_needs(recipe, name, needs, list(asked.values()), lock)
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(look, plan.toolchains().items()))
+
+    def here(self) -> tuple[list[ToolchainHealth], int]:
+        """The newest toolchains that are here and have an ONNX Runtime, and how many more there are."""
+        found: dict[str, Path] = {}
+        for marker in sorted(self.toolchains.home.glob(f"*/{complete_file(Path()).name}"), key=_age):
+            packages = _packages_in(marker)
+            if packages:
+                found.setdefault(", ".join(packages), marker.parent)
+        chosen = list(found.items())[:_MOST_TOOLCHAINS]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(lambda item: self._of_folder(*item), chosen)), len(found) - len(chosen)
+
+    def _of_needs(
+        self, recipe: Recipe, name: str, needs: ToolchainNeeds, asked: Sequence[_Asked], lock: HeldLock
+    ) -> ToolchainHealth:
+        spec, locked = needs.toolchain, lock.environments.get(name)
+        shown = ", ".join(spec.packages) or str(spec.interpreter)
+        try:
+            if spec.interpreter is None and not self.toolchains.ready(spec, recipe.directory, locked):
+                unmade = HealthCheck("toolchain", "note", f"{shown}: it is made when a step needs it", name=name)
+                return ToolchainHealth(name, shown, unmade, eps=tuple(_unmade(one) for one in asked))
+            environment = self.toolchains.prepare(spec, recipe.directory, needs.entries, locked, needs.packages)
+            other = lock.other_toolchains([spec], {name: environment})
+        except EpbuildError as error:
+            return ToolchainHealth(name, shown, of_error("toolchain", error, name=name))
+        check: HealthCheck | None = None
+        if other:
+            check = HealthCheck("toolchain", "warning", other[0].message, other[0].hint, other[0].code, name)
+        mend = "Install ONNX Runtime there again." if spec.interpreter else _remove(environment.memory.parent)
+        return self._looked(ToolchainHealth(name, shown, check or _sound(name)), environment, asked, recipe, mend)
+
+    def _of_folder(self, packages: str, folder: Path) -> ToolchainHealth:
+        interpreter = provisioned(folder)
+        spec = ToolchainSpec(packages, Position(str(folder), 1, 1), interpreter=str(interpreter))
+        hint = _remove(folder)
+        if interpreter is None:
+            check = HealthCheck("toolchain", "warning", f"{packages}: {folder} has no interpreter any more", hint)
+            return ToolchainHealth(folder.name, packages, check)
+        try:
+            environment = self.toolchains.prepare(spec, folder, [])
+        except EpbuildError as error:
+            first = error.problems[0]
+            return ToolchainHealth(folder.name, packages, HealthCheck("toolchain", "warning", first.message, hint, first.code))
+        held = environment.fingerprint.distributions
+        asked = [_Asked(entry) for entry in _compilers() if any(name in held for name in entry.distributions)]
+        return self._looked(ToolchainHealth("", packages, _sound("")), environment, asked, None, _remove(folder))
+
+    def _looked(
+        self, known: ToolchainHealth, environment: Environment, asked: Sequence[_Asked], recipe: Recipe | None, mend: str
+    ) -> ToolchainHealth:
+        """What is known of a toolchain that is here, and its EPs; `mend` is what to do where ONNX Runtime does not load."""
+        python, check = environment.fingerprint.python, known.check
+        if environment.onnxruntime == "unknown" and not asked:  # one that only prepares models
+            return replace(known, check=replace(check, text=check.text or f"{python}: {known.packages}"))
+        release, why, _ = self._listed(environment, None)
+        if why:
+            state: HealthState = "warning" if recipe is None else "error"
+            text = f"{known.packages}: ONNX Runtime does not load: {why}"
+            return replace(known, check=HealthCheck("toolchain", state, text, mend, name=known.name))
+        eps = tuple(self._ep(environment, one, recipe) for one in asked)
+        text = check.text or f"ONNX Runtime {release} on {python}: {known.packages}"
+        return replace(known, check=replace(check, text=text), onnxruntime=release, eps=eps)
+
+    def _ep(self, environment: Environment, asked: _Asked, recipe: Recipe | None) -> EpHealth:
+        entry, held = asked.entry, environment.fingerprint.distributions
+        packages = ", ".join(f"{name} {held[name]}" for name in entry.distributions if name in held)
+        _, why, devices = self._listed(environment, asked)
+        own = tuple(device for name, device in devices if name == entry.ep)
+        limit, of_platform = _limit(asked)
+        emulated = bool(own) and all(device.type in entry.emulator_devices for device in own)
+        attempt = None
+        if not why and not limit and self.attempts:
+            with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
+                attempt = self._attempt(environment, asked, recipe, Path(scratch))
+        return EpHealth(entry.ep, packages, own, why, limit, attempt, emulated, of_platform)
+
+    def _attempt(self, environment: Environment, asked: _Asked, recipe: Recipe | None, scratch: Path) -> CompileAttempt | None:
+        try:
+            if recipe is not None and asked.target is not None:
+                return attempt_target(recipe, asked.target.name, environment, scratch)
+            return attempt_entry(asked.entry, environment, scratch)
+        except (EpbuildError, OSError) as error:
+            why = error.problems[0].message if isinstance(error, EpbuildError) else str(error)
+            return CompileAttempt(asked.target.name if asked.target else "", why=why)
+
+    def _listed(self, environment: Environment, asked: _Asked | None) -> tuple[str | None, str, list[tuple[str, EpDevice]]]:
+        """ONNX Runtime's release, why it or the EP cannot be had, and the devices, by EP."""
+        eps = []
+        if asked is not None:
+            planned = asked.target.eps[0] if asked.target is not None else None
+            eps.append(planned_ep(asked.entry, {}, planned, DeviceChoice())[0])
+        with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
+            try:
+                found = list_devices(Session(environment, tuple(eps), timeout=self.seconds), Path(scratch))
+            except EpbuildError as error:
+                return None, error.problems[0].message, []
+        started = found.of("started")
+        devices = [(str(report["ep"]), _device(report)) for report in found.of("offered")]
+        why = found.failure.message.rstrip(".") if found.failure is not None else ""
+        return (str(started[0]["onnxruntime"]) if started else None), why, devices
+
+
+def _sound(name: str) -> HealthCheck:
+    """A toolchain of which nothing is wrong so far; its text is still to come."""
+    return HealthCheck("toolchain", "ok", "", name=name)
+
+
+def _remove(folder: Path) -> str:
+    return f"Remove {folder}: it is made again when a step needs it."
+
+
+def _device(report: Any) -> EpDevice:
+    return EpDevice(report["type"], report["vendor"], dict(report["metadata"]))
+
+
+def _unmade(asked: _Asked) -> EpHealth:
+    limit, of_platform = _limit(asked)
+    return EpHealth(
+        asked.entry.ep, "", limit=limit, missing="" if limit else "its toolchain is not made yet", platforms=of_platform
+    )
+
+
+def _limit(asked: _Asked) -> tuple[str, bool]:
+    """Why nothing can be compiled with an EP here by the catalog, as a clause, and whether that is for its platform."""
+    device: str | None
+    if asked.target is not None:
+        chosen = asked.target.eps[0]
+        device, options = chosen.device.type, chosen.provider_options
+    else:
+        start = asked.entry.start
+        device = str(start.device["type"]) if start is not None and "type" in start.device else None
+        options = {**start.options, **({start.option: start.example} if start.option else {})} if start is not None else {}
+    for row in asked.entry.cannot:
+        if row.stops and row.holds(sys.platform, device, options):
+            return f"cannot {row.what} here: {row.why}", bool(row.platforms)
+    return "", False
+
+
+def _packages_in(marker: Path) -> list[str]:
+    """The packages of ONNX Runtime and of EPs in the environment that a file marks as complete; none where it has no EP."""
+    try:
+        texts = json.loads(marker.read_text(encoding="utf-8"))
+        names = [(str(text), read_requirement(str(text)).distribution) for text in texts]
+    except (OSError, ValueError, TypeError):
+        return []
+    eps = {name for entry in _compilers() for name in entry.distributions}
+    return sorted(text for text, name in names if name in {RUNTIME, *eps}) if any(name in eps for _, name in names) else []
+
+
+def _compilers() -> list[EpEntry]:
+    """The EPs that write EPContext models, in each packaging."""
+    return [entry for ep in known_eps() for entry in entries_for(ep) if entry.sources]
+
+
+def _age(path: Path) -> float:
+    try:
+        return -path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def ep_checks(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[HealthCheck]:
+    """What was found, as lines; `needed`: a recipe compiles with them."""
+    for toolchain in found:
+        yield toolchain.check
+        for ep in toolchain.eps:
+            yield _ep_check(ep, toolchain.name, needed=needed)
+
+
+def _ep_check(ep: EpHealth, toolchain: str, *, needed: bool) -> HealthCheck:
+    offered = ", ".join(dict.fromkeys(f"{device.type} from {device.vendor}" for device in ep.devices))
+    devices = f"{offered}{', which only stands for its device' if ep.emulated else ''}; " if offered else ""
+    attempt = ep.attempt
+
+    def check(state: Any, text: str, hint: str | None = None) -> HealthCheck:
+        return HealthCheck("ep", state, f"{ep.ep}: {text}", hint, name=toolchain)
+
+    if ep.limit:
+        hint = "Compile on a machine where it can: a worker (`epbuild worker`), or a job of CI." if ep.platforms else None
+        return check("warning" if needed else "note", f"{devices}{ep.limit}", hint)
+    if ep.missing:
+        made = ep.missing == "its toolchain is not made yet"
+        return check("note" if made else "error" if needed else "warning", ep.missing, None if made else "Check its packages.")
+    if attempt is None:
+        return check("note", f"{devices or 'no device is listed; '}nothing was tried")
+    if attempt.seconds is None:
+        return check(
+            "error" if needed else "warning", f"{devices}compiles nothing for {attempt.target}: {attempt.why}", attempt.hint
+        )
+    compiled = f"{devices}compiles for {attempt.target} ({attempt.seconds:.1f} s)"
+    if not attempt.opened:
+        why = attempt.why.removeprefix(f"{ep.ep} ")
+        return check("note", f"{compiled}; nothing opens that here: it {why}", "Builds work; check numbers on the device.")
+    return check("ok", f"{compiled}, and opens that{' in emulation' if ep.emulated else ''}")

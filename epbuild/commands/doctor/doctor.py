@@ -1,0 +1,143 @@
+"""`epbuild doctor`: all that is looked at, of a recipe or this machine alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from epbuild.cache.location import cache_directory, toolchain_directory
+from epbuild.cluster.address import ClusterAddress
+from epbuild.commands.doctor.devices import EpSurvey, ToolchainHealth, ep_checks
+from epbuild.commands.doctor.health import HealthCheck, of_error
+from epbuild.commands.doctor.machine import ThisMachine, machine_checks
+from epbuild.commands.doctor.places import Disks, Place, far_check, length_check, place_checks
+from epbuild.commands.doctor.servers import Servers, server_checks
+from epbuild.commands.planning import read_plan, workspace_of
+from epbuild.commands.request import Request
+from epbuild.core.errors import EpbuildError
+from epbuild.core.units import counted
+from epbuild.plan.steps import Plan
+from epbuild.recipe.model import Recipe
+from epbuild.toolchain.environment import Toolchains
+
+_MOVE_CACHE = "Get the right to write there, or set EPBUILD_CACHE_DIR to a folder that this user may write to."
+_MOVE_TOOLCHAINS = "Get the right to write there, or set EPBUILD_TOOLCHAIN_DIR to a folder that this user may write to."
+_MOVE_WORKSPACE = "Get the right to write beside the recipe, or build in a copy of its folder."
+
+
+@dataclass(frozen=True)
+class DoctorRequest:
+    """What to look at: a recipe (None: this machine alone), and as what builds of it are started."""
+
+    recipe: Path | None
+    settings: tuple[str, ...] = ()
+    attempts: bool = True
+    """Whether to compile a small model with each EP."""
+    offline: bool = False
+    """Whether no other machine is asked."""
+    insecure: bool = False
+    cluster: ClusterAddress | EpbuildError | None = None
+    machine: ThisMachine = field(default_factory=ThisMachine)
+    disks: Disks = field(default_factory=Disks)
+
+
+@dataclass(frozen=True)
+class Diagnoses:
+    """All that was looked at, and the toolchains in full."""
+
+    checks: tuple[HealthCheck, ...]
+    toolchains: tuple[ToolchainHealth, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether builds can work."""
+        return all(check.state != "error" for check in self.checks)
+
+
+def examine(request: DoctorRequest) -> Diagnoses:
+    """Look at everything; what is broken is in what is returned, and raises nothing."""
+    recipe, plan, checks = _planned(request)
+    environment = request.machine.environment
+    with ThreadPoolExecutor(2) as pool:
+        servers = None
+        if not request.offline:
+            choice, folder = (recipe.cache, recipe.directory) if recipe is not None else (None, Path.cwd())
+            servers = pool.submit(server_checks, Servers(choice, folder, environment, request.cluster, request.insecure))
+        devices = pool.submit(_toolchains, request, recipe, plan)
+        before = [*machine_checks(request.machine), *_place_checks(request), *checks]
+        toolchains, more = devices.result()
+        asked = servers.result() if servers is not None else []
+    return Diagnoses((*before, *asked, *ep_checks(toolchains, needed=plan is not None), *more), tuple(toolchains))
+
+
+def devices_of(request: DoctorRequest) -> Diagnoses:
+    """The part of it that is about toolchains and EPs."""
+    recipe, plan, checks = _planned(request)
+    toolchains, more = _toolchains(request, recipe, plan)
+    broken = [check for check in checks if check.state == "error"]
+    return Diagnoses((*broken, *ep_checks(toolchains, needed=plan is not None), *more), tuple(toolchains))
+
+
+def _planned(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, list[HealthCheck]]:
+    """The recipe and its plan, as far as they can be had, and how they are."""
+    if request.recipe is None:
+        return None, None, []
+    try:
+        recipe, plan = read_plan(Request(request.recipe, settings=request.settings))
+    except EpbuildError as error:
+        return None, None, [of_error("recipe", error)]
+    except OSError as error:
+        return None, None, [HealthCheck("recipe", "error", f"{request.recipe}: {error.strerror or error}")]
+    targets = len({group.target.name for group in plan.session_groups.values()})
+    text = f"{request.recipe}: {counted(len(plan.steps), 'step')} for {counted(targets, 'target')}"
+    if plan.warnings:
+        hint = "`epbuild validate` shows them."
+        return recipe, plan, [HealthCheck("recipe", "note", f"{text}; {counted(len(plan.warnings), 'warning')}", hint)]
+    return recipe, plan, [HealthCheck("recipe", "ok", text)]
+
+
+def _place_checks(request: DoctorRequest) -> Iterator[HealthCheck]:
+    """How the folders are that are written to, each once."""
+    try:
+        places = [
+            Place("cache", cache_directory(), _MOVE_CACHE),
+            Place("toolchains", toolchain_directory(), _MOVE_TOOLCHAINS),
+        ]
+    except EpbuildError as error:
+        yield of_error("cache", error)
+        return
+    if request.recipe is not None:
+        places.append(Place("workspace", workspace_of(request.recipe), _MOVE_WORKSPACE))
+    for place in places:
+        try:
+            yield from place_checks(place, request.disks)
+        except OSError as error:
+            yield HealthCheck(place.topic, "error", f"{place.path}: {error.strerror or error}", place.move)
+    yield from filter(None, [length_check(places, request.disks)])
+    if request.recipe is not None:
+        yield from filter(None, [far_check(places[0].path, places[-1].path)])
+
+
+def _toolchains(
+    request: DoctorRequest, recipe: Recipe | None, plan: Plan | None
+) -> tuple[list[ToolchainHealth], Iterable[HealthCheck]]:
+    """The toolchains, with their EPs, and what else there is to know of them."""
+    try:
+        survey = EpSurvey(Toolchains(toolchain_directory()), request.attempts)
+        if recipe is not None and plan is not None:
+            return survey.of_recipe(recipe, plan), []
+        found, more = survey.here()
+    except EpbuildError as error:
+        return [], [of_error("toolchain", error)]
+    except OSError as error:
+        return [], [HealthCheck("toolchain", "error", f"{error.filename or 'toolchains'}: {error.strerror or error}")]
+    if more:
+        return found, [
+            HealthCheck("toolchain", "note", f"{counted(more, 'other one')} here, older", "Name a recipe to look at its own.")
+        ]
+    if not found and request.recipe is None:
+        hint = "`epbuild init` writes a recipe, and `epbuild run` makes its toolchain."
+        return [], [HealthCheck("toolchain", "note", "none is here yet", hint)]
+    return found, []

@@ -1,0 +1,113 @@
+"""Health of the machine: Python, uv, clock, locale, memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import locale
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from epbuild.commands.doctor.health import HealthCheck, TooSlow, of_error, within
+from epbuild.core.errors import ToolchainError
+from epbuild.core.installer import run_uv
+from epbuild.engine.capacity import memory_here
+from epbuild.toolchain.platforms import platform_here
+
+_UV_SECONDS = 8.0
+_DAY_SECONDS = 86400.0
+_LEAST_BYTES = 2 << 30
+_EXTRAS = {
+    "archive": ("zstandard",),
+    "remote": ("obstore", "nacl"),
+    "hf": ("huggingface_hub",),
+    "dask": ("distributed", "cryptography"),
+}
+"""The packages of each extra of epbuild's, by their modules."""
+
+RunProgram = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+
+
+@dataclass(frozen=True)
+class ThisMachine:
+    """What is looked at of this machine; tests have others."""
+
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    system: str = sys.platform
+    run_uv: RunProgram = run_uv
+    now: Callable[[], float] = time.time
+    memory: Callable[[], int | None] = memory_here
+    encodings: Callable[[], Mapping[str, str]] = lambda: {
+        "file names": sys.getfilesystemencoding(),
+        "texts": locale.getpreferredencoding(do_setlocale=False),
+    }
+
+
+def machine_checks(here: ThisMachine) -> Iterator[HealthCheck]:
+    yield _python()
+    yield _uv(here)
+    yield _memory(here)
+    yield _clock(here)
+    yield _locale(here)
+
+
+def _python() -> HealthCheck:
+    extras = [name for name, modules in _EXTRAS.items() if all(map(importlib.util.find_spec, modules))]
+    text = f"{platform.python_version()} on {platform_here() or platform.platform()}, {sys.executable}"
+    if platform_here() is None:
+        return HealthCheck("python", "warning", f"{text}: toolchains cannot be locked for this platform", "Build without a lock.")
+    return HealthCheck("python", "ok", f"{text}; extras: {', '.join(extras) or 'none'}")
+
+
+def _uv(here: ThisMachine) -> HealthCheck:
+    try:
+        done = within(_UV_SECONDS, lambda: here.run_uv(["--version"]))
+    except ToolchainError as error:
+        return of_error("uv", error)
+    except TooSlow:
+        return _broken_uv(f"it did not answer within {_UV_SECONDS:g} s")
+    except OSError as error:
+        return _broken_uv(error.strerror or str(error))
+    words = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    if done.returncode != 0:
+        return _broken_uv(words[-1] if words else f"it ended with status {done.returncode}")
+    return HealthCheck("uv", "ok", words[0].removeprefix("uv ") if words else "it runs")
+
+
+def _broken_uv(why: str) -> HealthCheck:
+    return HealthCheck(
+        "uv", "error", f"it does not run: {why}", "Install it again: `pip install --force-reinstall uv`.", "EPB301"
+    )
+
+
+def _memory(here: ThisMachine) -> HealthCheck:
+    cpus, size = os.cpu_count() or 1, here.memory()
+    shown = f"{size / 1e9:.1f} GB for {cpus} CPUs" if size else f"how much is not known, for {cpus} CPUs"
+    if size is not None and size < _LEAST_BYTES:
+        return HealthCheck("memory", "warning", shown, "Compiling a large model takes several GB: run one step at a time (-j 1).")
+    return HealthCheck("memory", "ok", shown)
+
+
+def _clock(here: ThisMachine) -> HealthCheck:
+    """Whether it can be right: it is not before epbuild itself was installed, which TLS and files' times would stumble over."""
+    now = here.now()
+    shown = datetime.fromtimestamp(now, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+    if now < Path(__file__).stat().st_mtime - _DAY_SECONDS:
+        hint = "Set the clock: servers with TLS cannot be trusted until it is right."
+        return HealthCheck("clock", "error", f"{shown} UTC is before epbuild was installed", hint)
+    return HealthCheck("clock", "ok", f"{shown} UTC")
+
+
+def _locale(here: ThisMachine) -> HealthCheck:
+    wrong = {what: name for what, name in here.encodings().items() if name.lower().replace("-", "") not in ("utf8", "cp65001")}
+    if not wrong:
+        return HealthCheck("locale", "ok", "UTF-8")
+    text = ", ".join(f"{what} in {name}" for what, name in wrong.items())
+    hint = "Set PYTHONUTF8=1, or a locale with UTF-8: names with other letters may not be found."
+    return HealthCheck("locale", "warning", text, hint)

@@ -1,0 +1,176 @@
+"""Health of folders that epbuild writes to: rights, space, links, lengths."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from epbuild.commands.doctor.health import HealthCheck, Topic
+from epbuild.core.clone import CannotClone, clone
+
+_FULL_BYTES = 200 << 20
+_SHORT_BYTES = 5 << 30
+_FAR = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs", "glusterfs", "virtiofs"}
+)
+"""File systems of other machines."""
+_SKEW_SECONDS = 5.0
+_LONGEST_PATH = 260
+"""On Windows, as long as longer ones are not allowed."""
+_LONGEST_NAMES = {"cache": len("actions/xx/.json") + 64, "toolchains": 190}
+"""How long names get below a folder; of a toolchain, the deepest file that packages with an EP were seen to have."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder that epbuild writes to, what it is about, and how another one is chosen."""
+
+    topic: Topic
+    path: Path
+    move: str
+    """What to do where it cannot be written to."""
+
+
+def place_checks(place: Place, disks: Disks) -> Iterator[HealthCheck]:
+    """How a folder is: one line, and a further one for each thing that is wrong with it."""
+    there = _nearest(place.path)
+    total, free = disks.space(there)
+    shown = f"{place.path}: {disks.kind(there)}, {_gigabytes(free)} free of {_gigabytes(total)}"
+    why = _why_not_writable(place.path, there)
+    if why is not None:
+        yield HealthCheck(place.topic, "error", f"{place.path} cannot be written to: {why}", place.move)
+        return
+    if place.path != there:
+        yield HealthCheck(place.topic, "ok", f"{shown}; it is made when it is needed")
+    else:
+        yield HealthCheck(place.topic, "ok", f"{shown}; {_links(place.path)}")
+    if free < _FULL_BYTES:
+        hint = f"Free some space (`epbuild gc --max-size 5GB`). {place.move}"
+        yield HealthCheck(place.topic, "error", f"{place.path} is full: {_gigabytes(free)} left", hint)
+    elif free < _SHORT_BYTES:
+        hint = "Toolchains take about 0.5 GB each. `epbuild gc` removes what no build uses."
+        yield HealthCheck(place.topic, "warning", f"{place.path} has little space: {_gigabytes(free)} left", hint)
+    if disks.kind(there) in _FAR:
+        hint = f"Machines that build here at once do not see each other's locks. {place.move}"
+        yield HealthCheck(place.topic, "warning", f"{place.path} is on another machine ({disks.kind(there)})", hint)
+    if place.path == there and (skew := _skew(place.path)) > _SKEW_SECONDS:
+        hint = "Set the clock of the machine that has these files: what changed is known by their times."
+        yield HealthCheck(place.topic, "warning", f"the clock of its file system is off by {skew:.0f} s", hint)
+
+
+def length_check(places: Iterator[Place] | list[Place], disks: Disks) -> HealthCheck | None:
+    """Whether paths get too long for Windows; None elsewhere."""
+    if disks.system != "win32":
+        return None
+    if disks.long_paths():
+        return HealthCheck("paths", "ok", "Windows allows long ones")
+    for place in places:
+        longest = len(str(place.path)) + 1 + _LONGEST_NAMES.get(place.topic, 120)
+        if longest > _LONGEST_PATH:
+            text = f"names below {place.path} get about {longest} characters long, and Windows takes {_LONGEST_PATH}"
+            return HealthCheck("paths", "warning", text, f"Allow long paths (LongPathsEnabled), or: {place.move}")
+    return HealthCheck("paths", "ok", f"short enough for Windows, which takes {_LONGEST_PATH} characters")
+
+
+def far_check(cache: Path, workspace: Path) -> HealthCheck | None:
+    """That outputs are copies of what the store has, and no links: where they are not on one file system."""
+    with suppress(OSError):
+        if _nearest(cache).stat().st_dev != _nearest(workspace).stat().st_dev:
+            text = "it is on another file system than the store, so that outputs and models are copied"
+            return HealthCheck(
+                "workspace", "note", text, "Set EPBUILD_CACHE_DIR to a folder on the same one, to save time and space."
+            )
+    return None
+
+
+def file_system(path: Path) -> str:
+    """The kind of file system that a path is on; `unknown` where the system has none for it."""
+    import psutil
+
+    place, best = os.path.realpath(path), ("", "unknown")
+    with suppress(OSError, psutil.Error, RuntimeError):
+        for part in psutil.disk_partitions(all=True):
+            inside = place == part.mountpoint or place.startswith(os.path.join(part.mountpoint, ""))  # noqa: PTH118
+            if inside and len(part.mountpoint) >= len(best[0]):
+                best = (part.mountpoint, part.fstype or "unknown")
+    return best[1]
+
+
+def _long_paths() -> bool:
+    from epbuild.core.windows import allows_long_paths
+
+    return allows_long_paths()
+
+
+def _space(path: Path) -> tuple[int, int]:
+    usage = shutil.disk_usage(path)
+    return usage.total, usage.free
+
+
+@dataclass(frozen=True)
+class Disks:
+    """What is asked of file systems; tests have others."""
+
+    space: Callable[[Path], tuple[int, int]] = _space
+    """The bytes of all, and those that are free."""
+    kind: Callable[[Path], str] = file_system
+    system: str = sys.platform
+    long_paths: Callable[[], bool] = _long_paths
+
+
+def _nearest(path: Path) -> Path:
+    """The folder itself, or the nearest above it that is there."""
+    for found in (path, *path.parents):
+        with suppress(OSError):
+            if found.exists():
+                return found
+    return Path(path.anchor or ".")
+
+
+def _why_not_writable(path: Path, there: Path) -> str | None:
+    if not there.is_dir():
+        return f"expected a folder, found a file: {there}"
+    if there != path:  # what is not there is not made only to look
+        return None if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written to by this user"
+    try:
+        with tempfile.TemporaryFile(dir=path, prefix=".epbuild-doctor-") as file:
+            file.write(b"epbuild")
+            file.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _links(folder: Path) -> str:
+    """How files come to be in two places there: `hard links and clones`."""
+    ways = []
+    with suppress(OSError), tempfile.TemporaryDirectory(dir=folder, prefix=".epbuild-doctor-") as place:
+        source, other = Path(place, "source"), Path(place, "other")
+        source.write_bytes(b"epbuild")
+        with suppress(OSError):
+            other.hardlink_to(source)
+            ways.append("hard links")
+        with suppress(OSError, CannotClone), source.open("rb") as one, Path(place, "clone").open("wb") as two:
+            if clone(one.fileno(), two.fileno()):
+                ways.append("clones")
+    return " and ".join(ways) or "neither hard links nor clones, so that files are copied"
+
+
+def _skew(folder: Path) -> float:
+    """By how many seconds the times of files differ from the clock."""
+    with suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".epbuild-doctor-") as file:
+        file.write(b"epbuild")
+        file.flush()
+        return abs(Path(file.name).stat().st_mtime - time.time())
+    return 0.0
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

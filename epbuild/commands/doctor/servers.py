@@ -1,0 +1,133 @@
+"""Health of the servers that a build asks: the remote cache and the cluster."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from epbuild.cluster.address import ClusterAddress
+from epbuild.cluster.dask_client import DaskExecutor
+from epbuild.cluster.executor import Offer
+from epbuild.commands.doctor.health import HealthCheck, TooSlow, of_error, within
+from epbuild.core.errors import EpbuildError, Problem
+from epbuild.core.units import counted
+from epbuild.plan.remote_record import COMPILE
+from epbuild.recipe.remote_address import CacheChoice
+from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, remote_settings, signing_key
+
+ANSWER_SECONDS = 6.0
+"""How long a server is waited for."""
+_CONNECT_SECONDS = 3.0
+_NETWORK = "Check the address and the network; builds work without it."
+
+
+@dataclass(frozen=True)
+class Servers:
+    """What a build would ask: the recipe's choice of a remote cache, where the recipe is, the variables, and the scheduler."""
+
+    choice: CacheChoice | None
+    folder: Path
+    environment: Mapping[str, str]
+    cluster: ClusterAddress | EpbuildError | None = None
+    """None: no cluster is named; an error: what is wrong with the name."""
+    insecure: bool = False
+
+
+def server_checks(servers: Servers) -> list[HealthCheck]:
+    """How they are, asked at once."""
+    cluster = servers.cluster
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(_remote, servers), *([pool.submit(_cluster, cluster)] if cluster is not None else [])]
+        remote, *others = (future.result() for future in asked)
+    return [remote, *filter(None, [_signing_key(servers)]), *others]
+
+
+def _remote(servers: Servers) -> HealthCheck:
+    try:
+        settings = remote_settings(servers.choice, servers.folder, servers.environment, "read", insecure=servers.insecure)
+    except EpbuildError as error:
+        return of_error("remote cache", error)
+    if settings is None:
+        return HealthCheck("remote cache", "note", "none is named: results are shared with nobody")
+    if settings.address.is_directory and not Path(settings.address.text).is_dir():
+        text = f"the folder does not exist: {settings.address}"
+        return HealthCheck("remote cache", "warning", text, "Make it, or mount it; builds work without it.")
+    try:
+        return within(ANSWER_SECONDS, lambda: _asked(settings))
+    except TooSlow:
+        return HealthCheck("remote cache", "warning", f"{settings.address} did not answer within {ANSWER_SECONDS:g} s", _NETWORK)
+    except EpbuildError as error:  # its package is missing, or a cloud's variables are wrong
+        return of_error("remote cache", error)
+
+
+def _asked(settings: RemoteSettings) -> HealthCheck:
+    """What comes of looking up a key that nobody has."""
+    from epbuild.remote.cache import Miss  # what speaks to one is loaded where one is used
+    from epbuild.remote.opening import open_remote
+
+    warnings: list[Problem] = []
+    begin = time.monotonic()
+    cache = open_remote(settings, warnings.append)
+    try:
+        while cache.look_up(COMPILE, secrets.token_hex(32)) == Miss(answered=False) and not warnings:
+            pass  # until it is warned of: then there is a reason
+    finally:
+        cache.close()
+    took = f"{(time.monotonic() - begin) * 1000:.0f} ms"
+    if warnings:
+        return HealthCheck("remote cache", "warning", warnings[0].message, warnings[0].hint, warnings[0].code)
+    trust = "anybody's results are used" if settings.trust is None else f"{counted(len(settings.trust), 'key')} trusted"
+    return HealthCheck("remote cache", "ok", f"{settings.address} answers in {took}; {trust}")
+
+
+def _signing_key(servers: Servers) -> HealthCheck | None:
+    try:
+        key = signing_key(servers.environment)
+    except EpbuildError as error:
+        return of_error("signing key", error, "warning")
+    if key is None:
+        return None
+    trust = servers.choice.trust if servers.choice is not None else ()
+    if trust and key.public not in trust:
+        hint = "List it under `cache.trust` in the recipe, or nobody uses what it signs."
+        return HealthCheck("signing key", "warning", f"its public key {key.public} is not trusted by the recipe", hint, "EPB277")
+    return HealthCheck("signing key", "ok", f"{SIGNING_KEY} signs as {key.public}")
+
+
+def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
+    if isinstance(address, EpbuildError):
+        return of_error("cluster", address)
+    url = urlsplit(address.text)
+    try:
+        # Dask takes longer to find out that nobody answers.
+        with socket.create_connection((url.hostname, url.port), _CONNECT_SECONDS):
+            pass
+        offers = within(ANSWER_SECONDS, lambda: _offers(address))
+    except EpbuildError as error:
+        return of_error("cluster", error)
+    except (OSError, TooSlow) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error) or "it did not answer"
+        text = f"the cluster's scheduler {address.text} cannot be reached: {why}"
+        return HealthCheck(
+            "cluster", "error", text, "Check its address, and that it runs; or build here: --executor local.", "EPB535"
+        )
+    if not offers:
+        text = f"{address.text} answers, and no machine is connected"
+        return HealthCheck("cluster", "error", text, "Start workers: `epbuild worker`.", "EPB539")
+    slots = sum(offer.slots for offer in offers)
+    return HealthCheck("cluster", "ok", f"{address.text}: {counted(len(offers), 'machine')}, {slots} actions at once")
+
+
+def _offers(address: ClusterAddress) -> tuple[Offer, ...]:
+    executor = DaskExecutor(address, threading.Event())
+    try:
+        return tuple(executor.offers())
+    finally:
+        executor.close()

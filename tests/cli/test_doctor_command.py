@@ -1,0 +1,68 @@
+"""`epbuild doctor` and `epbuild devices` as users start them, on a machine where nothing was made yet, and on broken ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import RECIPE, epbuild, write_model
+
+from epbuild.core.schemas import import_jsonschema, schema
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    write_model(tmp_path / "relu.onnx")
+    return tmp_path
+
+
+def test_a_machine_where_nothing_was_made_yet_can_build(folder: Path) -> None:
+    done = epbuild(folder, "doctor", EPBUILD_TOOLCHAIN_DIR=str(folder / "toolchains"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].startswith("Builds can work.")
+    assert any(line.startswith("ok       recipe        epbuild.yaml: 2 steps for 1 target") for line in lines)
+    assert "it is made when a step needs it" in " ".join(done.stdout.split())
+    assert sorted(path.name for path in folder.iterdir()) == ["epbuild.yaml", "relu.onnx"]
+
+
+@pytest.mark.parametrize("command", ["doctor", "devices"])
+def test_the_json_of_a_broken_recipe_is_as_its_schema_has_it(command: str, folder: Path) -> None:
+    (folder / "epbuild.yaml").write_text("epbuild: 1\nname: [", encoding="utf-8")
+    done = epbuild(folder, command, "--json", EPBUILD_TOOLCHAIN_DIR=str(folder / "toolchains"))
+    assert (done.returncode, done.stderr) == (1, "")
+    document = json.loads(done.stdout)
+    import_jsonschema().validate(document, schema("doctor"))
+    assert document["healthy"] is False
+
+
+def test_several_faults_at_once_are_lines_and_no_traceback(folder: Path) -> None:
+    (folder / "file").write_text("", encoding="utf-8")
+    done = epbuild(
+        folder,
+        "doctor",
+        "nowhere.yaml",
+        EPBUILD_CACHE_DIR=str(folder / "file" / "cache"),
+        EPBUILD_TOOLCHAIN_DIR="",
+        EPBUILD_EXECUTOR="nonsense",
+        EPBUILD_REMOTE_CACHE="gopher://cache",
+        EPBUILD_SIGNING_KEY="nonsense",
+        LC_ALL="C",
+    )
+    assert done.returncode == 1
+    assert done.stderr == ""
+    for words in ("EPB100", "found a file", "EPB536", "EPB275", "EPB277", "Builds cannot work before the errors are mended."):
+        assert words in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_devices_needs_no_recipe(tmp_path: Path) -> None:
+    done = epbuild(tmp_path, "devices", EPBUILD_TOOLCHAIN_DIR=str(tmp_path / "toolchains"))
+    assert done.returncode == 0, done.stderr
+    assert "none is here yet" in done.stdout

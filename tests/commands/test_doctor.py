@@ -1,0 +1,348 @@
+"""`epbuild doctor` on machines that are broken: each fault is a line with what to do, and never an exception."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import RECIPE, write_model
+from small_environments import install, make_environment
+
+from epbuild.cluster.address import ClusterAddress
+from epbuild.commands.doctor.attempt import CompileAttempt
+from epbuild.commands.doctor.devices import EpDevice, EpHealth, EpSurvey, ToolchainHealth, ep_checks
+from epbuild.commands.doctor.doctor import DoctorRequest, examine
+from epbuild.commands.doctor.health import HealthCheck, TooSlow, within
+from epbuild.commands.doctor.machine import ThisMachine, machine_checks
+from epbuild.commands.doctor.places import Disks, Place, far_check, length_check, place_checks
+from epbuild.commands.doctor.servers import Servers, server_checks
+from epbuild.core.errors import Argument, PlanError, Position, Problem, ToolchainError
+from epbuild.core.schemas import import_jsonschema, schema
+from epbuild.recipe.remote_address import CacheChoice, RemoteAddress
+from epbuild.remote.keys import SigningKey
+from epbuild.remote.settings import REMOTE, SIGNING_KEY
+from epbuild.report.health import devices_document, health_document, print_health
+from epbuild.toolchain.environment import Toolchains
+
+MOVE = "Take another folder."
+
+
+def uv(status: int = 0, out: str = "uv 1.0\n", err: str = "") -> Callable[[Sequence[str]], subprocess.CompletedProcess[str]]:
+    return lambda arguments: subprocess.CompletedProcess(list(arguments), status, out, err)
+
+
+def raising(error: Exception) -> Callable[[Sequence[str]], subprocess.CompletedProcess[str]]:
+    def run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        raise error
+
+    return run
+
+
+SOUND = ThisMachine(environment={}, system="linux", run_uv=uv(), memory=lambda: 16 << 30, encodings=lambda: {"texts": "UTF-8"})
+NO_UV = ToolchainError(Problem("EPB301", "the program uv is missing from epbuild's environment", None, "Install it."))
+
+
+def by_topic(checks: Sequence[HealthCheck]) -> Mapping[str, HealthCheck]:
+    """The worst line of each topic."""
+    order = ("ok", "note", "warning", "error")
+    return {check.topic: check for check in sorted(checks, key=lambda check: order.index(check.state))}
+
+
+def test_a_sound_machine_has_no_fault() -> None:
+    assert {check.state for check in machine_checks(SOUND)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("here", "topic", "state", "words"),
+    [
+        (replace(SOUND, run_uv=raising(NO_UV)), "uv", "error", "uv is missing"),
+        (replace(SOUND, run_uv=raising(PermissionError(13, "Permission denied"))), "uv", "error", "Permission denied"),
+        (replace(SOUND, run_uv=uv(127, "", "uv: bad magic\n")), "uv", "error", "it does not run: uv: bad magic"),
+        (replace(SOUND, run_uv=uv(-4, "", "")), "uv", "error", "it ended with status -4"),
+        (replace(SOUND, memory=lambda: 1 << 30), "memory", "warning", "1.1 GB"),
+        (replace(SOUND, memory=lambda: None), "memory", "ok", "not known"),
+        (replace(SOUND, now=lambda: 0.0), "clock", "error", "1970-01-01 00:00:00 UTC is before epbuild was installed"),
+        (replace(SOUND, encodings=lambda: {"file names": "ascii", "texts": "cp1252"}), "locale", "warning", "texts in cp1252"),
+    ],
+)
+def test_a_fault_of_the_machine_is_one_line(here: ThisMachine, topic: str, state: str, words: str) -> None:
+    found = by_topic(list(machine_checks(here)))
+    assert found[topic].state == state
+    assert words in found[topic].text
+    assert state == "ok" or found[topic].hint
+    assert {check.state for name, check in found.items() if name != topic} == {"ok"}
+
+
+def place(path: Path) -> Place:
+    return Place("cache", path, MOVE)
+
+
+GB = 10**9
+ROOM = Disks(space=lambda path: (100 * GB, 50 * GB), kind=lambda path: "ext4", system="linux", long_paths=lambda: False)
+
+
+def test_a_folder_has_its_file_system_its_space_and_how_files_are_shared(tmp_path: Path) -> None:
+    (check,) = place_checks(place(tmp_path), ROOM)
+    assert check.state == "ok"
+    assert check.text.startswith(f"{tmp_path}: ext4, 50.0 GB free of 100.0 GB; ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    (check,) = place_checks(place(tmp_path / "not" / "yet"), ROOM)
+    assert (check.state, check.text.rpartition("; ")[2]) == ("ok", "it is made when it is needed")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "kind", "state", "words"),
+    [
+        (0, "ext4", "error", "is full: 0.0 GB left"),
+        (3 * GB, "ext4", "warning", "has little space: 3.0 GB left"),
+        (50 * GB, "nfs4", "warning", "is on another machine (nfs4)"),
+    ],
+)
+def test_a_full_or_distant_disk_is_a_line_of_its_own(tmp_path: Path, free: int, kind: str, state: str, words: str) -> None:
+    checks = list(place_checks(place(tmp_path), replace(ROOM, space=lambda path: (100 * GB, free), kind=lambda path: kind)))
+    assert (checks[-1].state, words in checks[-1].text) == (state, True)
+    assert MOVE in str(checks[-1].hint) or state == "warning"
+
+
+def test_a_cache_below_a_file_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        (check,) = place_checks(place(path), ROOM)
+        assert (check.state, check.hint) == ("error", MOVE)
+        assert "expected a folder, found a file" in check.text
+
+
+@pytest.mark.skipif("sys.platform == 'win32' or os.geteuid() == 0", reason="this user may write everywhere")
+def test_a_cache_that_this_user_may_not_write_to_is_an_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        for path in (tmp_path, tmp_path / "below"):
+            (check,) = place_checks(place(path), ROOM)
+            assert (check.state, check.hint) == ("error", MOVE)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_two_folders_of_one_disk_need_no_line(tmp_path: Path) -> None:
+    assert far_check(tmp_path / "cache", tmp_path / "workspace") is None
+
+
+@pytest.mark.parametrize(("depth", "allowed", "state"), [(1, False, "ok"), (6, False, "warning"), (6, True, "ok")])
+def test_windows_has_a_longest_path(depth: int, allowed: bool, state: str) -> None:
+    windows = replace(ROOM, system="win32", long_paths=lambda: allowed)
+    check = length_check([place(Path("/c", *["a" * 40] * depth))], windows)
+    assert check is not None
+    assert check.state == state
+    assert length_check([], ROOM) is None
+
+
+KEY = "ed25519:" + "A" * 43 + "="
+
+
+def choice(address: str | None, *trust: str) -> CacheChoice:
+    remote = RemoteAddress("http", address) if address is not None else None
+    return CacheChoice(Position("epbuild.yaml", 1, 1), remote, trust)
+
+
+def test_no_remote_cache_is_a_note(tmp_path: Path) -> None:
+    (check,) = server_checks(Servers(None, tmp_path, {}))
+    assert (check.topic, check.state) == ("remote cache", "note")
+
+
+@pytest.mark.parametrize(
+    ("variables", "topic", "state", "words"),
+    [
+        ({REMOTE: "gopher://x"}, "remote cache", "error", "gopher"),
+        ({REMOTE: "https://cache.example"}, "remote cache", "error", "without a trusted key"),
+        ({REMOTE: "/no/such/folder"}, "remote cache", "warning", "the folder does not exist"),
+        ({SIGNING_KEY: "nonsense"}, "signing key", "warning", "holds no signing key"),
+        ({SIGNING_KEY: KEY}, "signing key", "warning", "holds a public key"),
+    ],
+)
+def test_what_a_variable_names_wrongly_is_a_line(
+    tmp_path: Path, variables: Mapping[str, str], topic: str, state: str, words: str
+) -> None:
+    found = by_topic(server_checks(Servers(None, tmp_path, variables)))[topic]
+    assert (found.state, words in found.text, found.hint is not None) == (state, True, True)
+
+
+def test_a_signing_key_that_nobody_trusts_is_a_warning(tmp_path: Path) -> None:
+    key = SigningKey.generate()
+    servers = Servers(choice(None, KEY), tmp_path, {SIGNING_KEY: key.text})
+    found = by_topic(server_checks(servers))["signing key"]
+    assert (found.state, key.public in found.text, key.text in found.text) == ("warning", True, False)
+    trusted = replace(servers, choice=choice(None, key.public))
+    assert by_topic(server_checks(trusted))["signing key"].state == "ok"
+
+
+def test_a_folder_as_remote_cache_answers(tmp_path: Path) -> None:
+    (check,) = server_checks(Servers(None, tmp_path, {REMOTE: str(tmp_path)}))
+    assert check.state == "ok", check
+    assert "answers in" in check.text
+
+
+def test_a_remote_cache_that_refuses_is_a_warning_at_once(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    begin = time.monotonic()
+    check = by_topic(server_checks(Servers(choice(f"http://127.0.0.1:{port}", KEY), tmp_path, {})))["remote cache"]
+    assert (check.state, check.code) == ("warning", "EPB521")
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.slow
+def test_servers_that_never_answer_are_waited_for_some_seconds_and_together(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        begin = time.monotonic()
+        asked = Servers(choice(f"http://127.0.0.1:{port}", KEY), tmp_path, {}, ClusterAddress(f"tcp://127.0.0.1:{port}"))
+        found = by_topic(server_checks(asked))
+        assert time.monotonic() - begin < 10
+    assert found["remote cache"].state == "warning"
+    assert (found["cluster"].state, found["cluster"].code) == ("error", "EPB535")
+
+
+def test_a_cluster_that_is_named_wrongly_or_refuses_is_an_error(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    wrong = PlanError(Problem("EPB536", "not the address of a scheduler: x", Argument("--executor x"), "Write it as dask://h:1."))
+    for cluster, code in ((wrong, "EPB536"), (ClusterAddress(f"tcp://127.0.0.1:{port}"), "EPB535")):
+        found = by_topic(server_checks(Servers(None, tmp_path, {}, cluster)))["cluster"]
+        assert (found.state, found.code, bool(found.hint)) == ("error", code, True)
+
+
+def test_what_takes_too_long_holds_nobody_up() -> None:
+    with pytest.raises(TooSlow):
+        within(0.01, lambda: threading.Event().wait(5))
+    with pytest.raises(ZeroDivisionError):
+        within(5, lambda: 1 // 0)
+    assert within(5, lambda: 3) == 3
+
+
+# Toolchains.
+
+
+def toolchain(home: Path, name: str, packages: Sequence[str]) -> Path:
+    """An environment as `provision` leaves one, without ONNX Runtime."""
+    interpreter = make_environment(home / name / "env")
+    (home / name / "complete").write_text(json.dumps(list(packages)), encoding="utf-8")
+    return interpreter
+
+
+@pytest.mark.slow
+def test_a_toolchain_that_is_damaged_is_a_line_with_what_to_remove(tmp_path: Path) -> None:
+    install(toolchain(tmp_path, "no-runtime", ["onnxruntime-qnn==2.7.0"]), "onnxruntime-qnn", "2.7.0", {})
+    crashes = toolchain(tmp_path, "crashes", ["onnxruntime-openvino==1.24.1"])
+    install(crashes, "onnxruntime", "1.0", {"onnxruntime/__init__.py": b"import os; os.abort()"})
+    toolchain(tmp_path, "tools", ["onnx==1.0"])
+    gone = toolchain(tmp_path, "gone", ["onnxruntime-ep-openvino==1.0"])
+    gone.unlink()
+    found, more = EpSurvey(Toolchains(tmp_path)).here()
+    checks = {check.text.partition(":")[0]: check for check in ep_checks(found, needed=False)}
+    assert more == 0
+    assert len(found) == 3
+    assert "no interpreter any more" in checks["onnxruntime-ep-openvino==1.0"].text
+    assert "ONNX Runtime does not load: " in checks["onnxruntime-qnn==2.7.0"].text
+    assert "crashed (SIGABRT)" in checks["onnxruntime-openvino==1.24.1"].text
+    for check in checks.values():
+        assert (check.state, "Remove" in str(check.hint)) == ("warning", True)
+
+
+NPU = EpDevice("npu", "Qualcomm", {"version": "1"})
+EP = EpHealth("QNNExecutionProvider", "onnxruntime-qnn 2.7.0", (NPU,))
+DONE = CompileAttempt("SM8750", 0.5, opened=True)
+HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
+
+
+@pytest.mark.parametrize(
+    ("ep", "needed", "states", "words"),
+    [
+        (replace(EP, attempt=DONE), True, "ok ok", "npu from Qualcomm; compiles for SM8750 (0.5 s), and opens that"),
+        (replace(EP, attempt=DONE, emulated=True), True, "ok ok", "which only stands for its device"),
+        (replace(EP, attempt=replace(DONE, opened=False, why="it crashes")), True, "ok note", "nothing opens that here"),
+        (
+            replace(EP, attempt=CompileAttempt("SM8750", why="no licence")),
+            True,
+            "ok error",
+            "compiles nothing for SM8750: no licence",
+        ),
+        (replace(EP, attempt=CompileAttempt("SM8750", why="no licence")), False, "ok warning", "no licence"),
+        (replace(EP, limit="cannot compile here: no driver", platforms=True), True, "ok warning", "cannot compile here"),
+        (replace(EP, limit="cannot compile here: no driver"), False, "ok note", "cannot compile here"),
+        (replace(EP, missing="it offers no device"), True, "ok error", "it offers no device"),
+        (EP, True, "ok note", "nothing was tried"),
+    ],
+)
+def test_what_an_ep_can_do_is_a_line(ep: EpHealth, needed: bool, states: str, words: str) -> None:
+    checks = list(ep_checks([ToolchainHealth("qnn", "x", HEALTHY, "1.31.1", (ep,))], needed=needed))
+    assert " ".join(check.state for check in checks) == states
+    assert words in checks[1].text
+
+
+# All of it.
+
+
+def request(folder: Path, **changes: Any) -> DoctorRequest:
+    return replace(DoctorRequest(None, attempts=False, machine=SOUND, disks=ROOM), **changes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("EPBUILD_TOOLCHAIN_DIR", str(tmp_path / "toolchains"))
+    (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    write_model(tmp_path / "relu.onnx")
+    return tmp_path
+
+
+def test_a_recipe_that_was_never_built_is_healthy_with_what_is_made_later(folder: Path) -> None:
+    found = examine(request(folder, recipe=folder / "epbuild.yaml"))
+    assert found.is_healthy
+    topics = by_topic(found.checks)
+    assert topics["recipe"].text.endswith("2 steps for 1 target")
+    assert topics["toolchain"].text.endswith("it is made when a step needs it")
+    assert sorted(path.name for path in folder.iterdir()) == ["epbuild.yaml", "relu.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("epbuild: [", "EPB101"), (RECIPE.replace("relu.onnx", "none.onnx"), "EPB201"), (None, "EPB100")]
+)
+def test_a_broken_recipe_is_one_line_and_all_else_is_looked_at(folder: Path, text: str | None, code: str) -> None:
+    file = folder / "epbuild.yaml"
+    file.unlink()
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    found = examine(request(folder, recipe=file))
+    assert not found.is_healthy
+    assert by_topic(found.checks)["recipe"].code == code
+    assert {"python", "uv", "cache", "remote cache"} <= {check.topic for check in found.checks}
+
+
+def test_the_json_is_as_its_schema_has_it_and_the_lines_fit_a_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = examine(request(folder, machine=replace(SOUND, run_uv=raising(NO_UV)), disks=replace(ROOM, kind=lambda path: "nfs")))
+    eps = (replace(EP, attempt=DONE), replace(EP, limit="cannot"), EP)
+    found = replace(found, toolchains=(ToolchainHealth("", "x", HEALTHY, "1.31.1", eps),))
+    jsonschema = import_jsonschema()
+    for document in (health_document(found), devices_document(found)):
+        jsonschema.validate(json.loads(json.dumps(document)), schema("doctor"))
+        assert document["healthy"] is False
+    print_health(found, title="epbuild")
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "error    uv" in shown
+    assert "> Install it. [EPB301]" in shown
+    assert shown.endswith("Builds cannot work before the errors are mended. 1 error and 2 warnings.\n")
