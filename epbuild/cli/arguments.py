@@ -81,6 +81,16 @@ Recipe = Annotated[
         metavar="[RECIPE]", help=f"The recipe; default: {DEFAULT_RECIPE}.", show_default=False, autocompletion=completion.recipes
     ),
 ]
+Recipes = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="[RECIPE]...",
+        help=f"The recipe, or several; default: {DEFAULT_RECIPE}.",
+        show_default=False,
+        default_factory=list,
+        autocompletion=completion.recipes,
+    ),
+]
 RecipeOption = Annotated[
     Path | None,
     option(

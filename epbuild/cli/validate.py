@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from epbuild.cli import arguments, report_options
+from epbuild.cli.usage import UsageError
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
@@ -24,7 +26,7 @@ app = arguments.application()
 
 @app.command()
 def validate(
-    recipe: arguments.Recipe = arguments.DEFAULT,
+    recipes: arguments.Recipes,
     *,
     settings: arguments.Settings,
     sarif: report_options.Sarif = None,
@@ -35,8 +37,25 @@ def validate(
     Every mistake is shown at once, with its file, line and column; notes are of what can be built, and not on this machine. Exit code 0: it
     can be built. 2: it cannot.
     """
+    if len(recipes) < 2:
+        return _validate(recipes[0] if recipes else arguments.DEFAULT, tuple(settings), sarif, json)
+    if json or sarif is not None:
+        raise UsageError("--json and --sarif are for one recipe.")
+    errors: list[EpbuildError] = []
+    for recipe in recipes:
+        try:
+            _validate(recipe, tuple(settings), None, json=False)
+        except EpbuildError as error:
+            errors.append(error)
+    if errors:
+        worst = max(errors, key=lambda error: error.exit_code)
+        raise type(worst)(*(problem for error in errors for problem in error.problems))
+    return 0
+
+
+def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, json: bool) -> int:
     try:
-        loaded, plan = read_plan(Request(recipe, settings=tuple(settings)))
+        loaded, plan = read_plan(Request(recipe, settings=settings))
     except EpbuildError as error:
         if sarif is not None:
             write_document(sarif, SarifDocument(recipe).text(error))

@@ -11,6 +11,7 @@ from typing import Any, Final
 from epbuild.catalog.catalog import entries_for, known_eps, session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.options import Option
+from epbuild.catalog.preparations import PreparationOption, preparation, preparation_kinds
 from epbuild.core.schemas import schema
 
 SCHEMAS: Final = ("recipe", "manifest", "catalog", "report", "doctor")
@@ -32,6 +33,8 @@ def editor_schema(name: str) -> _Schema:
 def _enrich(document: _Schema) -> None:
     definitions = document.setdefault("$defs", {})
     definitions["session-options"] = {"properties": _session_properties()}
+    for kind in preparation_kinds():
+        definitions["preparation"]["properties"][kind]["properties"] = _preparation_properties(preparation(kind).options)
     conditions = []
     for ep in known_eps():
         ident = f"provider-options-{ep}"
@@ -117,6 +120,25 @@ def _session_properties() -> dict[str, _Schema]:
         name: {"description": text, "not": {}, "errorMessage": text, "doNotSuggest": True} for name, text in texts.items()
     }
     return dict(sorted({**reserved, **free}.items()))
+
+
+def _preparation_properties(options: Mapping[str, PreparationOption]) -> dict[str, _Schema]:
+    """What an editor proposes and explains; whether a value fits, the catalog's own check decides."""
+    return {name: _preparation_option(option) for name, option in options.items()}
+
+
+def _preparation_option(option: PreparationOption) -> _Schema:
+    default = "" if option.default is None else f" Default: {str(option.default).lower()}."
+    found: _Schema = {"description": f"{option.meaning.removesuffix('.')}.{default}"}
+    if option.options:
+        found["properties"] = _preparation_properties(option.options)
+    proposed = [True, False] if option.type == "boolean" else [*option.values]
+    if proposed:
+        several = (
+            [{"type": "array", "items": {"anyOf": [{"enum": proposed}, {"type": _SCALAR}]}}] if option.type == "names" else []
+        )
+        found["anyOf"] = [*several, {"enum": proposed}, {}]
+    return found
 
 
 def _described(option: Option, names: tuple[str, ...]) -> _Schema:

@@ -122,3 +122,18 @@ def test_what_is_no_step_is_told_to_machines_as_what_it_is(
     assert done.returncode == 2
     [problem] = json.loads(done.stdout)["problems"]
     assert {key: problem[key] for key in problem.keys() - {"code", "message", "hint"}} == location
+
+
+def test_several_recipes_are_all_checked_and_all_their_mistakes_shown(wrong: Path) -> None:
+    (wrong / "good.yaml").write_text(RECIPE, encoding="utf-8")
+    (wrong / "other.yaml").write_text(RECIPE.replace("soc_model:", "soc_modell:"), encoding="utf-8")
+    done = epbuild(wrong, "validate", "epbuild.yaml", "good.yaml", "other.yaml")
+    assert done.returncode == 2
+    assert "good.yaml is valid" in done.stdout
+    assert len(places(done.stderr)) == len(MISTAKES)
+    assert re.search(r"^other\.yaml:\d+:\d+: error: .*soc_modell", done.stderr, re.MULTILINE)
+    assert done.stderr.endswith("5 errors\n")
+    assert epbuild(wrong, "validate", "good.yaml", "good.yaml").returncode == 0
+    refused = epbuild(wrong, "validate", "good.yaml", "other.yaml", "--json")
+    assert refused.returncode == 2
+    assert "--json and --sarif are for one recipe" in refused.stderr

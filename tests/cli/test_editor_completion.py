@@ -1,0 +1,45 @@
+"""What an editor offers and explains in a recipe: asked of a real language server, with the schema that is published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from language_server import LanguageServer, language_server
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "recipe.schema.json"
+FIRST = f"# yaml-language-server: $schema={SCHEMA.as_uri()}\nepbuild: 1\n"
+MODEL = f"{FIRST}models:\n  a:\n    path: a.onnx\n"
+TARGET = f"{FIRST}targets:\n  a:\n    ep: QNNExecutionProvider\n    provider_options:\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LanguageServer]:
+    with language_server() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("text", "offered"),
+    [
+        (f"{FIRST}|", {"models", "toolchains", "targets", "groups", "outputs"}),
+        (f"{MODEL}    |", {"inputs", "prepare", "verify", "sha256"}),
+        (f"{MODEL}    prepare:\n      - |", {"run", "quantize", "float16", "simplify", "toolchain", "files"}),
+        (f"{MODEL}    prepare:\n      - quantize:\n          |", {"calibration", "activation_type", "weight_type"}),
+        (f"{MODEL}    prepare:\n      - quantize:\n          activation_type: |", {"uint8", "uint16"}),
+        (f"{FIRST}groups:\n  a:\n    verify:\n      |", {"inputs", "metrics", "device", "reference"}),
+        (f"{FIRST}targets:\n  a:\n    ep: |", {"QNNExecutionProvider", "OpenVINOExecutionProvider"}),
+        (f"{TARGET}      |", {"backend_type", "soc_model", "offload_graph_io_quantization"}),
+        (f"{TARGET}      soc_model: |", {"SM8750", "SC8380XP"}),
+    ],
+    ids=["recipe", "model", "preparation", "quantize", "value", "verify", "ep", "options", "soc"],
+)
+def test_an_editor_offers_what_can_stand_there(server: LanguageServer, text: str, offered: set[str]) -> None:
+    assert offered <= server.completions(text)
+
+
+def test_an_editor_explains_an_option_of_an_ep(server: LanguageServer) -> None:
+    assert "input and output (de)quantisation to the CPU" in server.hover(f"{TARGET}      offload_graph_io_quan|tization: 0\n")

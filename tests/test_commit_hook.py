@@ -1,0 +1,49 @@
+"""The hook for other repositories' commits: pre-commit installs this one, and a recipe with a mistake is not committed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import RECIPE, write_model
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTHONPATH"))}
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**own, **environment},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="pre-commit clones this checkout")
+def test_a_recipe_with_a_mistake_is_not_committed(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    write_model(repository / "relu.onnx")
+    (repository / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    (repository / "wrong.epbuild.yaml").write_text(RECIPE.replace("soc_model:", "soc_modell:"), encoding="utf-8")
+    (repository / "other.yaml").write_text("no recipe at all", encoding="utf-8")
+    for command in (["init", "--quiet"], ["add", "--all"]):
+        assert run(repository, "git", *command).returncode == 0
+    hook = [sys.executable, "-m", "pre_commit", "try-repo", str(ROOT), "epbuild-validate", "--files"]
+    own = {"PRE_COMMIT_HOME": str(tmp_path / "hooks"), "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    done = run(repository, *hook, "epbuild.yaml", "other.yaml", "wrong.epbuild.yaml", **own)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "epbuild.yaml is valid" in done.stdout
+    assert "wrong.epbuild.yaml:14:7: error: QNNExecutionProvider has no option 'soc_modell'" in done.stdout
+    assert "other.yaml" not in done.stdout
+    assert run(repository, *hook, "epbuild.yaml", **own).returncode == 0
