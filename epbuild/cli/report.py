@@ -11,7 +11,8 @@ from epbuild.cli.usage import UsageError
 from epbuild.commands.report import report as report_of
 from epbuild.commands.request import Request
 from epbuild.report.documents import print_json
-from epbuild.report.report_text import print_report, report_document
+from epbuild.report.report_summary import print_report
+from epbuild.report.report_text import report_document
 
 app = arguments.application()
 

@@ -154,6 +154,7 @@ class _Report:
             note=end.note if end is not None else "",
             outcome=run.outcome if run is not None else None,
             because=run.because if run is not None else (),
+            took=run.seconds if run is not None else None,
             started=run.started if run is not None else None,
             ended=run.ended if run is not None else None,
             worker=run.worker if run is not None else None,

@@ -64,6 +64,8 @@ class ReportedStep:
     """What came of it in the last build; null where that had nothing to do with it."""
     because: tuple[str, ...]
     """Why the last build ran it."""
+    took: float | None
+    """What it took in the last build; a share step's has those of its compiles in it."""
     started: float | None
     """When the last build began with it, from the build's start; null where it did not."""
     ended: float | None

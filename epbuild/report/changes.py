@@ -213,6 +213,14 @@ def _limited_rows(found: Sequence[Sizes], most: int, others: str) -> Iterator[st
         yield from _row(others.format(len(rest)), _sum(rest).in_words)
 
 
+def size_rows(found: Sequence[Sizes]) -> Iterator[str]:
+    """A table of sizes before and after, the biggest change first."""
+    yield from _row("Size", ("before", "after", "change", ""))
+    yield from _limited_rows(sorted(found, key=lambda item: (-abs(item.change), item.name)), _MOST_OUTPUTS, "{} other outputs")
+    if len(found) > 1:
+        yield from _row("in all", _sum(found).in_words)
+
+
 def _sum(found: Sequence[Sizes]) -> Sizes:
     before = [item.before for item in found if item.before is not None]
     after = [item.after for item in found if item.after is not None]

@@ -28,8 +28,8 @@ from epbuild.report.terminal import BOLD, DIM, WIDTH, coloured, painted, wrapped
 FORMAT = 1
 _INDENT = "  "
 _GAP = 2
-_COLOURS = {"whole": "32", "partial": "33", "failed": "31"}
-_WORDS = {"whole": "whole", "partial": "in part", "failed": "not at all"}
+_COLOURS = {"whole": "32", "partial": "33", "failed": "31", "not built": DIM}
+_WORDS = {"whole": "whole", "partial": "in part", "failed": "not at all", "not built": "not built"}
 _LONGEST_REASON = 600
 _MOST_ROWS = 10_000
 _FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
@@ -84,10 +84,15 @@ def coverage_document(rows: Sequence[ModelCovered]) -> dict[str, Any]:
     }
 
 
-def coverage_lines(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Iterator[str]:
-    """A sum, then a line for each model and target, and below it what stayed outside, and why, unless its step was `shown`."""
+def coverage_lines(
+    rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset(), total: Sequence[ModelCovered] | None = None
+) -> Iterator[str]:
+    """A sum, then a line for each model and target, and below it what stayed outside, and why, unless its step was `shown`.
+
+    The sum is that of `total`, where `rows` are not all.
+    """
     colour = coloured(sys.stdout)
-    yield f"{painted('Coverage', BOLD, colour)}: {_sum(rows)}"
+    yield f"{painted('Coverage', BOLD, colour)}: {_sum(rows if total is None else total)}"
     cells = list(map(_cells, rows))
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     widths = [width + _GAP if width else 0 for width in widths]

@@ -246,6 +246,7 @@ class _Maker:
                 "note": "",
                 "outcome": outcome,
                 "because": ["never built"] if runs else [],
+                "took": round(took, 3) if runs else None,
                 "started": round(begins, 3) if runs else None,
                 "ended": round(begins + took, 3) if runs else None,
                 "worker": worker if runs else None,

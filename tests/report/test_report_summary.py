@@ -1,0 +1,114 @@
+"""`epbuild report` on a terminal: what a build ended with, at any later time, and what changed since another report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from reports import large_report, zoo_report
+from small_builds import Workshop
+
+from epbuild.commands.report import report
+from epbuild.commands.report_changes import (
+    ComparedFile,
+    ComparedModel,
+    FileChange,
+    ModelChange,
+    OutputChange,
+    ReportedAgainst,
+    SourceChange,
+    VersionChange,
+)
+from epbuild.commands.report_values import Report
+from epbuild.core.typed_json import from_json
+from epbuild.report.changes import ChangeReport
+from epbuild.report.coverage import CoverageList
+from epbuild.report.report_summary import report_lines
+
+A, B = (ComparedFile(size, "ab" * 32) for size in (2_000_000, 1_500_000))
+AGAINST = ReportedAgainst(
+    path="old.html",
+    kind="report",
+    recipe="zoo",
+    made_at="2026-11-22T16:03:11Z",
+    epbuild="1.0",
+    build_seconds=10.0,
+    models=(
+        ModelChange(
+            "enc",
+            "enc",
+            "phone",
+            ComparedModel("partial", 3, 36, 35_200_000, 6.0, {"cosine": 0.9}),
+            ComparedModel("whole", 1, 0, 30_100_000, 9.0, {"cosine": 0.99}),
+        ),
+        ModelChange("yolo", "yolo", "phone", None, ComparedModel("whole", 1, 0, 1, 1.0, None)),
+        ModelChange("vad", "vad", "phone", ComparedModel("failed", None, None, None, None, None), None),
+        ModelChange("same", "same", "phone", *(ComparedModel("whole", 1, 0, 1, took, None) for took in (1.0, 1.1))),
+    ),
+    outputs=(OutputChange("dist/enc", ("enc",), ("phone",), 2_000_000, 1_500_000, (FileChange("enc_qnn.bin", A, B),)),),
+    versions=(VersionChange("qnn", "onnxruntime-qnn", "2.6.0", "2.7.0"),),
+    sources=(SourceChange("enc", "a", "b", data=False),),
+)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+def lines(found: Report) -> list[str]:
+    return [*report_lines(found)]
+
+
+def test_what_was_never_built_is_said_to_be_so(workshop: Workshop) -> None:
+    text = "\n".join(lines(report(workshop.request)))
+    assert text.startswith("small: 6 steps: 6 new\nNo build of this recipe")
+    assert "Coverage: 3 models for 2 targets: 3 not built" in text
+    assert "Outputs: 0 in place, 0 bytes; 2 not as a build would write them" in text
+
+
+def test_a_report_has_the_tables_that_ended_the_build(workshop: Workshop) -> None:
+    """The very lines of coverage and sharing, whenever it is asked for."""
+    ended = workshop.build()
+    covered, changed = CoverageList(), ChangeReport()
+    for event in workshop.events:
+        covered.report(event)
+        changed.report(event)
+    found = lines(report(workshop.request))
+    table = [line for line in covered.lines() if line]
+    assert len(table) > 3
+    assert [line for line in found if line in table] == table
+    [saving] = [line for line in changed.lines(ended) if line.startswith("Sharing")]
+    assert saving in found
+    assert found[0] == "small: 6 steps: 6 current"
+    assert any(line.startswith("Last build: ") and line.endswith("built, 2 emitted") for line in found)
+
+
+def test_what_changed_is_in_words_and_small_differences_of_time_are_not() -> None:
+    found = lines(replace(from_json(Report, zoo_report()), against=AGAINST))
+    since = found[found.index("Since old.html of 2026-11-22T16:03:11Z:") :]
+    assert since == [
+        "Since old.html of 2026-11-22T16:03:11Z:",
+        "enc/enc for phone: partial -> whole; 36 -> 0 nodes left; 3 -> 1 EPContext nodes;",
+        "  35.2 MB -> 30.1 MB; 6.0 s -> 9.0 s; cosine 0.9 -> 0.99",
+        "yolo/yolo for phone: new (whole)",
+        "vad/vad for phone: gone (failed)",
+        "toolchain qnn: onnxruntime-qnn 2.6.0 -> 2.7.0",
+        "source of enc: other bytes",
+        "Size                                      before      after      change",
+        "dist/enc                                  2.0 MB     1.5 MB   -500.0 kB   -25.0%",
+        "1 file with other bytes, in 1 output.",
+    ]
+
+
+def test_where_nothing_changed_that_is_said() -> None:
+    same = replace(AGAINST, models=AGAINST.models[3:], outputs=(), versions=(), sources=())
+    assert lines(replace(from_json(Report, zoo_report()), against=same))[-1] == "nothing has changed"
+
+
+@pytest.mark.parametrize("document", [zoo_report(), large_report()], ids=["zoo", "large"])
+def test_a_report_in_short_is_short_and_fits_a_terminal(document: dict[str, object]) -> None:
+    found = lines(from_json(Report, document))
+    assert len(found) < 220
+    assert [line for line in found if len(line) > 80 and " " in line.strip()] == []
