@@ -1,4 +1,4 @@
-"""What changed since another report or since outputs were published, in 80 columns.
+"""What changed since another report or since outputs, in 80 columns.
 
 Since report.html of 2026-11-22T16:03:11Z:
 enc for phone: 36 -> 12 nodes left; 35.2 MB -> 30.1 MB
@@ -27,7 +27,7 @@ _LEAST_PART = 0.2
 def difference_lines(found: ReportedAgainst) -> Iterator[str]:
     since = f"{found.path} of {found.made_at}" if found.made_at is not None else found.path
     yield f"{painted('Since', BOLD, coloured(sys.stdout))} {since}:"
-    models = [*filter(None, map(_model, found.models))]
+    models = [*filter(None, map(_model_words, found.models))]
     versions = [
         f"toolchain {one.toolchain}: {one.package} {one.before or 'none'} -> {one.after or 'none'}" for one in found.versions
     ]
@@ -47,7 +47,7 @@ def difference_lines(found: ReportedAgainst) -> Iterator[str]:
         yield f"{counted(changed, 'file')} with other bytes, in {counted(len(sizes), 'output')}."
 
 
-def _model(change: ModelChange) -> str | None:
+def _model_words(change: ModelChange) -> str | None:
     """What became of a model, in a line; None where nothing but times differ, and these only a little."""
     name = f"{change.group}/{change.member} for {change.target}"
     old, new = change.before, change.after
