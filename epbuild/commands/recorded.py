@@ -72,13 +72,14 @@ def record_of(recording: Recording) -> BuildRecord:
         making.take(at, event)
     making.stop(recording.seconds)
     steps = next((event for _, event in recording.events if isinstance(event, RunStarted)), None)
+    finished = next((event for _, event in recording.events if isinstance(event, RunFinished)), None)
     return BuildRecord(
         format=FORMAT,
         epbuild=__version__,
         recipe=found.configuration.recipe,
         configuration=found.configuration.ident,
         began=round(recording.began, 3),
-        seconds=round(recording.seconds, 3),
+        seconds=round(recording.seconds if finished is None else finished.seconds, 3),
         exit_code=recording.exit_code,
         machine=platform.node(),
         process=os.getpid(),

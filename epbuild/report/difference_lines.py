@@ -21,7 +21,7 @@ from epbuild.report.terminal import BOLD, coloured, painted, wrapped
 _MOST = 20
 _LEAST_SECONDS = 1.0
 _LEAST_PART = 0.2
-"""Times that differ by less say nothing: a machine is slower now and then."""
+"""Times that differ by less are left out: a machine is slower now and then."""
 
 
 def difference_lines(found: ReportedAgainst) -> Iterator[str]:
