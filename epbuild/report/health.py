@@ -12,7 +12,7 @@ from epbuild.commands.doctor.doctor import Diagnoses
 from epbuild.commands.doctor.health import HealthCheck, HealthState
 from epbuild.core.redact import redacted
 from epbuild.core.units import counted
-from epbuild.report.terminal import DIM, WIDTH, coloured, painted, print_line, wrapped
+from epbuild.report.terminal import BOLD, WIDTH, coloured, painted, print_line, wrapped
 
 FORMAT = 1
 _COLOURS: dict[HealthState, str] = {"ok": "32", "note": "36", "warning": "33", "error": "31"}
@@ -58,7 +58,7 @@ def devices_document(found: Diagnoses) -> dict[str, Any]:
 def print_health(found: Diagnoses, *, title: str) -> None:
     """A line for each thing, with what to do below it, and how many there are of each kind."""
     colour = coloured(sys.stdout)
-    print_line(painted(title, "1", colour))
+    print_line(painted(title, BOLD, colour))
     before: tuple[str, str] | None = None
     for check in found.checks:
         subject = check.topic if check.topic != "ep" else ""
@@ -81,5 +81,5 @@ def _lines(check: HealthCheck, subject: str, *, colour: bool) -> list[str]:
     if check.hint is not None and check.state != "ok":
         code = f" [{check.code}]" if check.code else ""
         hint = wrapped(f"{check.hint}{code}", width=WIDTH - len(margin) - 2)
-        lines += [painted(f"{margin}{'> ' if number == 0 else '  '}{line}", DIM, colour) for number, line in enumerate(hint)]
+        lines += [f"{margin}{'> ' if number == 0 else '  '}{line}" for number, line in enumerate(hint)]
     return lines

@@ -272,7 +272,7 @@ HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
     ("ep", "needed", "states", "words"),
     [
         (replace(EP, attempt=DONE), True, "ok ok", "npu from Qualcomm; compiles for SM8750 (0.5 s), and opens that"),
-        (replace(EP, attempt=DONE, emulated=True), True, "ok ok", "which only stands for its device"),
+        (replace(EP, attempt=DONE, emulated=True), True, "ok ok", "which emulates its device"),
         (replace(EP, attempt=replace(DONE, opened=False, why="it crashes")), True, "ok note", "nothing opens that here"),
         (
             replace(EP, attempt=CompileAttempt("SM8750", why="no licence")),

@@ -37,7 +37,7 @@ def of_error(topic: Topic, error: EpbuildError, state: HealthState = "error", na
     first, *more = error.problems
     place = f"{first.where}: " if first.where is not None else ""
     rest = f" (and {len(more)} more)" if more else ""
-    return HealthCheck(topic, state, f"{place}{first.message}{rest}", first.hint, first.code, name)
+    return HealthCheck(topic, state, f"{place}{first.message.rstrip('.')}{rest}", first.hint, first.code, name)
 
 
 class TooSlow(Exception):
