@@ -41,10 +41,11 @@ def main() -> None:
                 shown.wait_for_selector("html[data-drawn=all]")
                 _pictures(shown, arguments.folder, f"{theme}-{width}")
                 context.close()
-        shown = browser.new_page()
+        shown = browser.new_page(viewport={"width": 720, "height": 1000})
         shown.goto(page.resolve().as_uri())
         shown.wait_for_selector("html[data-drawn=all]")
-        shown.pdf(path=arguments.folder / "paper.pdf", format="A4")
+        shown.emulate_media(media="print")
+        shown.screenshot(path=arguments.folder / "paper.png", full_page=True)
 
 
 def _pictures(shown: Page, folder: Path, name: str) -> None:

@@ -166,6 +166,7 @@ class _Maker:
         last = compiles[-1]
         if len(members) > 1:
             last = self.step("share", f"{group}/{target}", group, target, compiles, 1.1, failed=kind == "failed")
+            self._as_one_action(compiles, last)
             alone = self._random.randint(10**6, 10**8)
             saved = int(alone * self._random.uniform(0.1, 0.48))
             if kind != "failed":
@@ -256,6 +257,14 @@ class _Maker:
             }
         )
         return step
+
+    def _as_one_action(self, compiles: list[str], last: str) -> None:
+        """The share step has the time and the memory of its compiles."""
+        *members, share = (one for one in self.steps[-1 - len(compiles) :] if one["id"] in {*compiles, last})
+        for step in members:
+            step["action"] = last
+            share["memory"], step["memory"] = max(share["memory"] or 0, step["memory"]), None
+        share["started"] = min(step["started"] for step in members)
 
     def _figures(self, step: str, group: str, target: str, member: str, kind: str) -> None:
         if kind == "failed":

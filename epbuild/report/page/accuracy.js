@@ -22,7 +22,7 @@ function drawAccuracy(section) {
     { head: "Outcome", cell: (row) => [badge(row.outcome, row.outcome), row.reason ? el("p.reason", {}, row.reason) : null], value: (row) => row.outcome },
     ...names.map((name) => ({
       head: name, numeric: true,
-      cell: (row) => [figure(row.figures[name]), row.limits[name] === undefined ? null : el("span.limit", {}, " of ", figure(row.limits[name]))],
+      cell: (row) => [figure(row.figures[name]), row.limits[name] === undefined ? null : el("span.limit", {}, ", limit ", figure(row.limits[name]))],
       value: (row) => row.figures[name],
     })),
     { head: "Compared", cell: (row) => [row.on, row.reference ? `with ${row.reference}` : null, row.evidence && `inputs: ${row.evidence}`, row.samples === null ? null : counted(row.samples, "sample")].filter(Boolean).join("; ") },

@@ -50,8 +50,7 @@ function modelChanges() {
 
 function changedModel(row) {
   const now = report.coverage.find((one) => one.group === row.group && one.member === row.member && one.target === row.target);
-  const name = row.group === row.member ? row.member : `${row.group}/${row.member}`;
-  return now ? opener(name, () => showCoverage(now)) : name;
+  return now ? opener(now.model, () => showCoverage(now)) : `${row.group}/${row.member}`;
 }
 
 /** How far a model got from worse to better: negative for one that the EP takes less of than before. */

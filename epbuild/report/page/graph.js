@@ -105,6 +105,7 @@ function zoomed(picture, inside, layout, centre) {
   target.call(zoom).on("dblclick.zoom", null);
   const fit = () => {
     const { clientWidth: width, clientHeight: height } = picture;
+    picture.setAttribute("viewBox", `0 0 ${width} ${height}`); // so that it is as wide as paper is
     const scale = Math.max(0.45, Math.min(1, width / layout.width, height / layout.height));
     const middle = layout.nodes.find(({ cluster }) => cluster.steps.length === 1 && cluster.steps[0].id === centre);
     const x = middle && layout.width * scale > width ? width / 2 - middle.x * scale : Math.max(0, (width - layout.width * scale) / 2);

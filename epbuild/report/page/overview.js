@@ -7,9 +7,8 @@ function drawOverview(section) {
   add(section, 
     el("div.tiles", {},
       tile("Coverage", "coverage", coverageSum(report.coverage)),
-      tile("Failed", failed.length ? "failures" : "graph", el("p.large", {}, count(failed.length), failed.length === 1 ? " step" : " steps"),
-        el("p", {}, failed.length ? `for ${counted(failuresByReason().length, "reason")}` : `of ${counted(report.steps.length, "step")}`)),
-      tile("Size", "sizes", el("p.large", {}, bytes(total)), el("p", {}, `in ${counted(report.outputs.length, "output")}`)),
+      tile("Failed", failed.length ? "failures" : "graph", failedSum(failed)),
+      tile("Size", "sizes", el("p.large", {}, bytes(total)), el("p", {}, outputsSum())),
       report.sharing.length ? tile("Sharing", "sharing", sharingSum()) : null,
       build ? tile("Time", "timeline", el("p.large", {}, seconds(build.seconds)),
         slowest ? el("p", {}, "longest: ", seconds(spent(slowest)), ", ", stepLink(slowest.id)) : null) : null,
@@ -32,6 +31,22 @@ function drawOverview(section) {
   );
 }
 
+function failedSum(failed) {
+  const wrong = failed.filter((step) => !allowed(step)).length;
+  return [
+    el("p.large", {}, count(wrong), wrong === 1 ? " step" : " steps"),
+    el("p", {}, failed.length ? `for ${counted(failuresByReason().length, "reason")}` : `of ${counted(report.steps.length, "step")}`),
+    failed.length > wrong ? el("p", {}, count(failed.length - wrong), wrong ? " more are allowed to" : " are allowed to") : null,
+  ];
+}
+
+/** "in 5 outputs", or in how many of them that were published. */
+function outputsSum() {
+  const published = report.outputs.filter((output) => output.files.length).length;
+  const all = counted(report.outputs.length, "output");
+  return published === report.outputs.length ? `in ${all}` : `in ${number(published)} of ${all}`;
+}
+
 function coveredAs(target, outcome) {
   return (coverageByTarget.get(target) ?? []).filter((row) => row.outcome === outcome).length;
 }
@@ -44,7 +59,7 @@ function tile(title, place, ...contents) {
 function failure(steps) {
   const [error] = steps[0].errors;
   return el("article.error", {},
-    el("p", {}, error.reason ?? error.message, " ", el("code", {}, error.code)),
+    el("p", {}, steps.every(allowed) ? [badge("allowed", "allowed"), " "] : null, error.reason ?? error.message, " ", el("code", {}, error.code)),
     error.hint ? el("p.hint", {}, error.hint) : null,
     listed(steps, (step) => stepLink(step.id), 5));
 }

@@ -40,9 +40,18 @@ function standingLetter(step) {
   return OUTCOME_LETTERS[standing(step)] ?? "–";
 }
 
+/** When the last build began with what is a step's own; the last step of an action has the others of it in its time, and begins after them. */
+const ownStart = new Map();
+for (const steps of groupedBy(report.steps.filter((step) => step.started !== null && step.ended !== null), (step) => step.action).values()) {
+  for (const step of steps) {
+    const inside = steps.filter((other) => other !== step && step.id === step.action && other.started >= step.started && other.ended <= step.ended);
+    ownStart.set(step.id, Math.max(step.started, ...inside.map((other) => other.ended)));
+  }
+}
+
 /** The time that the last build spent on a step itself; null where it spent none. */
 function spent(step) {
-  return step.started === null || step.ended === null ? null : step.ended - step.started;
+  return ownStart.has(step.id) ? step.ended - ownStart.get(step.id) : null;
 }
 
 /** The steps that the last build worked at, longest first. */
@@ -50,8 +59,13 @@ function longest() {
   return report.steps.filter((step) => spent(step) !== null).sort((a, b) => spent(b) - spent(a));
 }
 
+/** Steps that failed, also those that the recipe allows to. */
 function failures() {
   return report.steps.filter((step) => step.errors.length > 0);
+}
+
+function allowed(step) {
+  return step.outcome === "allowed";
 }
 
 /** Failed steps by their first error, most steps first. */

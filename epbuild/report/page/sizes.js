@@ -13,7 +13,7 @@ function drawTreemap(section) {
   const trail = el("nav.trail", { "aria-label": "Part of the outputs" });
   const root = sizesTree();
   add(section, 
-    el("p.sum", {}, bytes(sum(report.outputs, (output) => output.size)), " in ", count(report.outputs.length), " outputs."),
+    el("p.sum", {}, bytes(sum(report.outputs, (output) => output.size)), ` ${outputsSum()}.`),
     el("p.legend", {}, [["context", "context binary"], ["model", "model"], ["other", "other"], ["saved", "saved by sharing (measured; not there)"]].map(([kind, words]) =>
       el("span", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), ` ${words}`))),
     el("div.toolbar", {}, trail), place);
@@ -81,7 +81,7 @@ function treemapPicture(node, width, open) {
   pair(shown, node);
   const [groups, leaves] = [shown.children?.filter((child) => child.children) ?? [], shown.leaves().sort((a, b) => b.value - a.value)];
   const drawn = leaves.slice(0, MOST_TILES).filter((leaf) => leaf.x1 > leaf.x0 && leaf.y1 > leaf.y0);
-  const tiles = [...groups, ...drawn].map((one) => treemapTile(one, () => open(originals.get(one)), originals.get(one)));
+  const tiles = [...groups, ...drawn].map((one) => treemapTile(one, width, () => open(originals.get(one)), originals.get(one)));
   moveByArrows2d(tiles);
   const picture = el("div.tiles-picture", { role: "group", "aria-label": `Sizes of ${node.data.name}` }, tiles);
   picture.style.height = `${height}px`;
@@ -89,14 +89,15 @@ function treemapPicture(node, width, open) {
   return el("div", {}, picture, hidden > 0 ? el("p.note", {}, `${number(hidden)} small ones are not drawn; the table below has them.`) : null);
 }
 
-function treemapTile(tile, open, original) {
+function treemapTile(tile, whole, open, original) {
   const label = `${tile.data.name}: ${bytesText(original.value)}`;
   const kind = original.children ? "inner" : tile.data.kind;
   const [width, height] = [tile.x1 - tile.x0, tile.y1 - tile.y0];
   const button = el("button", { type: "button", class: `tile-of ${tile.children ? "group" : `leaf ${mainKind(original)}`} ${kind}`, "aria-label": label, title: label, click: open },
     width > 40 && height > 16 ? el("span", {}, tile.data.name) : null,
     width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, tile.children ? ` ${bytesText(original.value)}` : bytesText(original.value)) : null);
-  Object.assign(button.style, { left: `${tile.x0}px`, top: `${tile.y0}px`, width: `${width}px`, height: `${height}px` });
+  const part = (pixels) => `${(100 * pixels) / whole}%`; // so that it is as wide as paper is
+  Object.assign(button.style, { left: part(tile.x0), top: `${tile.y0}px`, width: part(width), height: `${height}px` });
   return button;
 }
 

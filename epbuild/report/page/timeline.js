@@ -38,7 +38,7 @@ function timelineFacts() {
 
 function memoryNote() {
   const most = d3.max(memoryCurve(), (point) => point.memory);
-  return most ? el("p.note", {}, "Below: memory, the sum of the peaks of what ran at once; at most ", bytes(most), ".") : null;
+  return most ? el("p.note", {}, "The curve is memory: the sum of the peaks of what ran at once; at most ", bytes(most), ".") : null;
 }
 
 function timesTable() {
@@ -47,7 +47,7 @@ function timesTable() {
     { head: "Step", cell: (step) => stepLink(step.id), value: (step) => step.id },
     { head: "Outcome", cell: (step) => badge(standing(step), standing(step)), value: standing },
     { head: "Time", numeric: true, cell: (step) => seconds(spent(step)), value: spent },
-    { head: "From", numeric: true, cell: (step) => seconds(step.started), value: (step) => step.started },
+    { head: "From", numeric: true, cell: (step) => seconds(ownStart.get(step.id)), value: (step) => ownStart.get(step.id) },
     { head: "Peak memory", numeric: true, cell: (step) => bytes(step.memory), value: (step) => step.memory },
   ], made, { most: 10 });
 }
@@ -56,7 +56,7 @@ function timesTable() {
 function timelineBars() {
   const steps = report.steps.filter((step) => spent(step) !== null).map((step) => ({
     lane: step.worker === null && step.machine === null ? "steps" : `${step.machine ?? build?.machine ?? "here"} ${(step.worker ?? 0) + 1}`,
-    start: step.started, end: step.ended, kind: standing(step), name: step.id, open: () => showStep(step.id),
+    start: ownStart.get(step.id), end: step.ended, kind: standing(step), name: step.id, open: () => showStep(step.id),
   }));
   const spans = (build?.spans ?? []).map((span) => ({
     lane: { toolchain: "toolchains", fetch: "models fetched", upload: "results sent" }[span.kind],
