@@ -30,6 +30,8 @@ class EpEntry:
     sources: tuple[str, ...]
     """What its EPContext nodes have as `source`; the first is what it writes."""
     devices: tuple[str, ...] = ()
+    device_option: str | None = None
+    """The option that names the device of an EP that is built in; None: there is one kind, or an OrtEpDevice is chosen."""
     output_depends_on_host: bool = True
     host: facts.HostDependence = field(default_factory=facts.HostDependence)
     """What of the host it depends on, if it does: by default, as long as nobody has looked, on which CPU that is."""

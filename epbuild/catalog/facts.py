@@ -199,6 +199,8 @@ class Limitation:
     """What to try, as sentences."""
     source_has: Literal["overridable initializers"] | None = None
     """What a source model has that this is about, so that it is refused before it is compiled."""
+    driver: str | None = None
+    """The driver, by its name in `host`, without which it holds on a machine."""
     stops: bool = False
     """Whether nothing at all can be compiled where this holds."""
 

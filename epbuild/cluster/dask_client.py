@@ -18,6 +18,7 @@ from typing import Any
 from epbuild.cache.leases import Cancelled
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask import distributed
+from epbuild.cluster.dask_probe import METRIC
 from epbuild.cluster.dask_worker import TOPIC, cancel_request, event_of, run_request
 from epbuild.cluster.executor import Lost, Offer, Placement, lost_action, nobody_offers
 from epbuild.cluster.labels import MEMORY, RELEASE_LABEL, needed
@@ -189,8 +190,15 @@ class DaskExecutor:
 
 def _offer(worker: Mapping[str, Any]) -> Offer:
     resources = worker.get("resources") or {}
-    labels = frozenset(str(name) for name in resources if name != MEMORY)
-    return Offer(str(worker.get("name") or worker.get("host")), labels, int(worker["nthreads"]), int(resources.get(MEMORY, 0)))
+    labels = frozenset(str(name) for name, amount in resources.items() if name != MEMORY and amount > 0)
+    found = (worker.get("metrics") or {}).get(METRIC) or {}
+    return Offer(
+        str(worker.get("name") or worker.get("host")),
+        labels,
+        int(worker["nthreads"]),
+        int(resources.get(MEMORY, 0)),
+        {str(label): (str(outcome), str(why)) for label, (outcome, why) in found.items()},
+    )
 
 
 def _unreachable(address: ClusterAddress, error: Exception) -> Lost:

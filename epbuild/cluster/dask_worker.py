@@ -12,6 +12,7 @@ from typing import Any
 
 from epbuild.cache.location import cache_directory, tag_cache
 from epbuild.cluster.dask import distributed
+from epbuild.cluster.dask_probe import abilities_here
 from epbuild.cluster.machine import Machine
 from epbuild.cluster.reply import MachineReply
 from epbuild.cluster.request import read_request
@@ -70,7 +71,8 @@ def machine_here(name: str) -> Machine:
         if not _machines or _machines[0].remote.is_given_up:
             root = cache_directory()
             tag_cache(root)
-            _machines[:] = [Machine(root, toolchains_here(), open_remote(worker_settings(os.environ), _ignore), name)]
+            remote = open_remote(worker_settings(os.environ), _ignore)
+            _machines[:] = [Machine(root, toolchains_here(), remote, name, abilities_here())]
         return _machines[0]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from epbuild.cluster.reply import MachineReply
@@ -37,6 +37,8 @@ class Offer:
     """How many actions it executes at once."""
     memory: int
     """The bytes that it has for all of them."""
+    tried: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """What came of trials there, `does` or `cannot`, and why, by label: one that is in `labels` and not here was not tried yet."""
 
     def serves(self, labels: frozenset[str]) -> bool:
         return labels <= self.labels

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterable, Mapping
 
 from epbuild import __version__
-from epbuild.catalog.catalog import CPU_EP, entries_for, known_eps
+from epbuild.plan.ability import Ability, abilities_of
 from epbuild.plan.request import CONTRACT
-from epbuild.plan.steps import Action, InTarget
+from epbuild.plan.steps import Action
 from epbuild.toolchain.platforms import platform_here
 
 MEMORY = "memory"
@@ -18,23 +17,38 @@ RELEASE = f"{RELEASE_LABEL}{__version__}/{CONTRACT}"
 """A machine with another release is given nothing: what it makes may be another."""
 PLATFORM_LABEL = "platform:"
 EP_LABEL = "ep:"
+"""To compile with an EP, for a device of its if one is named."""
+REAL_LABEL = "real:"
+"""To run what was compiled with an EP on a real device."""
+PREPARES = "prepare"
+"""To prepare models."""
+_DEVICE = "@"
 _PLENTY = 1e9
-_PREPARES = "prepare"
 
 
 def labels_of(action: Action, platform: str) -> frozenset[str]:
     """What an action needs to be executed on a `platform`, as the lock names platforms."""
-    eps = {_PREPARES}
-    if isinstance(action, InTarget):
-        eps = {_ep_label(ep.entry.ep) for ep in action.target.eps if ep.entry.ep != CPU_EP}
-    return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform}", *eps})
+    needed = tuple(map(label_of_ability, abilities_of(action))) or (PREPARES,)
+    return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform}", *needed})
 
 
-def labels_here(only: Collection[str] = ()) -> frozenset[str]:
-    """What this machine offers: the EPs that can compile on it, as far as the catalog knows; `only` some of them, if any are named."""
-    eps = [ep for ep in known_eps() if ep != CPU_EP and (not only or ep in only) and _can_compile(ep)]
-    more = () if only else (_PREPARES,)
-    return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform_here()}", *more, *map(_ep_label, eps)})
+def label_of_ability(ability: Ability) -> str:
+    """The label of what a machine can do with an EP, which another packaging has another one of."""
+    packaging = "" if ability.entry.default else f"/{ability.entry.distribution}"
+    device = f"{_DEVICE}{ability.device}" if ability.device else ""
+    return f"{REAL_LABEL if ability.runs else EP_LABEL}{ability.entry.ep}{packaging}{device}"
+
+
+def labels_here(abilities: Iterable[Ability], only: Collection[str] = ()) -> frozenset[str]:
+    """What this machine offers of its `abilities`; `only` those of some EPs, or preparations, if any are named."""
+    chosen = [ability for ability in abilities if not only or ability.entry.ep in only]
+    more = (PREPARES,) if not only or PREPARES in only else ()
+    return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform_here()}", *more, *map(label_of_ability, chosen)})
+
+
+def eps_of(labels: Iterable[str]) -> tuple[str, ...]:
+    """What labels are about, for people, the devices that EPs need by their names with them: sorted."""
+    return tuple(sorted({label.removeprefix(EP_LABEL) for label in labels if label.startswith(EP_LABEL)}))
 
 
 def resources(labels: Iterable[str], memory: float, amount: float) -> Mapping[str, float]:
@@ -50,15 +64,3 @@ def offered(labels: Iterable[str], memory: int) -> Mapping[str, float]:
 def needed(labels: Iterable[str], memory: int) -> Mapping[str, float]:
     """What a request asks for."""
     return resources(labels, float(memory), 1.0)
-
-
-def _ep_label(name: str) -> str:
-    return f"{EP_LABEL}{name}"
-
-
-def _can_compile(ep: str) -> bool:
-    """Whether some packaging of an EP can compile something on this platform."""
-    return any(
-        entry.sources and not any(row.stops and not row.when and row.holds(sys.platform, row.device, {}) for row in entry.cannot)
-        for entry in entries_for(ep)
-    )

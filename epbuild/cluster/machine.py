@@ -19,6 +19,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import explained
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.staging import staged
+from epbuild.cluster.abilities import Abilities
 from epbuild.cluster.identifying import KIND, asked_toolchain, records_here
 from epbuild.cluster.reply import MachineReply, Outcome
 from epbuild.cluster.request import ActionRequest, action_of
@@ -43,6 +44,7 @@ from epbuild.toolchain.execution import Execution
 from epbuild.toolchain.remote_record import TOOLCHAIN
 
 _LOG = "worker.log"
+_OTHERS = "Start a worker on a machine that can."
 _ELSEWHERE = "Build it on this machine, without --executor."
 _KEPT = "Check the remote cache, and that its worker may write there; then run again: it is kept on that machine."
 _LOCK = "Lock the recipe with `epbuild lock`, so that every machine makes the same toolchain."
@@ -57,6 +59,8 @@ class Machine:
     toolchains: Toolchains
     remote: RemoteCache
     name: str = field(default_factory=platform.node)
+    abilities: Abilities | None = None
+    """What it found out that it can do; None: it finds out nothing."""
 
     @property
     def store(self) -> BlobStore:
@@ -83,6 +87,9 @@ class Machine:
         if isinstance(found, RemoteRecord):
             return MachineReply("found", self.name, log=COMPILE.log(found.record))
         action = action_of(request, store)
+        if self.abilities is not None and (why := self.abilities.why_not(action)) is not None:
+            unfit = EnvironmentFailure(Problem("EPB542", f"it cannot be executed: {why}", StepId(action.id), _OTHERS))
+            return MachineReply.failure("unable", self.name, unfit, is_unfit=True)
         listener = WaitLine(action.steps[0], f"{self.name} is at it for another build; waiting", progress)
         with lease(self.root, request.key, listener=listener, cancelled=cancelled):
             record = self._whole(action, records.get(request.key))
@@ -100,8 +107,10 @@ class Machine:
                     except StoreError:
                         raise
                     except EpbuildError as error:
-                        outcome: Outcome = "unable" if isinstance(error, EnvironmentFailure) else "failed"
-                        return MachineReply.failure(outcome, self.name, error, log=self._published_log(execution))
+                        log = self._published_log(execution)
+                        is_unfit = self._is_unfit(action, environment, cancelled)
+                        outcome: Outcome = "unable" if is_unfit or isinstance(error, EnvironmentFailure) else "failed"
+                        return MachineReply.failure(outcome, self.name, error, log=log, is_unfit=is_unfit)
                 record = {"document": document, "result": to_json(result)}
                 records.put(request.key, record)
             # Within the lease, so that the next to ask finds it there.
@@ -110,6 +119,13 @@ class Machine:
                 unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _KEPT))
                 return MachineReply.failure("failed", self.name, unpublished)  # others would make it in vain
         return MachineReply("found" if is_known else "made", self.name, log=COMPILE.log(record))
+
+    def _is_unfit(self, action: Action, environment: Environment, cancelled: threading.Event) -> bool:
+        """Whether this machine cannot do what an action that failed needs, whatever the model."""
+        if self.abilities is None:
+            return False
+        self.abilities.judge(action, environment, cancelled)
+        return self.abilities.why_not(action) is not None
 
     def _identify(self, request: ActionRequest, cancelled: threading.Event) -> MachineReply:
         """Publish what a toolchain is on this machine, which makes it where it is not here."""

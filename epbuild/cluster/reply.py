@@ -40,11 +40,15 @@ class MachineReply:
     problems: tuple[Any, ...] = ()
     log: Blob | None = None
     """Of what was done: its log, which the remote cache has."""
+    is_unfit: bool = False
+    """Whether the machine found out that it cannot do what it offered, and offers it no more."""
 
     @classmethod
-    def failure(cls, outcome: Outcome, machine: str, error: EpbuildError, *, log: Blob | None = None) -> MachineReply:
+    def failure(
+        cls, outcome: Outcome, machine: str, error: EpbuildError, *, log: Blob | None = None, is_unfit: bool = False
+    ) -> MachineReply:
         kind = next((known.__name__ for known in type(error).__mro__ if known.__name__ in _ERRORS), "BuildError")
-        return cls(outcome, machine, kind, tuple(problem.plain for problem in error.problems), log)
+        return cls(outcome, machine, kind, tuple(problem.plain for problem in error.problems), log, is_unfit)
 
     def raised(self) -> EpbuildError:
         """The error that it is about."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from epbuild.cluster import dask_probe
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask import distributed
 from epbuild.cluster.dask_worker import INSECURE, worker_settings
@@ -94,4 +95,5 @@ def _nanny(package: Any, serving: Serving, environment: Mapping[str, str], scrat
         silence_logs=50,
         env={name: value for name, value in environment.items() if name.startswith("EPBUILD_")},
         config=_PLAIN_SETTINGS,
+        preload=[dask_probe.__name__],
     )

@@ -122,9 +122,10 @@ class Elsewhere:
     def _labels(self, action: Action) -> frozenset[str]:
         return labels_of(action, self._toolchains.locked_for(action)[0])
 
-    def make(self, subject: KeyedAction, key: str, expected: Runnable, idle: Idle) -> MadeElsewhere:
+    def make(self, subject: KeyedAction, key: str, expected: Runnable, idle: Idle) -> MadeElsewhere | None:
         """Have an action made; it takes no place of this machine's while it waits.
 
+        None where the machines that offered it turn out to lack a device or a driver, and this one may have it.
         Raises the error that it failed with, EnvironmentFailure where no machine makes it, and Cancelled.
         """
         action, step = subject.action, subject.action.steps[0]
@@ -142,6 +143,8 @@ class Elsewhere:
         self._progress.report(StepStarted(step, "waiting for a machine"))
         with _waiting(action, idle):
             reply = self._reply(action, request, labels)
+        if reply.outcome == "unable" and reply.is_unfit and self._toolchains.is_for_here(action):
+            return None
         self._keep_log(action, reply)
         if reply.outcome not in ("made", "found"):
             raise error_of(reply)
@@ -159,7 +162,8 @@ class Elsewhere:
             without = self._refusals.machines(toolchain).union(unable)
             serving = [offer for offer in self._executor.offers() if offer.serves(labels)]
             last = next(reversed(unable.values()), None) or self._refusals.last(toolchain, action.id)
-            if last is not None and (len(unable) >= _MOST_UNABLE or without.issuperset(offer.machine for offer in serving)):
+            tried = sum(not reply.is_unfit for reply in unable.values())
+            if last is not None and (tried >= _MOST_UNABLE or without.issuperset(offer.machine for offer in serving)):
                 return last
             memory = min(request.memory, max((offer.memory for offer in serving), default=0))
             reply = self._executor.execute(request, Placement(labels, memory, without), self._progress)

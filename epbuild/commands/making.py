@@ -56,11 +56,14 @@ class Making:
 
         Raises EpbuildError, and Cancelled.
         """
-        action = subject.action
-        if self.elsewhere is None or not self.is_for_others(action):
+        action, made = subject.action, None
+        if self.elsewhere is not None and self.is_for_others(action):
+            made = self.elsewhere.make(subject, key, expected, idle)
+            if made is None:
+                self.maker_of(action).check(action)
+        if made is None:
             with work.open("") as execution:
                 return NewResult(self.maker_of(action).make(action, execution), "built")
-        made = self.elsewhere.make(subject, key, expected, idle)
         result = read_result(action, made.result)
         if result is None:
             message = f"what {made.machine} made cannot be used: it is no result of it"

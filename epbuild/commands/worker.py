@@ -7,9 +7,10 @@ import platform
 from collections.abc import Collection
 
 from epbuild.catalog.catalog import CPU_EP, known_eps
+from epbuild.cluster.abilities import possible_abilities
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.executor import Offer
-from epbuild.cluster.labels import labels_here
+from epbuild.cluster.labels import PREPARES, labels_here
 from epbuild.cluster.serve import Serving, ServingProgress, serve
 from epbuild.core.errors import Argument, PlanError, Problem, nearest
 from epbuild.engine.capacity import memory_here
@@ -24,13 +25,15 @@ def work(
     only: Collection[str] = (),
     insecure: bool = False,
 ) -> None:
-    """Serve a scheduler until the process is interrupted: `slots` actions at once, of EPs in `only` (none: all that it can).
+    """Serve a scheduler until the process is interrupted: `slots` actions at once, of EPs in `only`, and `prepare` (none: all that it can).
 
     Raises EpbuildError.
     """
     for ep in only:
-        if ep not in known_eps() or ep == CPU_EP:
+        if (ep not in known_eps() or ep == CPU_EP) and ep != PREPARES:
             hint = nearest(ep, known_eps()) or f"Known are {', '.join(known_eps())}."
             raise PlanError(Problem("EPB536", f"no EP that compiles is known as '{ep}'", Argument(f"--only {ep}"), hint))
-    offer = Offer(platform.node(), labels_here(only), slots or os.cpu_count() or 1, memory or memory_here() or 0)
+    offer = Offer(
+        platform.node(), labels_here(possible_abilities(), only), slots or os.cpu_count() or 1, memory or memory_here() or 0
+    )
     serve(Serving(address, offer, insecure), progress)

@@ -33,6 +33,12 @@ def drivers_of(entries: Iterable[EpEntry]) -> Mapping[Any, str]:
     return {driver.plain: _version(driver) for entry in entries if entry.output_depends_on_host for driver in entry.host.drivers}
 
 
+def lacks_driver(entry: EpEntry) -> bool:
+    """Whether this machine has no version of a driver without which the EP compiles nothing, as far as the catalog knows."""
+    needed = {row.driver for row in entry.cannot} - {None}
+    return any(driver.name in needed and not _version(driver) for driver in entry.host.drivers)
+
+
 @cache
 def _instructions() -> str:
     return cpu_features()

@@ -118,6 +118,8 @@ def test_an_entry_can_be_used_for_all_that_the_build_asks_of_it(found: EpEntry) 
     assert found.cannot, "every EP has something that it cannot do here"
     assert set(found.virtual_devices) <= set(found.devices)
     assert set(found.emulator_devices) <= set(found.devices)
+    assert found.device_option is None or found.device_option in found.options
+    assert {row.driver for row in found.cannot} - {None} <= {driver.name for driver in found.host.drivers}
 
 
 def test_short_names_tell_eps_apart_so_that_their_binaries_do_not_meet() -> None:

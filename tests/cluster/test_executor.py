@@ -15,6 +15,7 @@ from projects import Project
 from quick_builds import write_project
 
 from epbuild.cache.leases import Cancelled
+from epbuild.cluster.abilities import possible_abilities
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.executor import Offer, Placement, RequestExecutor
@@ -91,7 +92,7 @@ def asking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asking]:
     if request.param == "dask":
         executor = DaskExecutor(ClusterAddress(f"tcp://127.0.0.1:{running.port}"), cancelled)
     else:
-        offer = Offer("here", labels_here(), 1, 0)
+        offer = Offer("here", labels_here(possible_abilities()), 1, 0)
         executor = LocalExecutor(Machine(tmp_path / "cache", toolchains_here(), remote, "here"), offer, cancelled)
     project = write_project(Project(tmp_path / "project", tmp_path / "own"))
     # Every test and every executor asks for something that nobody has asked for yet.

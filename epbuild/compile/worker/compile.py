@@ -43,6 +43,10 @@ class Unfit(Exception):
     """This machine or toolchain cannot do what was asked, whatever the model: no such EP, no such device."""
 
 
+class NoDevice(Unfit):
+    """The EP offers no device here that fits."""
+
+
 class NotRegistered(Exception):
     """ONNX Runtime does not take a library of custom operators."""
 
@@ -191,7 +195,7 @@ def choose_device(onnxruntime: Any, ep: dict[str, Any]) -> Any:
     fitting.sort(key=lambda pair: order.get(pair[0], len(order)))
     if not fitting:
         seen = ", ".join(f"{fact['type']} from {fact['vendor']}" for fact in map(describe, offered)) or "none"
-        raise Unfit(f"{ep['name']} offers no device that fits; it offers: {seen}")
+        raise NoDevice(f"{ep['name']} offers no device that fits; it offers: {seen}")
     return fitting[0][1]
 
 
