@@ -33,7 +33,10 @@ def worker(
         ),
     ] = None,
     only: Annotated[
-        list[str] | None, arguments.option("--only", metavar="EP", help="Compile for this EP alone; may be given several times.")
+        list[str] | None,
+        arguments.option(
+            "--only", metavar="EP", help="Compile for this EP alone, or `prepare` models; may be given several times."
+        ),
     ] = None,
     tls: cluster_options.Certificates = None,
     insecure: cluster_options.Insecure = False,

@@ -47,8 +47,9 @@ def labels_here(abilities: Iterable[Ability], only: Collection[str] = ()) -> fro
 
 
 def eps_of(labels: Iterable[str]) -> tuple[str, ...]:
-    """What labels are about, for people, the devices that EPs need by their names with them: sorted."""
-    return tuple(sorted({label.removeprefix(EP_LABEL) for label in labels if label.startswith(EP_LABEL)}))
+    """The EPs that labels are about, each with its device where they name one; sorted."""
+    kinds = (EP_LABEL, REAL_LABEL)
+    return tuple(sorted({label.partition(":")[2] for label in labels if label.startswith(kinds)}))
 
 
 def resources(labels: Iterable[str], memory: float, amount: float) -> Mapping[str, float]:

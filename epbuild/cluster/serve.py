@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from epbuild.cluster import dask_probe
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask import distributed
 from epbuild.cluster.dask_worker import INSECURE, worker_settings
@@ -90,10 +89,9 @@ def _nanny(package: Any, serving: Serving, environment: Mapping[str, str], scrat
         security=serving.address.security(),
         local_directory=str(scratch),
         death_timeout=_CONNECT_SECONDS,
-        preload=["epbuild.cluster.dask_worker"],  # else the first request waits for its imports
+        preload=["epbuild.cluster.dask_worker", "epbuild.cluster.dask_probe"],  # else the first request waits for its imports
         dashboard_address=_HTTP,
         silence_logs=50,
         env={name: value for name, value in environment.items() if name.startswith("EPBUILD_")},
         config=_PLAIN_SETTINGS,
-        preload=[dask_probe.__name__],
     )

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from epbuild.cache.workspace import Workspace
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.executor import Offer
-from epbuild.cluster.labels import EP_LABEL, PLATFORM_LABEL, labels_of
+from epbuild.cluster.labels import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, eps_of, labels_of
 from epbuild.commands.jobs import locked_platforms
 from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request
 from epbuild.survey.costs import likely_seconds
 from epbuild.survey.jobs import Runners, missing_actions
 from epbuild.survey.status import Survey
+
+
+class UnfitMachine(NamedTuple):
+    """A machine that found out that it cannot do something, and why, as a clause."""
+
+    machine: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,12 @@ class Workload:
     machines: tuple[str, ...]
     slots: int
     """How many of them these machines execute at once."""
+    real_device: bool = False
+    """Whether they run what was compiled on a real device of these EPs."""
+    untried: tuple[str, ...] = ()
+    """The machines among them that have not found out yet whether they can."""
+    others: tuple[UnfitMachine, ...] = ()
+    """The machines that found out that they cannot."""
 
     @property
     def likely_seconds(self) -> float | None:
@@ -59,14 +73,26 @@ def workloads_on(offers: Sequence[Offer], request: Request, found: Survey) -> tu
     loads = []
     for labels, actions in groups.items():
         serving = [offer for offer in offers if offer.serves(labels)]
+        tried = {label for label in labels if label.startswith((EP_LABEL, REAL_LABEL))}
         loads.append(
             Workload(
                 next(label.removeprefix(PLATFORM_LABEL) for label in labels if label.startswith(PLATFORM_LABEL)),
-                tuple(sorted(label.removeprefix(EP_LABEL) for label in labels if label.startswith(EP_LABEL))),
+                eps_of(labels),
                 len(actions),
                 sum(seconds[ident] for ident in actions),
                 tuple(sorted(offer.machine for offer in serving)),
                 sum(offer.slots for offer in serving),
+                any(label.startswith(REAL_LABEL) for label in labels),
+                tuple(sorted(offer.machine for offer in serving if not tried <= offer.tried.keys())),
+                tuple(sorted(_unfit(tried, offers))),
             )
         )
     return tuple(sorted(loads, key=lambda load: -load.seconds))
+
+
+def _unfit(labels: Collection[str], offers: Sequence[Offer]) -> Iterator[UnfitMachine]:
+    for offer in offers:
+        trials = (offer.tried[label] for label in sorted(labels) if label in offer.tried)
+        why = next((why for outcome, why in trials if outcome == "cannot"), None)
+        if why is not None:
+            yield UnfitMachine(offer.machine, why)
