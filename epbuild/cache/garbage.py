@@ -15,7 +15,7 @@ from epbuild.cache.needs import CacheUsers
 from epbuild.core.atomic import rename
 
 _NAME = re.compile(r"[0-9a-f]{64}")
-_DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged", "identities/actions/damaged")
+_DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged", "identities/actions/damaged", "probes/actions/damaged")
 _PARTIAL = "cas/partial"
 _REMOTE = "remote"
 _DRAFT = ".part"

@@ -15,8 +15,8 @@ from pathlib import Path
 from epbuild.catalog.catalog import CPU_EP, entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.cluster.labels import label_of_ability
-from epbuild.compile.trial import Trial
-from epbuild.compile.trials import Trials
+from epbuild.compile.probed import Probes
+from epbuild.compile.probing import ProbeResult
 from epbuild.core.errors import StoreError
 from epbuild.plan.ability import VIRTUAL, Ability, abilities_of
 from epbuild.plan.steps import Action
@@ -25,14 +25,14 @@ from epbuild.toolchain.host import lacks_driver
 from epbuild.toolchain.made import made_toolchains
 
 _TYPES = ("cpu", "gpu", "npu")
-Heard = Callable[[str, Trial], None]
+Listener = Callable[[str, ProbeResult], None]
 
 
-def possible_abilities() -> Iterator[Ability]:
-    """What this machine may be able to do, as far as the catalog and the drivers that are here show."""
+def possible_abilities(lacks: Callable[[EpEntry], bool] = lacks_driver) -> Iterator[Ability]:
+    """What this machine may be able to do, as far as the catalog shows and the drivers that are here, of which an EP `lacks` one or none."""
     for ep in known_eps():
         for entry in entries_for(ep):
-            if ep == CPU_EP or not entry.sources or lacks_driver(entry):
+            if ep == CPU_EP or not entry.sources or lacks(entry):
                 continue
             types = _TYPES if entry.device_option is not None else entry.devices
             for device in ("", *types, *(f"{VIRTUAL}{kind}" for kind in entry.virtual_devices)):
@@ -54,29 +54,34 @@ def _is_possible(ability: Ability) -> bool:
 
 
 class Abilities:
-    """What this machine can do of what it offers. For any thread; `heard` gets each label that is found out about."""
+    """What this machine can do of what it offers. For any thread; `listener` gets each label that is found out about."""
 
-    def __init__(self, trials: Trials, heard: Heard) -> None:
-        self._trials = trials
-        self._heard = heard
-        self._found: dict[str, Trial] = {}
+    def __init__(self, probes: Probes, listener: Listener) -> None:
+        self._probes = probes
+        self._listener = listener
+        self._found: dict[str, ProbeResult] = {}
+        self._judged: set[tuple[str, Path]] = set()
+        """What an action failed at before, in which environment."""
         self._guard = threading.Lock()
 
     @property
-    def found(self) -> Mapping[str, Trial]:
-        """What came of trials, by label."""
+    def found(self) -> Mapping[str, ProbeResult]:
+        """What came of probes, by label."""
         with self._guard:
             return dict(self._found)
 
     def why_not(self, action: Action) -> str | None:
         """Why this machine cannot execute an action, as a clause, if that was found out before."""
-        trials = (self._found.get(label_of_ability(ability)) for ability in abilities_of(action))
-        return next((trial.why for trial in trials if trial is not None and trial.outcome == "cannot"), None)
+        probes = (self._found.get(label_of_ability(ability)) for ability in abilities_of(action))
+        return next((probe.why for probe in probes if probe is not None and probe.outcome == "cannot"), None)
 
     def judge(self, action: Action, environment: Environment, cancelled: threading.Event) -> None:
         """Find out whether this machine can do what an action needs, after it failed here. Raises Cancelled."""
         for ability in abilities_of(action):
-            self._try(ability, environment, cancelled)
+            judged = (label_of_ability(ability), environment.interpreter)
+            if judged not in self._judged:  # else each model that fails would have it made again
+                self._try(ability, environment, cancelled)
+                self._judged.add(judged)
 
     def survey(self, home: Path, cancelled: threading.Event) -> None:
         """Find out what this machine can do with the toolchains that are below `home`. Raises Cancelled."""
@@ -92,35 +97,35 @@ class Abilities:
 
     def _try(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> str:
         try:
-            trial = self._trials.of(ability, environment, cancelled)
+            probe = self._probes.of(ability, environment, cancelled)
         except (StoreError, OSError) as error:  # which a full disk is a reason for, and nothing to judge an EP by
             return str(error)
-        for shown, of_that in _shown(ability, trial):
+        for shown, of_that in _shown(ability, probe):
             self._note(label_of_ability(shown), of_that)
-        return trial.outcome
+        return probe.outcome
 
-    def _note(self, label: str, trial: Trial) -> None:
-        """Take note of what came of a trial, unless another toolchain has shown more."""
+    def _note(self, label: str, probe: ProbeResult) -> None:
+        """Take note of what came of a probe, unless another toolchain has shown more."""
         with self._guard:
             known = self._found.get(label)
-            if trial.outcome == "unclear" or (known is not None and known.outcome == "does") or known == trial:
+            if probe.outcome == "unclear" or (known is not None and known.outcome == "does") or known == probe:
                 return
-            self._found[label] = trial
-        self._heard(label, trial)
+            self._found[label] = probe
+        self._listener(label, probe)
 
 
-def _shown(ability: Ability, trial: Trial) -> Iterator[tuple[Ability, Trial]]:
-    """What a trial shows: with no device named, also of those that a plugin EP would have chosen before, or could not choose."""
-    yield ability, trial
+def _shown(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Ability, ProbeResult]]:
+    """What a probe shows: with no device named, also of those that a plugin EP would have chosen before, or could not choose."""
+    yield ability, probe
     entry: EpEntry = ability.entry
     if ability.device or entry.kind != "plugin":
         return
-    if trial.outcome == "cannot":
-        yield from ((replace(ability, device=kind), trial) for kind in entry.devices)
-    elif trial.outcome == "does" and trial.device in entry.devices:
-        yield replace(ability, device=trial.device), trial
-        for kind in entry.devices[: entry.devices.index(trial.device)]:
+    if probe.outcome == "cannot":
+        yield from ((replace(ability, device=kind), probe) for kind in entry.devices)
+    elif probe.outcome == "does" and probe.device in entry.devices:
+        yield replace(ability, device=probe.device), probe
+        for kind in entry.devices[: entry.devices.index(probe.device)]:
             yield (
                 replace(ability, device=kind),
-                Trial("cannot", f"{entry.ep} offers no {kind} here, and a {trial.device} instead"),
+                ProbeResult("cannot", f"{entry.ep} offers no {kind} here, and a {probe.device} instead"),
             )

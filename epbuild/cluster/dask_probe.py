@@ -1,4 +1,4 @@
-"""Trials in a Dask worker: while it serves, it finds out what it can do.
+"""Probes in a Dask worker: while it serves, it finds out what it can do.
 
 Dask loads this module by its name in the process of a worker, and calls `dask_setup` before the scheduler knows of it.
 """
@@ -15,8 +15,9 @@ from typing import Any
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory
 from epbuild.cluster.abilities import Abilities
-from epbuild.compile.trial import Trial
-from epbuild.compile.trials import Trials
+from epbuild.cluster.labels import PLENTY
+from epbuild.compile.probed import Probes
+from epbuild.compile.probing import ProbeResult
 from epbuild.core.errors import EpbuildError
 from epbuild.toolchain.environment import toolchains_here
 
@@ -24,24 +25,25 @@ METRIC = "epbuild"
 """What was found out, in the heartbeats of a worker: for each label, whether it does, and why."""
 _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.1
-_probes: list[Probe] = []
+_probes: list[WorkerProbe] = []
 
 
-class Probe:
+class WorkerProbe:
     """Finds out what a worker can do, and has the scheduler know."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self.abilities = Abilities(Trials(cache_directory()), self._heard)
+        self.abilities = Abilities(Probes(cache_directory()), self._found)
         self._cancelled = threading.Event()
+        self._withdrawn: set[str] = set()
 
     def start(self) -> None:
         """Try what the toolchains that are here are for, in a thread of its own: heartbeats and requests go on."""
-        threading.Thread(target=self._survey, name="trials", daemon=True).start()
+        threading.Thread(target=self._survey, name="probes", daemon=True).start()
 
     def metric(self, worker: Any) -> dict[str, list[str]]:
         """What was found out, for a heartbeat."""
-        return {label: [trial.outcome, trial.why] for label, trial in self.abilities.found.items()}
+        return {label: [probe.outcome, probe.why] for label, probe in self.abilities.found.items()}
 
     def _survey(self) -> None:
         while self._worker.status.name != "running":  # before that, the scheduler knows of no worker
@@ -49,19 +51,23 @@ class Probe:
         with suppress(Cancelled, EpbuildError):
             self.abilities.survey(toolchains_here().home, self._cancelled)
 
-    def _heard(self, label: str, trial: Trial) -> None:
+    def _found(self, label: str, probe: ProbeResult) -> None:
         if label not in self._worker.state.total_resources:
             return
-        sys.stderr.write(f"epbuild: {label}: {'' if trial.outcome == 'does' else 'not offered any more: '}{trial.why}\n")
+        sys.stderr.write(f"epbuild: {label}: {'' if probe.outcome == 'does' else 'not offered any more: '}{probe.why}\n")
         sys.stderr.flush()
-        if trial.outcome == "cannot":
-            self._withdraw(label)
+        if probe.outcome == "cannot":
+            self._withdrawn.add(label)
+            self._offer(label, 0.0)
+        elif label in self._withdrawn:  # another toolchain has shown more
+            self._withdrawn.discard(label)
+            self._offer(label, PLENTY)
 
-    def _withdraw(self, label: str) -> None:
-        """Have the scheduler give the worker nothing more that needs a label; what it has already, it declines itself."""
-        # Not `worker.set_resources`: what waits here for a label that is gone would wait for ever.
-        told = self._worker.scheduler.set_resources(resources={label: 0.0}, worker=self._worker.contact_address)
-        future = asyncio.run_coroutine_threadsafe(told, self._worker.loop.asyncio_loop)
+    def _offer(self, label: str, amount: float) -> None:
+        """Have the scheduler know how much there is of a label: of none, it gives the worker nothing more that needs it."""
+        # Not `worker.set_resources`: what waits here for a label that is gone would wait for ever. What is here already, is declined.
+        call = self._worker.scheduler.set_resources(resources={label: amount}, worker=self._worker.contact_address)
+        future = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop)
         with suppress(OSError, TimeoutError, RuntimeError):  # the scheduler is gone; what comes is declined
             future.result(_ANSWER_SECONDS)
 
@@ -73,7 +79,7 @@ def abilities_here() -> Abilities | None:
 
 def dask_setup(worker: Any) -> None:
     """Called by Dask."""
-    probe = Probe(worker)
+    probe = WorkerProbe(worker)
     _probes[:] = [probe]
     worker.metrics[METRIC] = probe.metric
     worker.loop.add_callback(probe.start)

@@ -38,7 +38,7 @@ class Offer:
     memory: int
     """The bytes that it has for all of them."""
     tried: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """What came of trials there, `does` or `cannot`, and why, by label: one that is in `labels` and not here was not tried yet."""
+    """What came of probes there, `does` or `cannot`, and why, by label: one that is in `labels` and not here was not tried yet."""
 
     def serves(self, labels: frozenset[str]) -> bool:
         return labels <= self.labels

@@ -23,7 +23,8 @@ REAL_LABEL = "real:"
 PREPARES = "prepare"
 """To prepare models."""
 _DEVICE = "@"
-_PLENTY = 1e9
+PLENTY = 1e9
+"""How much of a label a machine has that offers it."""
 
 
 def labels_of(action: Action, platform: str) -> frozenset[str]:
@@ -59,7 +60,7 @@ def resources(labels: Iterable[str], memory: float, amount: float) -> Mapping[st
 
 def offered(labels: Iterable[str], memory: int) -> Mapping[str, float]:
     """What a worker announces."""
-    return resources(labels, float(memory), _PLENTY)
+    return resources(labels, float(memory), PLENTY)
 
 
 def needed(labels: Iterable[str], memory: int) -> Mapping[str, float]:

@@ -92,7 +92,7 @@ def workloads_on(offers: Sequence[Offer], request: Request, found: Survey) -> tu
 
 def _unfit(labels: Collection[str], offers: Sequence[Offer]) -> Iterator[UnfitMachine]:
     for offer in offers:
-        trials = (offer.tried[label] for label in sorted(labels) if label in offer.tried)
-        why = next((why for outcome, why in trials if outcome == "cannot"), None)
+        probes = (offer.tried[label] for label in sorted(labels) if label in offer.tried)
+        why = next((why for outcome, why in probes if outcome == "cannot"), None)
         if why is not None:
             yield UnfitMachine(offer.machine, why)

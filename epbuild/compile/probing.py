@@ -1,6 +1,6 @@
-"""Trials: whether an EP compiles on this machine, found out with a tiny model.
+"""Probes: whether an EP compiles on this machine, found out with a tiny model.
 
-The model is compiled as any other is: by a recipe, in a process of the toolchain, and checked. What may be said of a machine by that is
+The model is compiled as any other is: by a recipe, in a process of the toolchain, and checked. What that shows of a machine is
 little: that it does, or that the EP finds no device or driver here. Any other failure may be the toolchain's, and shows nothing.
 """
 
@@ -31,7 +31,7 @@ from epbuild.verify.live.worker import Load, find_devices, run_models, why_not_r
 
 _SECONDS = 120.0
 _WIDTH = 64
-_NAME = "trial"
+_NAME = "probe"
 _OF_THE_MACHINE = frozenset({"EPB416"})
 """Codes of failures that are a machine's, by what the catalog knows of its EP."""
 _NO_DEVICE = "NoDevice"
@@ -41,8 +41,8 @@ Outcome = Literal["does", "cannot", "unclear"]
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What came of a trial."""
+class ProbeResult:
+    """What came of a probe."""
 
     outcome: Outcome
     why: str
@@ -51,24 +51,24 @@ class Trial:
     """The type of the device that the EP chose; empty where it chooses none."""
 
 
-def try_ability(ability: Ability, environment: Environment, folder: Path, cancelled: threading.Event) -> Trial:
+def probe_ability(ability: Ability, environment: Environment, folder: Path, cancelled: threading.Event) -> ProbeResult:
     """Try something in an environment that holds the EP, with files in an empty folder. Raises Cancelled, and OSError."""
     endings = _Endings(environment.run_worker)
     execution = _execution(replace(environment, run_worker=endings), folder, cancelled)
     try:
         group = _planned(ability, environment, folder)
         if (reason := obstacle(group.target, sys.platform)) is not None:
-            return Trial("cannot", reason.rstrip("."))
+            return ProbeResult("cannot", reason.rstrip("."))
         if ability.runs:
             return _run(ability, group, execution)
         remake(group, execution)
     except EpbuildError as error:
         is_of_machine = endings.has_no_device or any(problem.code in _OF_THE_MACHINE for problem in error.problems)
-        return Trial("cannot" if is_of_machine else "unclear", error.problems[0].message.rstrip("."))
-    return Trial("does", f"compiles with {_releases(ability, environment)}", endings.device)
+        return ProbeResult("cannot" if is_of_machine else "unclear", error.problems[0].message.rstrip("."))
+    return ProbeResult("does", f"compiles with {_releases(ability, environment)}", endings.device)
 
 
-def _run(ability: Ability, group: SessionGroup, execution: Execution) -> Trial:
+def _run(ability: Ability, group: SessionGroup, execution: Execution) -> ProbeResult:
     """Whether the EP chooses a real device; one that is built in chooses none, and has to open what it compiles.
 
     Of a plugin EP nothing is compiled: what the device of this machine is called in the target's options, its EP does not report.
@@ -78,14 +78,15 @@ def _run(ability: Ability, group: SessionGroup, execution: Execution) -> Trial:
     session = session_of(group.target, execution.environment, (), _SECONDS)
     found = find_devices(session, scratch, execution.cancelled)
     if (why := why_not_real(found, session.eps)) is not None:
-        return Trial("cannot", why)
+        is_unclear = found.failure is not None and not found.failure.cannot_load
+        return ProbeResult("unclear" if is_unclear else "cannot", why)
     if ability.entry.kind == "plugin":
-        return Trial("does", f"runs on {found.devices}", str(found.of("device")[0]["type"]))
+        return ProbeResult("does", f"runs on {found.devices}", str(found.of("device")[0]["type"]))
     compiled = remake(group, execution)[f"{_NAME}_ctx.onnx"]
     opened = run_models([Load(_NAME, compiled)], session, scratch, execution.cancelled)
     if opened.failure is not None:
-        return Trial("cannot" if opened.failure.cannot_load else "unclear", opened.failure.message.rstrip("."))
-    return Trial("does", f"runs with {_releases(ability, execution.environment)}")
+        return ProbeResult("cannot" if opened.failure.cannot_load else "unclear", opened.failure.message.rstrip("."))
+    return ProbeResult("does", f"runs with {_releases(ability, execution.environment)}")
 
 
 def _execution(environment: Environment, folder: Path, cancelled: threading.Event) -> Execution:

@@ -1,4 +1,4 @@
-"""Trials of this machine, each made once for a toolchain and the drivers."""
+"""Probes of this machine, each made once for a toolchain and the drivers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.staging import staged
-from epbuild.compile.trial import Trial, try_ability
+from epbuild.compile.probing import ProbeResult, probe_ability
 from epbuild.core.digest import document_digest
 from epbuild.core.typed_json import MalformedJson, from_json, to_json
 from epbuild.plan.ability import Ability
@@ -21,38 +21,38 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Trials:
-    """The trials below the root of a cache. Any number of threads may use it."""
+class Probes:
+    """The probes below the root of a cache. Any number of threads may use it."""
 
     root: Path
 
-    def known(self, ability: Ability, environment: Environment) -> Trial | None:
-        """What came of a trial that was made before. Raises StoreError."""
-        record = self._records.get(document_digest(_document(ability, environment)))
+    def known(self, ability: Ability, environment: Environment) -> ProbeResult | None:
+        """What came of a probe that was made before. Raises StoreError."""
+        record = self._records.get(document_digest(_probe_document(ability, environment)))
         try:
-            return None if record is None else from_json(Trial, record["result"])
+            return None if record is None else from_json(ProbeResult, record["result"])
         except (MalformedJson, KeyError):
             return None
 
-    def of(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> Trial:
-        """What comes of a trial, which is made unless it was before. Raises StoreError, OSError and Cancelled."""
+    def of(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> ProbeResult:
+        """What comes of a probe, which is made unless it was before. Raises StoreError, OSError and Cancelled."""
         known = self.known(ability, environment)
         if known is not None:
             return known
-        with staged(self.root / "work", "trial") as folder:
-            found = try_ability(ability, environment, folder, cancelled)
+        with staged(self.root / "work", "probe") as folder:
+            found = probe_ability(ability, environment, folder, cancelled)
         if found.outcome != "unclear":  # which may be for lack of memory, or another thing that passes
-            document = _document(ability, environment)
+            document = _probe_document(ability, environment)
             self._records.put(document_digest(document), {"document": document, "result": to_json(found)})
         return found
 
     @property
     def _records(self) -> ActionRecords:
-        return ActionRecords(self.root / "trials")
+        return ActionRecords(self.root / "probes")
 
 
-def _document(ability: Ability, environment: Environment) -> dict[str, Any]:
-    """All that a trial depends on."""
+def _probe_document(ability: Ability, environment: Environment) -> dict[str, Any]:
+    """All that a probe depends on."""
     entry = ability.entry
     return {
         "format": _FORMAT,

@@ -1,0 +1,142 @@
+"""What a machine offers: what the catalog allows, less what it found out that it cannot do."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from projects import RECIPES
+
+from epbuild.catalog.catalog import entries_for, entry
+from epbuild.cluster.abilities import Abilities, possible_abilities
+from epbuild.cluster.labels import labels_here, labels_of
+from epbuild.commands.planning import read_plan
+from epbuild.commands.request import Request
+from epbuild.compile.probed import Probes
+from epbuild.compile.probing import ProbeResult
+from epbuild.plan.ability import Ability
+from epbuild.plan.steps import SessionGroup
+from epbuild.recipe.model import DeviceChoice
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.fingerprint import Fingerprint
+
+QNN = "QNNExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+RTX = "NvTensorRTRTXExecutionProvider"
+
+
+class Known(Probes):
+    """Probes whose results are given, by EP, device, and whether it is to run."""
+
+    def __init__(self, **results: ProbeResult) -> None:
+        super().__init__(Path())
+        object.__setattr__(self, "results", results)
+        object.__setattr__(self, "made", [])
+
+    results: dict[str, ProbeResult]
+    made: list[str]
+
+    def of(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> ProbeResult:
+        name = f"{ability.entry.short}{ability.device}{'_runs' if ability.runs else ''}"
+        self.made.append(name)
+        return self.results.get(name, ProbeResult("unclear", "crashed"))
+
+
+@pytest.fixture
+def environment() -> Environment:
+    return Environment("qnn", Path("python"), Fingerprint("cpython-3.11", "linux-x86_64", {}, {}), Path("fingerprint.json"))
+
+
+@pytest.fixture
+def group() -> SessionGroup:
+    _, plan = read_plan(Request(RECIPES / "quickstart.yaml"))
+    return next(iter(plan.session_groups.values()))
+
+
+def judged(probes: Known, group: SessionGroup, environment: Environment) -> tuple[Abilities, dict[str, str]]:
+    heard: dict[str, str] = {}
+    found = Abilities(probes, lambda label, result: heard.update({label: result.outcome}))
+    found.judge(group, environment, threading.Event())
+    return found, heard
+
+
+def on_device(group: SessionGroup, device: DeviceChoice) -> SessionGroup:
+    [ep] = group.target.eps
+    return replace(group, target=replace(group.target, eps=(replace(ep, device=device),)))
+
+
+def test_what_a_machine_cannot_do_is_known_before_the_next_action_and_probed_once(
+    group: SessionGroup, environment: Environment
+) -> None:
+    probes = Known(qnn=ProbeResult("cannot", "no device"))
+    found, heard = judged(probes, group, environment)
+    assert found.why_not(group) == "no device"
+    assert heard[f"ep:{QNN}"] == "cannot"
+    # A plugin EP that offers nothing offers none of its types.
+    assert heard[f"ep:{QNN}@npu"] == "cannot"
+    found.judge(group, environment, threading.Event())
+    assert probes.made == ["qnn"]
+
+
+def test_a_failure_that_shows_nothing_of_the_machine_withdraws_nothing(group: SessionGroup, environment: Environment) -> None:
+    probes = Known()
+    found, heard = judged(probes, group, environment)
+    assert (found.why_not(group), heard) == (None, {})
+    found.judge(group, environment, threading.Event())
+    assert probes.made == ["qnn"], "a model that fails again is not the machine's fault either"
+
+
+def test_the_device_that_an_ep_chose_shows_which_ones_it_does_not_offer(group: SessionGroup, environment: Environment) -> None:
+    found, heard = judged(Known(qnn=ProbeResult("does", "compiles", "cpu")), group, environment)
+    assert heard == {f"ep:{QNN}": "does", f"ep:{QNN}@cpu": "does", f"ep:{QNN}@npu": "cannot"}
+    assert found.why_not(on_device(group, DeviceChoice("npu"))) == f"{QNN} offers no npu here, and a cpu instead"
+    assert found.why_not(group) is None
+
+
+def test_another_toolchain_may_show_more_and_never_less(group: SessionGroup, environment: Environment) -> None:
+    probes = Known(qnn=ProbeResult("cannot", "no driver"))
+    found, heard = judged(probes, group, environment)
+    probes.results["qnn"] = ProbeResult("does", "compiles", "cpu")
+    found.judge(group, replace(environment, interpreter=Path("newer")), threading.Event())
+    assert (found.why_not(group), heard[f"ep:{QNN}"]) == (None, "does")
+    probes.results["qnn"] = ProbeResult("cannot", "no driver")
+    found.judge(group, replace(environment, interpreter=Path("older")), threading.Event())
+    assert heard[f"ep:{QNN}"] == "does"
+
+
+def test_an_action_needs_the_device_that_its_target_names(group: SessionGroup) -> None:
+    assert f"ep:{QNN}" in labels_of(group, "linux-x86_64")
+    assert f"ep:{QNN}@npu" in labels_of(on_device(group, DeviceChoice("npu")), "windows-arm64")
+    [ep] = group.target.eps
+    for options, labels in (
+        ({"device_type": "AUTO:NPU,CPU"}, {f"ep:{OPENVINO}@npu", f"ep:{OPENVINO}@cpu"}),
+        ({"device_type": "GPU.1"}, {f"ep:{OPENVINO}@gpu"}),
+        ({}, {f"ep:{OPENVINO}"}),
+    ):
+        other = replace(ep, entry=entry(OPENVINO, ["onnxruntime-openvino"]), provider_options=options)
+        asked = replace(group, target=replace(group.target, eps=(other,)))
+        assert {label for label in labels_of(asked, "x") if label.startswith("ep:")} == labels
+    [plugin] = [found for found in entries_for(OPENVINO) if found.kind == "plugin"]
+    virtual = replace(ep, entry=plugin, device=DeviceChoice("npu", virtual=True))
+    asked = replace(group, target=replace(group.target, eps=(virtual,)))
+    assert f"ep:{OPENVINO}/onnxruntime-ep-openvino@virtual-npu" in labels_of(asked, "x")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what Linux cannot do")
+def test_what_the_catalog_knows_to_be_impossible_is_not_offered_and_a_gpu_without_its_driver_neither() -> None:
+    offered = labels_here(possible_abilities(lambda found: found.ep == RTX))
+    assert {f"ep:{QNN}", f"ep:{QNN}@npu", f"real:{QNN}", f"real:{QNN}@npu", f"ep:{OPENVINO}@gpu", "prepare"} <= offered
+    # An emulator's device is never a real one.
+    assert not {f"real:{QNN}@cpu", f"ep:{OPENVINO}@npu", f"ep:{RTX}"} & offered
+    assert f"ep:{RTX}" in labels_here(possible_abilities(lambda found: False))
+
+
+def test_only_some_eps_are_offered_with_their_devices_and_preparations_if_they_are_named() -> None:
+    only = labels_here(possible_abilities(), [QNN])
+    assert {f"ep:{QNN}", f"real:{QNN}"} <= only
+    assert not any(OPENVINO in label for label in only)
+    assert "prepare" not in only
+    assert "prepare" in labels_here(possible_abilities(), [QNN, "prepare"])
