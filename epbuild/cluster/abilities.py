@@ -29,7 +29,7 @@ Listener = Callable[[str, ProbeResult], None]
 
 
 def possible_abilities(lacks: Callable[[EpEntry], bool] = lacks_driver) -> Iterator[Ability]:
-    """What this machine may be able to do, as far as the catalog shows and the drivers that are here, of which an EP `lacks` one or none."""
+    """What this machine may be able to do, as far as the catalog shows, and whether an EP `lacks` its driver."""
     for ep in known_eps():
         for entry in entries_for(ep):
             if ep == CPU_EP or not entry.sources or lacks(entry):
