@@ -20,6 +20,7 @@ from typing import Literal
 from epbuild.core.atomic import write_file
 from epbuild.core.typed_json import from_json, to_json
 from epbuild.engine.events import Origin, Outcome
+from epbuild.survey.action_status import StepState
 
 FORMAT = 1
 _FOLDER = "reports"
@@ -128,6 +129,8 @@ class StepRun:
     """The other machine that made it."""
     origin: Origin | None
     """Where a result that was restored came from, if not from the store."""
+    was: StepState | None
+    """Where it stood before."""
     because: tuple[str, ...]
     """Why it was to do."""
     key: str | None

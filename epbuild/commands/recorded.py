@@ -187,6 +187,7 @@ class _RecordMaking:
             worker=running.place if running is not None and interval else None,
             machine=event.machine if event is not None else None,
             origin=event.from_ if event is not None else None,
+            was=status.state if status is not None else None,
             because=status.reasons if status is not None else (),
             key=status.key if status is not None else None,
             size=event.size if event is not None else None,

@@ -153,6 +153,7 @@ class _Report:
             memory=result.measured.peak_memory if result is not None and step.id == step.action else None,
             note=end.note if end is not None else "",
             outcome=run.outcome if run is not None else None,
+            was=run.was if run is not None else None,
             because=run.because if run is not None else (),
             took=run.seconds if run is not None else None,
             started=run.started if run is not None else None,

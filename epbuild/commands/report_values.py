@@ -62,8 +62,10 @@ class ReportedStep:
     """What else is worth knowing of its result."""
     outcome: RunOutcome | None
     """What came of it in the last build; null where that had nothing to do with it."""
+    was: StepState | None
+    """Where it stood before the last build."""
     because: tuple[str, ...]
-    """Why the last build ran it."""
+    """Why the last build ran it, beside that."""
     took: float | None
     """What it took in the last build; a share step's has those of its compiles in it."""
     started: float | None

@@ -1,6 +1,6 @@
 """What changed since another report or since outputs, in 80 columns.
 
-Since report.html of 2026-11-22T16:03:11Z:
+Since report.html of 2026-11-22 16:03:11:
 enc for phone: 36 -> 12 nodes left; 35.2 MB -> 30.1 MB
 Size                                      before      after      change
 dist/enc/phone                           35.2 MB    30.1 MB     -5.1 MB   -14.5%
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 
 from epbuild.commands.report_changes import ComparedModel, ModelChange, ReportedAgainst
 from epbuild.core.units import counted
@@ -25,7 +26,7 @@ _LEAST_PART = 0.2
 
 
 def difference_lines(found: ReportedAgainst) -> Iterator[str]:
-    since = f"{found.path} of {found.made_at}" if found.made_at is not None else found.path
+    since = f"{found.path} of {local_time(found.made_at)}" if found.made_at is not None else found.path
     yield f"{painted('Since', BOLD, coloured(sys.stdout))} {since}:"
     models = [*filter(None, map(_model_words, found.models))]
     versions = [
@@ -80,3 +81,11 @@ def _parts(old: ComparedModel, new: ComparedModel) -> Iterator[str]:
 def _both(old: int | None, new: int | None) -> bool:
     """Whether both are known, and differ."""
     return old is not None and new is not None and old != new
+
+
+def local_time(moment: str) -> str:
+    """A moment of RFC 3339 as people here have it; a text that is none, as it is."""
+    try:
+        return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return moment

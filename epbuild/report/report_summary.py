@@ -1,7 +1,7 @@
 """A report in short, in 80 columns, from the tables that end a build.
 
 quickstart: 12 steps, all current
-Last build: 2026-11-23 04:10:10Z on builder, 4.2 s: 8 built, 4 emitted
+Last build: 2026-11-23 04:10:10, 4.2 s: 8 built, 4 emitted
 Outputs: 4 in place, 1.9 MB
 """
 
@@ -23,7 +23,7 @@ from epbuild.publish.events import SharingSaved
 from epbuild.report.amounts import amount
 from epbuild.report.changes import sharing_lines, time_lines
 from epbuild.report.coverage import coverage_lines
-from epbuild.report.difference_lines import difference_lines
+from epbuild.report.difference_lines import difference_lines, local_time
 from epbuild.report.failures import FailureList, failure_lines
 from epbuild.report.terminal import BOLD, coloured, painted, wrapped
 from epbuild.verify.fallback import Outside
@@ -63,7 +63,7 @@ def _head(report: Report) -> Iterator[str]:
     name = painted(report.recipe.name, BOLD, coloured(sys.stdout))
     found = ", ".join(f"{number} {state}" for state, number in states.items())
     yield f"{name}: {counted(len(report.steps), 'step')}" + (f": {found}" if found else "")
-    yield from wrapped(_NEVER if report.build is None else _build(report.build), others="  ")
+    yield from wrapped(_NEVER if report.build is None else _build(report.build, report.machine.name), others="  ")
     if report.outputs:
         there = [output for output in report.outputs if output.in_place]
         size = amount(sum(output.size for output in there))
@@ -71,10 +71,11 @@ def _head(report: Report) -> Iterator[str]:
         yield f"Outputs: {len(there)} in place, {size}" + (f"; {rest} not as a build would write them" if rest else "")
 
 
-def _build(build: ReportedBuild) -> str:
+def _build(build: ReportedBuild, here: str) -> str:
     came = ", ".join(f"{number} {outcome}" for outcome, number in sorted(build.outcomes.items(), key=lambda item: -item[1]))
     ended = {0: "", 130: ", interrupted"}.get(build.exit_code, ", failed")
-    return f"Last build: {build.began} on {build.machine}, {build.seconds:,.1f} s{ended}" + (f": {came}" if came else "")
+    where = f" on {build.machine}" if build.machine != here else ""
+    return f"Last build: {local_time(build.began)}{where}, {build.seconds:,.1f} s{ended}" + (f": {came}" if came else "")
 
 
 def _coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:

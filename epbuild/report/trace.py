@@ -88,6 +88,7 @@ def _step(step: _Begun) -> Iterator[_Event]:
 def _arguments(run: StepRun) -> dict[str, Any]:
     found = {
         "outcome": run.outcome,
+        "was": run.was,
         "because": list(run.because),
         "size": run.size,
         "peak_memory": run.memory,

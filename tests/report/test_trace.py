@@ -24,6 +24,7 @@ def ran(step: str, times: tuple[float, float] | None, worker: int | None = 0, **
         "worker": worker,
         "machine": None,
         "origin": None,
+        "was": "new",
         "because": (),
         "key": None,
         "size": None,
@@ -133,8 +134,14 @@ def test_what_is_no_step_has_threads_of_its_own() -> None:
 
 def test_a_slice_has_why_it_ran_and_what_went_wrong() -> None:
     arguments = {event["name"]: event["args"] for event in EVENTS if event["ph"] == "X"}
-    assert arguments[SHARE] == {"outcome": "built", "because": ["it was never built"], "size": 5, "peak_memory": 1000}
-    assert arguments[LOST] == {"outcome": "failed", "peak_memory": 50, "errors": ["no [EPB401]"]}
+    assert arguments[SHARE] == {
+        "outcome": "built",
+        "was": "new",
+        "because": ["it was never built"],
+        "size": 5,
+        "peak_memory": 1000,
+    }
+    assert arguments[LOST] == {"outcome": "failed", "was": "new", "peak_memory": 50, "errors": ["no [EPB401]"]}
 
 
 def test_memory_is_that_of_all_that_runs_on_a_machine() -> None:

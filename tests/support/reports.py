@@ -48,7 +48,7 @@ def large_report(models: int = 620) -> Document:
 def hostile_report() -> Document:
     """Every text is one that means harm, but those that have a fixed set of values."""
     document = made_report(("yolo",), ("SM8750",), shared=("decoder",))
-    fixed = {"outcome", "kind", "state", "made_at", "began", "layout"}
+    fixed = {"outcome", "kind", "state", "was", "made_at", "began", "layout"}
 
     def harmed(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
@@ -246,6 +246,7 @@ class _Maker:
                 "memory": self._random.randint(10**8, 2 * 10**9) if kind == "compile" else None,
                 "note": "",
                 "outcome": outcome,
+                "was": "new" if outcome is not None else None,
                 "because": ["never built"] if runs else [],
                 "took": round(took, 3) if runs else None,
                 "started": round(begins, 3) if runs else None,
