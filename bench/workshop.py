@@ -33,10 +33,15 @@ class Unable(Exception):
 
 
 class Workshop:
-    """A folder to work in, in which epbuild finds an empty store."""
+    """A folder to work in, in which epbuild finds an empty store.
 
-    def __init__(self, folder: Path) -> None:
+    With `processor_time`, what commands take is the processor time of all their processes instead of the time that passes: on a machine
+    that does other work at the same time, this is what can be compared.
+    """
+
+    def __init__(self, folder: Path, *, processor_time: bool = False) -> None:
         self.folder = folder.resolve()
+        self.processor_time = processor_time
         self.cache = self.folder / "cache"
         self._toolchains = self.cache / "toolchains"
 
@@ -52,11 +57,11 @@ class Workshop:
         said: Said = lambda text: True,
         codes: Sequence[int] = (0,),
     ) -> float:
-        """The wall time of a command, from its start to its end.
+        """What a command takes, from its start to its end.
 
         Raises Unable when it ends with another exit code than these, or `said` objects to its words.
         """
-        begin = time.perf_counter()
+        begin = self._clock()
         done = subprocess.run(
             [str(part) for part in command],
             cwd=folder or self.folder,
@@ -66,12 +71,25 @@ class Workshop:
             stderr=subprocess.STDOUT,
             check=False,
         )
-        taken = time.perf_counter() - begin
+        taken = self._clock() - begin
         text = done.stdout.decode("utf-8", "replace").strip()
         if done.returncode not in codes or not said(text):
             last = text.splitlines()[-_QUOTED_LINES:]
             raise Unable("\n".join([f"{subprocess.list2cmdline(done.args)} exited with {done.returncode}, and said:", *last]))
         return taken
+
+    def inner(self, name: str) -> Workshop:
+        """A workshop in a folder of this one, with a store of its own."""
+        (self.folder / name).mkdir()
+        return Workshop(self.folder / name, processor_time=self.processor_time)
+
+    def _clock(self) -> float:
+        if not self.processor_time:
+            return time.perf_counter()
+        from resource import RUSAGE_CHILDREN, getrusage  # which Windows does not have
+
+        used = getrusage(RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
 
     def environment(self) -> dict[str, str]:
         """The environment in which epbuild finds the workshop's store."""

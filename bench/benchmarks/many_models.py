@@ -41,8 +41,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     interpreter = make_toolchain(workshop.folder / "standin")
     contenders = [Contender("epbuild --version", lambda: workshop.seconds(workshop.epbuild("--version")))]
     for count in COUNTS:
-        own = Workshop(workshop.folder / str(count))  # with a store of its own
-        own.folder.mkdir()
+        own = workshop.inner(str(count))
         for make in (_of_folders, _of_project, _of_outputs, _of_store):
             contenders += [_contender(own, item, count) for item in make(own, count, interpreter)]
     begin, *found = interleave(contenders, min(rounds, _ROUNDS))
