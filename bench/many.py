@@ -19,12 +19,13 @@ from epbuild.plan.steps import Plan
 
 MEMBERS = 8
 """Models in each group, which share their weights: with sharing them out and laying them out, that makes ten steps of a group."""
-_MANY_MEMBERS = 98
-"""Those of a hundred steps, where there are so many that a process for each ten of them would take half an hour."""
 _MANY_STEPS = 20_000
+_MANY_MEMBERS, _MANY_TARGETS = 98, 10
+"""Models in each group, and targets that it is compiled for, where there are so many steps: a process for each ten of them would take half
+an hour, and a recipe that names a model for each of them would have more bytes than recipes may have."""
 
 _MORE_STEPS = 2
-_FILES_OF_A_STEP = 3
+_SOURCES_OF_A_STEP = 2
 
 _RECIPE = """\
 epbuild: 1
@@ -35,14 +36,21 @@ models:
 {models}
 targets:
   npu:
-    toolchain: standin
-    ep: QNNExecutionProvider
-    provider_options: {{backend_type: htp, soc_model: SM8750}}
+{target}
 groups:
 {groups}
 outputs:
-  - {{layout: directory, path: "dist/${{group}}"}}
+  - {{layout: directory, path: "{output}"}}
 """
+_TARGET = """\
+    toolchain: standin
+    ep: QNNExecutionProvider
+    provider_options: {backend_type: htp, soc_model: SM8750}"""
+_MATRIX = """\
+    matrix: {{vtcm: [{axis}]}}
+    toolchain: standin
+    ep: QNNExecutionProvider
+    provider_options: {{backend_type: htp, soc_model: SM8750, vtcm_mb: "${{matrix.vtcm}}"}}"""
 
 
 @dataclass(frozen=True)
@@ -55,22 +63,22 @@ class FileStep:
 
 
 class Many:
-    """The project in `folder`, built, with nothing to do, and with every output newer than what it is made from."""
+    """The project in `folder`, with so many `files`: built, with nothing to do, and with every output newer than what it is made from."""
 
     def __init__(self, workshop: Workshop, count: int) -> None:
-        """Make and build `count` steps. Raises Unable when epbuild's plan has not three files for each step."""
+        """Make and build `count` steps. Raises Unable when epbuild's plan has not so many, or other files than these steps have."""
         self.folder = workshop.folder / "many"
         self.recipe = self.folder / "epbuild.yaml"
-        self.members = _MANY_MEMBERS if count > _MANY_STEPS else MEMBERS
-        self.groups = count // (self.members + _MORE_STEPS)
-        write_project(workshop, self.folder, self.groups, make_toolchain(workshop.folder / "standin"), self.members)
+        self.members, targets = (_MANY_MEMBERS, _MANY_TARGETS) if count > _MANY_STEPS else (MEMBERS, 1)
+        self.groups = count // (self.members + _MORE_STEPS) // targets
+        write_project(workshop, self.folder, self.groups, make_toolchain(workshop.folder / "standin"), self.members, targets)
         workshop.seconds(workshop.epbuild("run", "-j", str(os.cpu_count() or 1), self.recipe))
         self.steps = _file_steps(read_plan(Request(self.recipe))[1], self.folder)
         files = {path for step in self.steps for path in (*step.inputs, *step.outputs)}
-        if (len(self.steps), len(files)) != (count, _FILES_OF_A_STEP * count):
-            raise Unable(
-                f"the plan has {len(self.steps)} steps and {len(files)} files, not {count} and {_FILES_OF_A_STEP * count}"
-            )
+        # Each step leaves one file: models, a binary and a manifest. The sources are the same for all targets.
+        self.files = count + _SOURCES_OF_A_STEP * count // targets
+        if (len(self.steps), len(files)) != (count, self.files):
+            raise Unable(f"the plan has {len(self.steps)} steps and {len(files)} files, not {count} and {self.files}")
         self.put_in_order()
         time.sleep(SETTLED_SECONDS)
         # What was only touched is read again, and then remembered; after that there is nothing left to do.
@@ -88,20 +96,26 @@ class Many:
             os.utime(self.folder / path, ns=(time_ns, time_ns))
 
 
-def write_project(workshop: Workshop, folder: Path, groups: int, interpreter: Path, members: int = MEMBERS) -> None:
+def write_project(
+    workshop: Workshop, folder: Path, groups: int, interpreter: Path, members: int = MEMBERS, targets: int = 1
+) -> None:
     """Make the folder of a project, with the models of so many groups and their recipe."""
     folder.mkdir()
-    workshop.seconds([sys.executable, SCRIPTS / "make_many.py", folder / "models", str(groups), str(members)])
-    (folder / "epbuild.yaml").write_text(_recipe(groups, interpreter, members), encoding="utf-8")
+    files = _SOURCES_OF_A_STEP * (members + _MORE_STEPS)
+    workshop.seconds([sys.executable, SCRIPTS / "make_many.py", folder / "models", str(groups), str(members), str(files)])
+    (folder / "epbuild.yaml").write_text(_recipe(groups, interpreter, members, targets), encoding="utf-8")
 
 
-def _recipe(groups: int, interpreter: Path, members: int) -> str:
+def _recipe(groups: int, interpreter: Path, members: int, targets: int) -> str:
+    axis = ", ".join(map(str, range(1, targets + 1)))
     names = {f"g{group}": [f"g{group}-m{member}" for member in range(members)] for group in range(groups)}
     return _RECIPE.format(
         interpreter=interpreter.as_posix(),
+        target=_TARGET if targets == 1 else _MATRIX.format(axis=axis),
+        output="dist/${group}" if targets == 1 else "dist/${group}/${target}",
         models="\n".join(f"  {model}: models/{group}/{model}.onnx" for group, models in names.items() for model in models),
         groups="\n".join(
-            f"  {group}: {{models: [{', '.join(models)}], targets: [npu], share_weights: true}}"
+            f"  {group}: {{models: [{', '.join(models)}], targets: [npu*], share_weights: true}}"
             for group, models in names.items()
         ),
     )

@@ -120,7 +120,7 @@ def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
     ninja = contenders(["ninja"], workshop, peers, many.folder, many.steps)
     idle, *other = interleave([Contender("nothing to do", samples["nothing to do"]), *ninja], rounds)
     return Result(
-        f"What does a build cost beside its compiles when little has changed, with {steps} steps and {3 * steps} files?",
+        f"What does a build cost beside its compiles when little has changed, with {steps} steps and {many.files} files?",
         (*_limited([idle, *own[1:]], other, steps), *other),
         "The project is that of nothing-to-do-10000. ninja looks at the same files and has nothing to do. Limits are in proportion to the "
         f"steps, but for 0.2 s of starting up. {peers.notes()}",

@@ -38,7 +38,7 @@ def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
     slower = [medians[name] for name in names if name in medians and name not in _FASTER]
     own = LIMIT if steps <= _LIMITED_BY_TIME else TIMES_NINJA * medians["ninja"]
     return Result(
-        f"How long does it take to see that nothing is to be done, for {steps} steps and {3 * steps} files?",
+        f"How long does it take to see that nothing is to be done, for {steps} steps and {many.files} files?",
         (replace(run, limit=min(own, *slower)), *others),
         f"{_compared(run, others)} Each tool watches the same files: of every step its inputs and its outputs. The project has "
         f"{many.groups} groups of {many.members} models that share weights, built by a stand-in for ONNX Runtime that only writes "

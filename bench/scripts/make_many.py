@@ -1,6 +1,6 @@
-"""`python make_many.py FOLDER GROUPS MEMBERS`: write small models in a folder for each group; the weights are in external data files.
+"""`python make_many.py FOLDER GROUPS MEMBERS FILES`: write small models in a folder for each group, which has so many files.
 
-A model has one data file; the first four of each group have two. So a group of N models has 2 x N + 4 files.
+Their weights are in external data files, of which each model has as many, or one more.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 from onnx import ModelProto, TensorProto, helper
-
-_TWICE = 4
 
 
 def make(name: str, files: int) -> ModelProto:
@@ -25,16 +23,17 @@ def make(name: str, files: int) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def main(folder: Path, groups: int, members: int) -> None:
+def main(folder: Path, groups: int, members: int, files_of_a_group: int) -> None:
+    each, more = divmod(files_of_a_group, members)
     for group in range(groups):
         place = folder / f"g{group}"
         place.mkdir(parents=True)
         for member in range(members):
-            name, files = f"g{group}-m{member}", 2 if member < _TWICE else 1
+            name, files = f"g{group}-m{member}", each - 1 + (member < more)
             (place / f"{name}.onnx").write_bytes(make(name, files).SerializeToString())
             for number in range(files):
                 (place / f"{name}.{number}.data").write_bytes(f"{group:08}{number:08}".encode())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
