@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PIECE_BYTES = 1 << 20
+_SMALL_BYTES = 1 << 16
+"""Up to this size a blob is copied at once: most of the time that its copy takes is the creation of the file."""
 
 
 class BlobSource(Protocol):
@@ -130,10 +132,12 @@ class BlobStore:
         are made. Raises MissingBlob, DamagedBlob, and StoreError when it cannot be written; then no file is left.
         """
         with self._open(digest) as source, explained(f"write {destination}", elsewhere=None):
-            destination.parent.mkdir(parents=True, exist_ok=True)
             identity = os.fstat(source.fileno())
+            if identity.st_size <= _SMALL_BYTES:
+                self._write_small(source, digest, identity, destination)
+                return
             check = Check(self._checksums, digest, identity.st_size)
-            copy = destination.open("x+b")
+            copy = _new(destination)
             try:
                 with copy:
                     self._copier.copy(source, copy, check.reading)
@@ -143,6 +147,19 @@ class BlobStore:
         if not check.passed():
             destination.unlink(missing_ok=True)
             raise self._damaged_blob(digest, identity)
+
+    def _write_small(self, source: io.FileIO, digest: str, identity: os.stat_result, destination: Path) -> None:
+        """What `materialise` does for a blob that is checked before anything is written."""
+        data = source.readall()
+        if digest_of(data) != digest:
+            raise self._damaged_blob(digest, identity)
+        copy = _new(destination)
+        try:
+            with copy:
+                copy.write(data)
+        except BaseException:
+            destination.unlink(missing_ok=True)
+            raise
 
     def copy(self, digest: str, write: Write) -> None:
         """Give the blob's content to `write`, in order and in pieces of at most 1 MiB, in constant memory.
@@ -269,6 +286,15 @@ class BlobStore:
                 self._damaged.mkdir(parents=True, exist_ok=True)
                 discard(self._damaged / digest)
                 rename(place, self._damaged / digest)
+
+
+def _new(path: Path) -> io.BufferedRandom:
+    """Open a new file for writing and reading, and make the folders that it needs. Raises OSError."""
+    try:
+        return path.open("x+b")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("x+b")
 
 
 def _naming(file: io.FileIO | io.BufferedRandom) -> Reading:

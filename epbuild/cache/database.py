@@ -41,7 +41,7 @@ class Damage(Exception):
 
 def sealed(*values: object) -> tuple[object, ...]:
     """A row with its checksum at its end, for a table whose last column is for that."""
-    stored = _stored(values)
+    stored = storable(values)
     return (*stored, _checksum(stored))
 
 
@@ -94,11 +94,11 @@ class Database:
 
     def select(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """All rows of the query for some columns, which nobody checks against the checksum. Raises StoreError."""
-        return self._attempt(lambda connection: connection.execute(query, _stored(parameters)).fetchall())
+        return self._attempt(lambda connection: connection.execute(query, storable(parameters)).fetchall())
 
     def write(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         """Run the statement for each row, all in one transaction. Raises StoreError."""
-        parameters = [_stored(row) for row in rows]
+        parameters = [storable(row) for row in rows]
         self.change(lambda connection: connection.executemany(statement, parameters))
 
     def change(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
@@ -209,10 +209,10 @@ class Database:
 
 def rows(connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
     """All rows of the query, which ends with their checksums, less these. Raises Damage when one is not as it was written."""
-    return [unsealed(row) for row in connection.execute(query, _stored(parameters))]
+    return [unsealed(row) for row in connection.execute(query, storable(parameters))]
 
 
-def _stored(values: Sequence[object]) -> tuple[object, ...]:
+def storable(values: Sequence[object]) -> tuple[object, ...]:
     """Values as SQLite takes them: it has no text for what stands for the bytes of a name that is no UTF-8 (PEP 383)."""
     return tuple(value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value for value in values)
 

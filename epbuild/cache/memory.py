@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epbuild.cache.database import Database, rows, sealed
+from epbuild.cache.database import Database, rows, sealed, storable
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import digest_of
 
@@ -158,13 +158,18 @@ class Memory:
         """Every output that was written and not removed, of all configurations. Raises StoreError."""
         return all_outputs(self._database)
 
-    def record_output(self, output: OutputRecord, record: StepRecord) -> None:
-        """Remember that this configuration wrote `output`, which then belongs to it alone, and how its step ended. Raises StoreError."""
+    def record_output(self, output: OutputRecord, record: StepRecord, settled: str | None = None) -> None:
+        """Remember that this configuration wrote `output`, which then belongs to it alone, and how its step ended.
+
+        The fact of the workspace that has been `settled` by that is forgotten. Raises StoreError.
+        """
         row = self._row(record)
 
         def put(connection: sqlite3.Connection) -> None:
             self._put_steps(connection, [row])
             put_output(connection, replace(output, owners=(self.configuration,)))
+            if settled is not None:
+                connection.execute("DELETE FROM facts WHERE name = ?", storable((settled,)))
 
         self._database.change(put)
 

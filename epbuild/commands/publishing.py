@@ -70,7 +70,10 @@ class Publishing:
 
     def adopt(self) -> None:
         current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in self._found.todo]
-        self._outputs.adopt(self._emitted(emission, self._found.actions[emission.id].document) for emission in current)
+        stands = [(emission, self._found.actions[emission.id]) for emission in current]
+        self._outputs.adopt(
+            self._emitted(emission, status.key or action_key(status.document), status.document) for emission, status in stands
+        )
         self._clear_away({emission.path: emission for emission in current})
         for emission in current:
             self._ledger.end_all(emission.id, "current")
@@ -94,20 +97,19 @@ class Publishing:
             if there is not None and is_same and not self._surveyor.damage(emission.root, there.files):
                 # Another build has done it since this one looked, or what was compiled again came out as before.
                 with suppress(OSError):
-                    mend(emission.path, self._surveyor.written(emission), self._hidden)
-                self._outputs.adopt([self._emitted(emission, output.document)])
+                    mend(emission.path, self._surveyor.written(emission, there), self._hidden)
+                self._outputs.adopt([self._emitted(emission, output.key, output.document)])
                 self._ledger.end_all(emission.id, "current")
                 return
             last = last_files(emission.path, there.files if there is not None else self._moved(emission))
-            written = self._surveyor.written(emission)
+            written = self._surveyor.written(emission, there)
             if there is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # No rename puts a folder in the place of a file, or a file in that of a folder.
                 remove_output(there, self._outputs.base, self._surveyor.digests, ())
             # What was there and is not may have been moved away by a build that was killed just now.
             hidden = self._hidden if there is None or emission.path.exists() else None
             output, files = self._write(output, written, hidden)
-            self._outputs.record(self._emitted(emission, output.document), files)
-            written.settle()
+            self._outputs.record(self._emitted(emission, output.key, output.document), files, settled=written.announcement)
         for problem in written.problems(emission):
             self._progress.report(Warned(problem))
         note = shown_path(emission.path) + (f", pushed to {emission.push}" if emission.push is not None else "")
@@ -118,7 +120,7 @@ class Publishing:
         """Push an image, each blob from where it is: the store, or the remote cache."""
         self._progress.report(StepStarted(emission.steps[0], "pushing"))
         begin = time.monotonic()
-        _, files = self._write(self._output(emission), self._surveyor.written(emission), None)
+        _, files = self._write(self._output(emission), self._written(emission), None)
         self._end(emission, files, time.monotonic() - begin, f"pushed to {emission.push}")
 
     def _end(self, emission: Emission, files: Mapping[str, Any], seconds: float, note: str, changed: Event | None = None) -> None:
@@ -129,12 +131,15 @@ class Publishing:
             self._progress.report(changed)
         self._ledger.end(StepFinished(emission.id, "emitted", seconds, note, emitted.size))
 
-    def _emitted(self, emission: Emission, document: Mapping[str, Any]) -> StepRecord:
+    def _emitted(self, emission: Emission, key: str, document: Mapping[str, Any]) -> StepRecord:
         """What is remembered of an emission that is in its place: where that is, and the results that it was made of."""
         made = [self._actions.made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
         results = sorted(item.key for item in made if item is not None)
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
-        return step_record(emission.id, action_key(document), document, result)
+        return step_record(emission.id, key, document, result)
+
+    def _written(self, emission: Emission) -> Written:
+        return self._surveyor.written(emission, self._outputs.last(emission.path))
 
     def _moved(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
         """The files that the emission wrote to a place where the recipe wants them no longer, under the names that they have now."""
@@ -150,7 +155,7 @@ class Publishing:
             emission = current[directory]
             with suppress(OSError, StoreError), self._outputs.held_if_free(directory) as free:
                 if free:
-                    mend(emission.path, self._surveyor.written(emission))
+                    mend(emission.path, self._written(emission))
 
     def _output(self, emission: Emission) -> Output:
         return self._surveyor.output(emission, [self._actions.made[ident] for ident in emission.needs])

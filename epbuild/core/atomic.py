@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -109,11 +109,19 @@ def sync_directory(directory: Path) -> None:
         _sync(directory, os.O_RDONLY)
 
 
-def sync_tree(folder: Path, files: Iterable[Path]) -> None:
-    """Wait until `files` and the names in all of `folder` are on the disk, so that a rename after it never shows less. Raises OSError."""
-    folders = [Path(root) for root, _, _ in os.walk(folder, onerror=_fail)]
-    _in_threads(sync_file, list(files))
-    _in_threads(sync_directory, folders)
+def sync_tree(folders: Sequence[Path], files: Sequence[Path]) -> None:
+    """Wait until `files` and the names in `folders` are on the disk, so that a rename after it never shows less. Raises OSError."""
+    shares = [(files[number::_SYNCING_THREADS], folders[number::_SYNCING_THREADS]) for number in range(_SYNCING_THREADS)]
+    for _ in _syncing().map(_sync_share, [share for share in shares if any(share)]):
+        pass
+
+
+def _sync_share(share: tuple[Sequence[Path], Sequence[Path]]) -> None:
+    files, folders = share
+    for path in files:
+        sync_file(path)
+    for path in folders:
+        sync_directory(path)
 
 
 def sync_file(path: Path) -> None:
@@ -165,15 +173,6 @@ def _sync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def _in_threads(work: Callable[[Path], None], paths: Sequence[Path]) -> None:
-    if len(paths) < 2:
-        for path in paths:
-            work(path)
-        return
-    for _ in _syncing().map(work, paths):
-        pass
-
-
 @cache
 def _syncing() -> Executor:
     """The threads that sync, kept: to start eight for each of a thousand small outputs takes longer than what they do."""
@@ -182,7 +181,3 @@ def _syncing() -> Executor:
     if hasattr(os, "register_at_fork"):  # a process that is forked off has none of them
         os.register_at_fork(after_in_child=_syncing.cache_clear)
     return ThreadPoolExecutor(_SYNCING_THREADS, thread_name_prefix="sync")
-
-
-def _fail(error: OSError) -> None:
-    raise error

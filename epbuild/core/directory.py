@@ -57,7 +57,7 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
     changes nothing.
     """
     if not os.path.lexists(destination):
-        sync_tree(staged, _unsynced(staged))
+        _sync(staged)
         rename(staged, destination)
         sync_directory(destination.parent)
         return {}
@@ -65,7 +65,7 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
         message = f"the output folder {destination.name} exists, and is not a folder that epbuild made"
         raise BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's path."))
     kept = _carry_over(staged, destination, owned, step)
-    sync_tree(staged, _unsynced(staged))
+    _sync(staged)
     # From here on in one folder with its destination: only so may a tree be renamed that its user made read-only.
     new = _beside(destination, f"{_SWAP}{staged.stat().st_ino:x}-{uuid4().hex[:8]}")
     rename(staged, new)
@@ -216,10 +216,16 @@ def _in_the_way(target: Path, staged: Path) -> bool:
     return os.path.lexists(target) or any(os.path.lexists(folder) and not folder.is_dir() for folder in folders)
 
 
-def _unsynced(staged: Path) -> list[Path]:
-    """The files of a new tree that may not be on the disk yet: those that are no links to what was there before."""
-    files = (staged / name for name in entries(staged).files)
-    return [path for path in files if (status := path.lstat()).st_nlink == 1 and stat.S_ISREG(status.st_mode)]
+def _sync(staged: Path) -> None:
+    """Wait until a new tree is on the disk: its folders, and those of its files that are no links to what was there before."""
+    there = entries(staged)
+    files = [path for name in there.files if _is_new(path := staged / name)]
+    sync_tree([staged, *(staged / name for name in there.folders)], files)
+
+
+def _is_new(path: Path) -> bool:
+    status = path.lstat()
+    return status.st_nlink == 1 and stat.S_ISREG(status.st_mode)
 
 
 def _discard(old: Path, destination: Path, owned: Owned) -> None:

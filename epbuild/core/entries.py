@@ -92,6 +92,9 @@ def make_writable(folder: Path) -> None:
 def remove_tree(folder: Path) -> None:
     """Remove a folder that nobody needs, as far as that goes: the rest costs space, and is for the next run."""
     with contextlib.suppress(OSError):
+        shutil.rmtree(folder)
+        return
+    with contextlib.suppress(OSError):
         make_writable(folder)
         for name in entries(folder).folders:
             make_writable(folder / name)

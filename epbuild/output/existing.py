@@ -24,7 +24,7 @@ class Announced:
 
     def __init__(self, workspace: Workspace, fact: str) -> None:
         self._workspace = workspace
-        self._fact = fact
+        self.fact = fact
         text = workspace.fact(fact)
         self.files: Mapping[str, Collection[str]] = json.loads(text) if text is not None else {}
         """Their SHA-256, by their paths."""
@@ -34,12 +34,7 @@ class Announced:
         both = {name: set(digests) for name, digests in self.files.items()}
         for name, digest in files.items():
             both.setdefault(name, set()).add(digest)
-        self._workspace.record_fact(self._fact, canonical_json({name: sorted(digests) for name, digests in both.items()}))
-
-    def forget(self) -> None:
-        """Raises StoreError."""
-        if self._workspace.fact(self._fact) is not None:
-            self._workspace.forget_facts([self._fact])
+        self._workspace.record_fact(self.fact, canonical_json({name: sorted(digests) for name, digests in both.items()}))
 
 
 class Written(Owned):
@@ -85,10 +80,10 @@ class Written(Owned):
         if self._announced is not None:
             self._announced.add({name: str(file["digest"]) for name, file in files.items()})
 
-    def settle(self) -> None:
-        """Forget what was announced, once what came of it is remembered. Raises StoreError."""
-        if self._announced is not None:
-            self._announced.forget()
+    @property
+    def announcement(self) -> str | None:
+        """The fact of the workspace that has what was announced: it is forgotten once what came of it is remembered."""
+        return self._announced.fact if self._announced is not None else None
 
     def problems(self, emission: Emission) -> list[Problem]:
         return [

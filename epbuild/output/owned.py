@@ -23,16 +23,17 @@ def listed_files(output: Path) -> dict[str, Listed]:
 
     The paths of a folder's are POSIX paths below it, its manifest's among them; an archive has one, its own name.
     """
-    from epbuild.archive import (
-        formats,  # most outputs are folders with a manifest
-        oci_layout,
-    )
-
+    if not output.exists():
+        return {}
     if output.is_file():
+        from epbuild.archive import formats  # most outputs are folders with a manifest
+
         return {output.name: Listed()} if formats.listed(output) is not None else {}
     try:
         document = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
+        from epbuild.archive import oci_layout
+
         return {path: Listed(digest) for path, digest in oci_layout.listed(output).items()}
     try:
         return _listed(document)

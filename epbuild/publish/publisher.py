@@ -113,13 +113,21 @@ class Publisher:
         A file that is there already as it has to be stays that file: what watches it sees no change, and nothing is copied. Raises
         BuildError when something of the user's is in the way, MissingBlob or DamagedBlob when an artifact has to be made again.
         """
-        tree, place = self._draft / "tree", self._emission.path
+        tree, place, files = self._draft / "tree", self._emission.path, recorded(artifacts)
         tree.mkdir()
-        copy_all(artifacts, lambda artifact: self._copy_to(artifact, tree / artifact.path, place / artifact.path))
-        self._written.announce(recorded(artifacts))
-        with self._digests.relinking([place / item.path for item in artifacts if _is_same(place / item.path, tree / item.path)]):
+        is_there = os.path.lexists(place)  # else there is nothing to keep
+
+        def copy(artifact: Artifact) -> None:
+            path = tree / artifact.path
+            if not (is_there and self._keep(artifact, path, place / artifact.path)):
+                self._copy_to(artifact, path)
+
+        copy_all(artifacts, copy)
+        self._written.announce(files)
+        kept = (place / item.path for item in artifacts if _is_same(place / item.path, tree / item.path)) if is_there else ()
+        with self._digests.relinking(kept):
             self._written.kept.update(swap_in(tree, place, self._written, self._emission.id))
-        return recorded(artifacts)
+        return files
 
     def as_archive(self, form: ArchiveName, artifacts: Sequence[Artifact], sidecars: Sidecars) -> Files:
         """Pack the artifacts into a new archive, and rename it to its place. Raises what `as_folder` does."""
@@ -193,13 +201,12 @@ class Publisher:
             for artifact in artifacts
         ]
 
-    def _copy_to(self, artifact: Artifact, path: Path, existing: Path) -> None:
-        if self._keep(artifact, path, existing):
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def _copy_to(self, artifact: Artifact, path: Path) -> None:
         if artifact.file is None:
             self._store.materialise(artifact.sha256, path)
-        elif artifact.file.is_relative_to(self._draft):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if artifact.file.is_relative_to(self._draft):
             rename(artifact.file, path)  # it was made here for this
         else:
             reading = Reading()

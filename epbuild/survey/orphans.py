@@ -40,20 +40,27 @@ class Outputs:
     def __init__(self, workspace: Workspace, memory: Memory) -> None:
         self._workspace = workspace
         self._memory = memory
+        self._places: dict[Path, str] = {}
         self.base = workspace.base
 
     def place(self, directory: Path) -> str:
         """Where an output is, as seen from the folder of the workspace, so that a checkout that is moved keeps its memory."""
-        return Path(os.path.relpath(directory, self.base)).as_posix()
+        place = self._places.get(directory)
+        if place is None:
+            place = self._places[directory] = Path(os.path.relpath(directory, self.base)).as_posix()
+        return place
 
     def last(self, directory: Path) -> OutputRecord | None:
         """What was written into `directory` the last time, by whatever step of whatever configuration. Raises StoreError."""
         return self._memory.output(self.place(directory))
 
-    def record(self, record: StepRecord, files: Mapping[str, Mapping[str, Any]]) -> None:
-        """Remember that an emission, which ended as in `record`, wrote `files`. Raises StoreError."""
+    def record(self, record: StepRecord, files: Mapping[str, Mapping[str, Any]], *, settled: str | None) -> None:
+        """Remember that an emission, which ended as in `record`, wrote `files`; the fact that has been `settled` by that is forgotten.
+
+        Raises StoreError.
+        """
         place, results = record.result[PLACE], tuple(record.result[RESULTS])
-        self._memory.record_output(OutputRecord(place, record.step, record.action_key, results, files), record)
+        self._memory.record_output(OutputRecord(place, record.step, record.action_key, results, files), record, settled)
 
     def adopt(self, records: Iterable[StepRecord]) -> None:
         """Remember that what these emissions would write is in place, even if another process wrote it. Raises StoreError."""

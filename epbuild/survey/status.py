@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from epbuild.cache.blobs import BlobSource, BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.errors import DamagedBlob, MissingBlob
-from epbuild.cache.memory import UNKNOWN, Configuration, StepRecord
+from epbuild.cache.memory import UNKNOWN, Configuration, OutputRecord, StepRecord
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
@@ -327,14 +327,15 @@ class Surveyor:
         """The status of an emission that names what a build will keep, since it was changed after epbuild wrote it."""
         if status.state == "current":
             return status
-        changed = self.written(emission).changed(emission.path)
+        changed = self.written(emission, self.outputs.last(emission.path)).changed(emission.path)
         reported = {f"{name} was changed" for name in changed}
         kept = (f"{name} was changed after epbuild wrote it, and will be kept" for name in changed)
         return replace(status, reasons=(*(reason for reason in status.reasons if reason not in reported), *kept))
 
-    def written(self, emission: Emission) -> Written:
-        """What epbuild wrote to the place of an emission: the last time, by whichever step of whichever recipe, and as announced."""
-        there = self.outputs.last(emission.path)
+    def written(self, emission: Emission, there: OutputRecord | None) -> Written:
+        """What epbuild wrote to the place of an emission, where `there` was written the last time by whichever step of whichever recipe:
+        that, and what was announced.
+        """
         known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
         return Written.of(self.workspace, self.outputs.place(emission.path), [known], self.digests)
 

@@ -562,17 +562,18 @@ def test_a_source_that_is_missing_is_not_blamed_on_the_cache(
 def test_where_the_file_system_can_clone_the_clone_is_used_and_checked(
     store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloned = b"content"
+    content = bytes(1 << 17)  # a smaller one is copied in less time than it is asked for
+    cloned = content
 
     def clone(destination: int, request: int, source: int) -> int:
         os.pwrite(destination, cloned, 0)
         return 0
 
     monkeypatch.setattr("fcntl.ioctl", clone)
-    blob = stored(store, b"content")
+    blob = stored(store, content)
     store.materialise(blob.digest, tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == b"content"
-    cloned = b"garbage"
+    assert (tmp_path / "copy").read_bytes() == content
+    cloned = b"x" * len(content)
     with pytest.raises(DamagedBlob):
         store.materialise(blob.digest, tmp_path / "second")
 
@@ -589,10 +590,11 @@ def test_a_file_system_that_cannot_clone_is_asked_once_and_then_copied_to(
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr("fcntl.ioctl", refuse)
-    blob = stored(store, b"content")
+    content = bytes(1 << 17)
+    blob = stored(store, content)
     for name in ("first", "second"):
         store.materialise(blob.digest, tmp_path / name)
-        assert (tmp_path / name).read_bytes() == b"content"
+        assert (tmp_path / name).read_bytes() == content
     assert asked == 1
 
 
