@@ -17,6 +17,8 @@ _FENCED = re.compile(r"(^[ ]*```.*?^[ ]*```)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _HOME = "index.md"
+_ALONE = (_HOME, "tutorial.md")
+"""Pages that are no part of a group: beside them is nothing to choose from."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -31,6 +33,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """A document as the site has it: without comments, and with links that work from there."""
+    if page.file.src_uri in _ALONE:
+        page.meta["hide"] = ["navigation"]
     return document(markdown, "" if page.file.src_uri == _HOME else posixpath.join("docs", posixpath.dirname(page.file.src_uri)))
 
 
