@@ -101,12 +101,15 @@ def pinned_libraries() -> list[dict[str, str]]:
 def _about(document: Mapping[str, Any]) -> str:
     """What the report is of, in a line."""
     build = document["build"]
-    last = (
-        f"last build {build['began']} on {build['machine']}, exit code {build['exit_code']}"
-        if build
-        else "no build is remembered"
-    )
-    return f"{document['recipe']['path']}: {len(document['steps']):,} steps; {last}; report of {document['made_at']}"
+    last = "no build is remembered"
+    if build:
+        last = f"last build {_moment(build['began'])} on {build['machine']}, exit code {build['exit_code']}"
+    return f"{document['recipe']['path']}: {len(document['steps']):,} steps; {last}; report of {_moment(document['made_at'])}"
+
+
+def _moment(text: str) -> str:
+    """A time in UTC as RFC 3339 has it, to the minute."""
+    return re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:[\d.]+)?(Z|\+00:00)$", r"\1 \2 UTC", text)
 
 
 def _licence(library: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 """`python tests/support/page_screenshots.py FOLDER [PAGE.html]`: pictures of a report's page, to be looked at.
 
-Each section, and the panel, at three widths in both themes, and the page on paper; of a made-up report where no page is named.
+Each section, and the panel, at three widths in both themes, and each section on paper; of a made-up report where no page is named.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def main() -> None:
         shown.goto(page.resolve().as_uri())
         shown.wait_for_selector("html[data-drawn=all]")
         shown.emulate_media(media="print")
-        shown.screenshot(path=arguments.folder / "paper.png", full_page=True)
+        for section in shown.query_selector_all("main > section"):
+            section.screenshot(path=arguments.folder / f"paper-{section.get_attribute('id')}.png")
 
 
 def _pictures(shown: Page, folder: Path, name: str) -> None:

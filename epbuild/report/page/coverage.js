@@ -41,6 +41,7 @@ function fillMatrix(place, targets, onlyPartial, most) {
     el("caption", {}, el("span", {}, "Models, and how far each is compiled for each target")),
     el("thead", {}, el("tr", {}, el("td"), names.map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {}, lines));
+  whole.classList.toggle("several", targets.length > 3);
   whole.classList.toggle("many", targets.length > 10);
   moveByArrows(whole, grid);
   place.replaceChildren(

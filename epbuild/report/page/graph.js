@@ -16,7 +16,7 @@ function drawGraph(section) {
       el("span", {}, el("span", { class: `cell ${kind.replace(" ", "-")}`, "aria-hidden": "true" }, OUTCOME_LETTERS[kind] ?? "–"), ` ${kind}`))),
     el("div.toolbar", {}, trail, el("label", {}, "By ", levels), zooms),
     place,
-    el("p.note", {}, "Ctrl and the wheel zoom, dragging moves. Tab goes into the graph, the arrow keys go along it, Enter opens."));
+    el("p.note.keys", {}, "Ctrl and the wheel zoom, dragging moves. Tab goes into the graph, the arrow keys go along it, Enter opens."));
 
   function open(view) {
     views.push({ ...view, level: fittingLevel(view.steps) });

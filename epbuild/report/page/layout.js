@@ -5,7 +5,8 @@ const GAP = 24;
 /** Places of clusters and of the points of edges, from left to right, for a picture of about the width. */
 function laidOut(clusters, edges, width) {
   const parts = connectedParts(clusters, edges).map(partLayout);
-  const widest = Math.max(width, ...parts.map((part) => part.width));
+  const area = sum(parts, (part) => (part.width + GAP) * (part.height + GAP));
+  const widest = Math.max(width, Math.sqrt(2 * area), ...parts.map((part) => part.width));
   let [x, y, row, right] = [0, 0, 0, 0];
   for (const part of parts.sort((a, b) => b.height - a.height)) {
     if (x && x + part.width > widest) [x, y, row] = [0, y + row + GAP, 0];

@@ -90,15 +90,20 @@ function treemapPicture(node, width, open) {
 }
 
 function treemapTile(tile, whole, open, original) {
-  const label = `${tile.data.name}: ${bytesText(original.value)}`;
+  const label = `${tile.data.name}: ${bytesText(stored(original))}`;
   const kind = original.children ? "inner" : tile.data.kind;
   const [width, height] = [tile.x1 - tile.x0, tile.y1 - tile.y0];
   const button = el("button", { type: "button", class: `tile-of ${tile.children ? "group" : `leaf ${mainKind(original)}`} ${kind}`, "aria-label": label, title: label, click: open },
     width > 40 && height > 16 ? el("span", {}, tile.data.name) : null,
-    width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, tile.children ? ` ${bytesText(original.value)}` : bytesText(original.value)) : null);
+    width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, tile.children ? ` ${bytesText(stored(original))}` : bytesText(stored(original))) : null);
   const part = (pixels) => `${(100 * pixels) / whole}%`; // so that it is as wide as paper is
   Object.assign(button.style, { left: part(tile.x0), top: `${tile.y0}px`, width: part(width), height: `${height}px` });
   return button;
+}
+
+/** The bytes of a node that are there; of a tile of what sharing saves, those that are not. */
+function stored(node) {
+  return node.data.kind === "saved" ? node.value : sum(node.leaves().filter((leaf) => leaf.data.kind !== "saved"), (leaf) => leaf.value);
 }
 
 /** What most of a node's bytes are. */

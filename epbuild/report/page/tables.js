@@ -33,7 +33,7 @@ function table(caption, columns, rows, { most = 25, empty = "None." } = {}) {
 
 function tableRow(columns, row) {
   return el("tr", {}, columns.map((column, place) => {
-    const attributes = place ? { class: column.numeric ? "numeric" : null } : { scope: "row" };
+    const attributes = place ? { class: column.numeric ? "numeric" : null, "data-head": column.head } : { scope: "row" };
     return el(place ? "td" : "th", attributes, column.cell(row));
   }));
 }
