@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,9 @@ class Workshop:
         folder: Path | None = None,
         said: Said = lambda text: True,
         codes: Sequence[int] = (0,),
+        more: Mapping[str, str] | None = None,
     ) -> float:
-        """What a command takes, from its start to its end.
+        """What a command takes, from its start to its end; `more` are variables of its environment.
 
         Raises Unable when it ends with another exit code than these, or `said` objects to its words.
         """
@@ -65,7 +66,7 @@ class Workshop:
         done = subprocess.run(
             [str(part) for part in command],
             cwd=folder or self.folder,
-            env=self.environment(),
+            env={**self.environment(), **(more or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

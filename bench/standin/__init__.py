@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 _RUNTIME = Path(__file__).with_name("runtime.py")
@@ -13,6 +14,31 @@ _MODULES = {
     "onnxruntime": _RUNTIME.read_text(encoding="utf-8"),
     "onnxruntime_qnn": 'def get_library_path():\n    return "none"\n',
 }
+
+
+_RELEASES = {"onnxruntime": "1.31.1", "onnxruntime_qnn": "2.7.0"}
+PACKAGES = tuple(f"{module.replace('_', '-')}=={version}" for module, version in _RELEASES.items())
+"""What a recipe asks for where the stand-in is installed from `make_wheels`: releases that a recipe may ask for."""
+SECONDS = "STANDIN_SECONDS"
+"""The environment variable with the time that the stand-in takes for a model; none without it."""
+
+
+def make_wheels(folder: Path) -> Path:
+    """Write the stand-in as wheels into `folder`: a toolchain that is installed, and not an interpreter, can be made on any machine."""
+    folder.mkdir()
+    for module, code in _MODULES.items():
+        release = _RELEASES[module]
+        information = f"{module}-{release}.dist-info"
+        files = {
+            f"{module}/__init__.py": code,
+            f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: {release}\n",
+            f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        record = "".join(f"{name},,\n" for name in (*files, f"{information}/RECORD"))
+        with zipfile.ZipFile(folder / f"{module}-{release}-py3-none-any.whl", "w") as wheel:
+            for name, text in {**files, f"{information}/RECORD": record}.items():
+                wheel.writestr(name, text)
+    return folder
 
 
 def make_toolchain(folder: Path) -> Path:

@@ -6,6 +6,8 @@ It has what epbuild's worker calls. What it writes depends on the source models,
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +45,7 @@ class ModelCompiler:
         self._source = Path(source)
 
     def compile_to_file(self, output: str) -> None:
+        time.sleep(float(os.environ.get("STANDIN_SECONDS", "0")))
         path = Path(output)
         shared = self._entries.get("ep.share_ep_contexts") == "1"
         if not shared:

@@ -1,0 +1,120 @@
+"""A project of short actions, and a cluster of this machine that executes them: a scheduler, and two workers with a slot each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from standin import PACKAGES, SECONDS, make_wheels
+from workshop import SCRIPTS, Unable, Workshop
+
+from epbuild.remote.keys import SigningKey
+
+WORKERS = 2
+_START_SECONDS = 60
+_RECIPE = """\
+epbuild: 1
+name: short
+cache: {{remote: '{remote}', trust: ['{key}']}}
+toolchains:
+  standin: {{packages: [{packages}]}}
+models:
+{models}
+targets:
+  npu:
+    toolchain: standin
+    ep: QNNExecutionProvider
+    provider_options: {{backend_type: htp, soc_model: SM8750}}
+    environment: {{{variable}: "{seconds}"}}
+groups:
+{groups}
+outputs:
+  - {{layout: directory, path: "dist/${{group}}"}}
+"""
+
+
+class ShortActions:
+    """A recipe whose stand-in compiles take `seconds` each, and what each kind of build of it leaves behind."""
+
+    def __init__(self, workshop: Workshop, actions: int, seconds: float) -> None:
+        self.folder = workshop.folder / "short"
+        self.recipe = self.folder / "epbuild.yaml"
+        self.remote = self.folder / "remote"
+        self.key = SigningKey.generate()
+        self._workshop = workshop
+        # Nothing but the stand-in is installed, and nothing comes from an index.
+        wheels, kept = make_wheels(workshop.folder / "wheels"), workshop.folder / "uv"
+        self.variables = {"UV_FIND_LINKS": str(wheels), "UV_OFFLINE": "1", "UV_CACHE_DIR": str(kept)}
+        self.folder.mkdir()
+        workshop.seconds([sys.executable, SCRIPTS / "make_many.py", self.folder / "models", str(actions), "1"])
+        names = [f"g{number}" for number in range(actions)]
+        text = _RECIPE.format(
+            remote=self.remote.as_posix(),
+            key=self.key.public,
+            packages=", ".join(PACKAGES),
+            models="\n".join(f"  {name}: models/{name}/{name}-m0.onnx" for name in names),
+            variable=SECONDS,
+            seconds=seconds,
+            groups="\n".join(f"  {name}: {{models: [{name}], targets: [npu]}}" for name in names),
+        )
+        self.recipe.write_text(text, encoding="utf-8")
+
+    def build(self, *options: str) -> float:
+        """The seconds that a build takes that finds nothing but its toolchain."""
+        self._workshop.forget_results()
+        for folder in (self.folder / "dist", self.folder / ".epbuild", self.remote, *self.worker_caches()):
+            shutil.rmtree(folder, ignore_errors=True)
+        return self._workshop.seconds(
+            self._workshop.epbuild("run", "-j", str(WORKERS), self.recipe, *options), more=self.variables
+        )
+
+    def worker_caches(self) -> list[Path]:
+        return [self.folder / f"worker-{number}" for number in range(WORKERS)]
+
+    @contextmanager
+    def cluster(self) -> Iterator[str]:
+        """The address of a cluster that works. Raises Unable."""
+        described, environment = self.folder / "scheduler.json", {**self._workshop.environment(), **self.variables}
+        with ExitStack() as running:
+            command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-show"]
+            command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(described)]
+            _start(running, command, self.folder / "scheduler.log", environment)
+            _wait(lambda: described.exists() and described.stat().st_size > 0, "the scheduler")
+            address = json.loads(described.read_text(encoding="utf-8"))["address"]
+            for folder in self.worker_caches():
+                own = {"EPBUILD_CACHE_DIR": str(folder), "EPBUILD_REMOTE_CACHE": str(self.remote)}
+                log = folder.with_suffix(".log")
+                worker = self._workshop.epbuild("worker", address, "--slots", "1")
+                _start(running, worker, log, {**environment, **own, "EPBUILD_SIGNING_KEY": self.key.text})
+                _wait(lambda log=log: "working for" in log.read_text(encoding="utf-8"), "a worker")  # type: ignore[misc]
+            yield address.replace("tcp://", "dask://")
+
+
+def _start(running: ExitStack, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
+    output = running.enter_context(log.open("wb"))
+    process = running.enter_context(
+        subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+    )
+    running.callback(_end, process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if os.name == "nt":
+        process.kill()
+    else:
+        os.killpg(process.pid, 9)
+
+
+def _wait(condition, what: str) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + _START_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Unable(f"{what} does not begin")
+        time.sleep(0.1)
