@@ -12,7 +12,8 @@ The benchmarks:
     changes-1000         what a build costs beside its compiles when little has changed, `plan`, and a fresh checkout with a warm store
     changes-10000        the same for 10,000 steps and 30,000 files, beside ninja
     changes-100000       the same for 100,000 steps and 120,000 files, 98,000 compiles by 1,000 processes, without the fresh checkout
-    cluster              10,000 actions on 20 machines of four kinds, on virtual time, against the least time that is possible
+    cluster              10,000 actions on 20 machines of four kinds, on virtual time, against the least time that is possible; and what
+                         each of 200 short ones takes longer on a scheduler and two workers than here
     cold-64mb            building one model with 64 MB of weights from nothing, against a bare script that makes the same compiler call
     cold-512mb           the same with 512 MB
     cold-parallel        building four models at `-j 2`, against a bare script that compiles one after the other

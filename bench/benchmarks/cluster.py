@@ -1,4 +1,4 @@
-"""How well a cluster is used: the build's own scheduler on virtual time, against the least time that the machines allow."""
+"""How well a cluster is used, on virtual time, against the least time that the machines allow; and what an action costs there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from results import Result, Series
+from rounds import Contender, interleave
+from two_workers import WORKERS, ShortActions
 from workshop import Workshop
 
 from epbuild.commands.elsewhere import MOST_AT_ONCE
@@ -16,6 +18,11 @@ from epbuild.engine.scheduler import Scheduler
 
 SHARE = 1.03
 """Of the least time that is possible, which a build takes at most."""
+OVERHEAD = 0.040
+"""The seconds that an action may take longer than here where another machine executes it."""
+
+_SHORT_ACTIONS = 200
+_SHORT_SECONDS = 0.05
 
 _ACTIONS = 10_000
 _MACHINES = {"linux-x86_64 QNN": 10, "windows-x86_64 OpenVINO": 6, "linux-x86_64 TensorRT": 3, "windows-arm64 QNN": 1}
@@ -42,14 +49,32 @@ def measure(workshop: Workshop, rounds: int) -> Result:
             work = list(_work(random.Random(seed), hits))
             ratios.append(_makespan(work) / _least(work))
         series.append(Series(f"{_ACTIONS:,} actions, {hits:.0%} of them known", "x", tuple(ratios), SHARE))
+    series += _overhead(workshop, rounds)
     return Result(
-        "How much longer than the least possible does a build take on 20 machines of four kinds?",
+        "How much longer than the least possible does a build take on 20 machines of four kinds, and what does an action cost there?",
         tuple(series),
         f"Virtual time: nothing is compiled. At most {MOST_AT_ONCE} actions are with the cluster at a time, in the order of epbuild's own "
         "scheduler; there, the longest that a machine can do goes first. What they take is drawn from a log-normal distribution of two "
         "minutes, what is expected of them is off by a third. The least possible is what the scarcest kind of machine has to do, or the "
-        "longest action.",
+        "longest action. "
+        f"The short actions are {_SHORT_ACTIONS} compiles by a stand-in that takes {_SHORT_SECONDS * 1000:.0f} ms, each a process of its "
+        f"own, {WORKERS} at once: here, and on a scheduler and {WORKERS} workers of this machine, with a remote cache in a directory.",
     )
+
+
+def _overhead(workshop: Workshop, rounds: int) -> list[Series]:
+    short = ShortActions(workshop, _SHORT_ACTIONS, _SHORT_SECONDS)
+    with short.cluster() as address:
+        here, there = interleave(
+            [
+                Contender(f"{_SHORT_ACTIONS} short actions, here", short.build),
+                Contender(f"{_SHORT_ACTIONS} short actions, on two workers", lambda: short.build("--executor", address)),
+            ],
+            rounds,
+        )
+    pairs = zip(there.samples, here.samples, strict=True)
+    each = tuple((elsewhere - local) / _SHORT_ACTIONS for elsewhere, local in pairs)
+    return [here, there, Series("what each takes longer there", "s", each, OVERHEAD)]
 
 
 def _work(draw: random.Random, hits: float) -> Iterator[_Work]:

@@ -26,6 +26,7 @@ _PLAIN_SETTINGS = {
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
     "distributed.admin.tick.limit": "60s",
+    "distributed.worker.profile.enabled": False,  # of threads that wait for compilers
     "distributed.worker.http.routes": [],  # what is served over HTTP is served to everybody
 }
 _HTTP = "127.0.0.1:0"
