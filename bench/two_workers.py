@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from standin import PACKAGES, SECONDS, make_wheels
@@ -93,7 +94,7 @@ class ShortActions:
                 log = folder.with_suffix(".log")
                 worker = self._workshop.epbuild("worker", address, "--slots", "1")
                 _start(running, worker, log, {**environment, **own, "EPBUILD_SIGNING_KEY": self.key.text})
-                _wait(lambda log=log: "working for" in log.read_text(encoding="utf-8"), "a worker")  # type: ignore[misc]
+                _wait(partial(_has_begun, log), "a worker")
             yield address.replace("tcp://", "dask://")
 
 
@@ -112,7 +113,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, 9)
 
 
-def _wait(condition, what: str) -> None:  # type: ignore[no-untyped-def]
+def _has_begun(log: Path) -> bool:
+    return "working for" in log.read_text(encoding="utf-8")
+
+
+def _wait(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while not condition():
         if time.monotonic() > deadline:
