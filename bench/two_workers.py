@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+import psutil
 from standin import PACKAGES, SECONDS, make_wheels
 from workshop import SCRIPTS, Unable, Workshop
 
@@ -50,6 +51,7 @@ class ShortActions:
         self.remote = self.folder / "remote"
         self.key = SigningKey.generate()
         self._workshop = workshop
+        self._processes: list[subprocess.Popen[bytes]] = []
         # Nothing but the stand-in is installed, and nothing comes from an index.
         wheels, kept = make_wheels(workshop.folder / "wheels"), workshop.folder / "uv"
         self.variables = {"UV_FIND_LINKS": str(wheels), "UV_OFFLINE": "1", "UV_CACHE_DIR": str(kept)}
@@ -86,24 +88,24 @@ class ShortActions:
         with ExitStack() as running:
             command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-show"]
             command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(described)]
-            _start(running, command, self.folder / "scheduler.log", environment)
+            self._start(running, command, self.folder / "scheduler.log", environment)
             _wait(lambda: described.exists() and described.stat().st_size > 0, "the scheduler")
             address = json.loads(described.read_text(encoding="utf-8"))["address"]
             for folder in self.worker_caches():
                 own = {"EPBUILD_CACHE_DIR": str(folder), "EPBUILD_REMOTE_CACHE": str(self.remote)}
                 log = folder.with_suffix(".log")
                 worker = self._workshop.epbuild("worker", address, "--slots", "1")
-                _start(running, worker, log, {**environment, **own, "EPBUILD_SIGNING_KEY": self.key.text})
+                self._start(running, worker, log, {**environment, **own, "EPBUILD_SIGNING_KEY": self.key.text})
                 _wait(partial(_has_begun, log), "a worker")
             yield address.replace("tcp://", "dask://")
 
-
-def _start(running: ExitStack, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
-    output = running.enter_context(log.open("wb"))
-    process = running.enter_context(
-        subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
-    )
-    running.callback(_end, process)
+    def _start(self, running: ExitStack, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
+        output = running.enter_context(log.open("wb"))
+        process = running.enter_context(
+            subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+        )
+        self._processes.append(process)
+        running.callback(_end, process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
