@@ -76,7 +76,7 @@ class ShortActions:
             shutil.rmtree(folder, ignore_errors=True)
         before, command = self._used_by_cluster(), self._workshop.epbuild("run", "-j", str(WORKERS), self.recipe, *options)
         taken = self._workshop.seconds(command, more=self.variables)
-        return taken + self._used_by_cluster() - before
+        return taken + (self._used_by_cluster() - before)
 
     def _used_by_cluster(self) -> float:
         """The processor time of the cluster's processes, where that is what counts."""
@@ -84,7 +84,7 @@ class ShortActions:
             return 0.0
         own = (psutil.Process(process.pid) for process in self._processes)
         times = [one.cpu_times() for parent in own for one in (parent, *parent.children(recursive=True))]
-        return sum(time.user + time.system + time.children_user + time.children_system for time in times)
+        return float(sum(time.user + time.system + time.children_user + time.children_system for time in times))
 
     def worker_caches(self) -> list[Path]:
         return [self.folder / f"worker-{number}" for number in range(WORKERS)]
