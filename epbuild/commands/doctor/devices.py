@@ -50,6 +50,8 @@ class EpHealth:
     devices: tuple[EpDevice, ...] = ()
     missing: str = ""
     """Why ONNX Runtime does not have it, as a clause."""
+    mend: str | None = None
+    """What to do about that."""
     limit: str = ""
     """Why nothing can be compiled with it here, as a clause, by the catalog."""
     attempt: CompileAttempt | None = None
@@ -160,7 +162,7 @@ class EpSurvey:
             state: HealthState = "warning" if recipe is None else "error"
             text = f"{known.packages}: ONNX Runtime does not load: {why}"
             return replace(known, check=HealthCheck("toolchain", state, text, mend, name=known.name))
-        eps = tuple(self._ep(environment, one, recipe) for one in asked)
+        eps = tuple(replace(self._ep(environment, one, recipe), mend=mend) for one in asked)
         text = check.text or f"ONNX Runtime {release} on {python}: {known.packages}"
         return replace(known, check=replace(check, text=text), onnxruntime=release, eps=eps)
 
@@ -175,7 +177,7 @@ class EpSurvey:
         if not why and not limit and self.attempts:
             with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
                 attempt = self._attempt(environment, asked, recipe, Path(scratch))
-        return EpHealth(entry.ep, packages, own, why, limit, attempt, emulated, of_platform)
+        return EpHealth(entry.ep, packages, own, why, limit=limit, attempt=attempt, emulated=emulated, platforms=of_platform)
 
     def _attempt(self, environment: Environment, asked: _Asked, recipe: Recipe | None, scratch: Path) -> CompileAttempt | None:
         try:
@@ -218,9 +220,7 @@ def _device(report: Any) -> EpDevice:
 
 def _unmade(asked: _Asked) -> EpHealth:
     limit, of_platform = _limit(asked)
-    return EpHealth(
-        asked.entry.ep, "", limit=limit, missing="" if limit else "its toolchain is not made yet", platforms=of_platform
-    )
+    return EpHealth(asked.entry.ep, "", limit=limit, platforms=of_platform)
 
 
 def _limit(asked: _Asked) -> tuple[str, bool]:
@@ -282,10 +282,9 @@ def _ep_check(ep: EpHealth, toolchain: str, *, needed: bool) -> HealthCheck:
         hint = "Compile on a machine where it can: a worker (`epbuild worker`), or a job of CI." if ep.platforms else None
         return check("warning" if needed else "note", f"{devices}{ep.limit}", hint)
     if ep.missing:
-        made = ep.missing == "its toolchain is not made yet"
-        return check("note" if made else "error" if needed else "warning", ep.missing, None if made else "Check its packages.")
+        return check("error" if needed else "warning", ep.missing, ep.mend)
     if attempt is None:
-        return check("note", f"{devices or 'no device is listed; '}nothing was tried")
+        return check("note", f"{devices}nothing was tried")
     if attempt.seconds is None:
         return check(
             "error" if needed else "warning", f"{devices}compiles nothing for {attempt.target}: {attempt.why}", attempt.hint
