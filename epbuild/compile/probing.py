@@ -31,7 +31,8 @@ from epbuild.verify.live.worker import Load, find_devices, run_models, why_not_r
 
 _SECONDS = 120.0
 _WIDTH = 64
-_NAME = "probe"
+NAME = "probe"
+"""What the model, its group, its target and its toolchain are called."""
 _OF_THE_MACHINE = frozenset({"EPB416"})
 """Codes of failures that are a machine's, by what the catalog knows of its EP."""
 _NO_DEVICE = "NoDevice"
@@ -56,16 +57,35 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
     endings = _Endings(environment.run_worker)
     execution = _execution(replace(environment, run_worker=endings), folder, cancelled)
     try:
-        group = _planned(ability, environment, folder)
+        group = planned_probe(ability, environment, folder)
         if (reason := obstacle(group.target, sys.platform)) is not None:
             return ProbeResult("cannot", reason.rstrip("."))
         if ability.runs:
             return _run(ability, group, execution)
         remake(group, execution)
     except EpbuildError as error:
-        is_of_machine = endings.has_no_device or any(problem.code in _OF_THE_MACHINE for problem in error.problems)
-        return ProbeResult("cannot" if is_of_machine else "unclear", error.problems[0].message.rstrip("."))
+        return _refused(error, endings)
     return ProbeResult("does", f"compiles with {_releases(ability, environment)}", endings.device)
+
+
+def compile_probe(
+    group: SessionGroup, environment: Environment, folder: Path, cancelled: threading.Event
+) -> tuple[ProbeResult, Path | None]:
+    """Compile the group of a probe in an empty folder: what comes of it, and the compiled model. Raises Cancelled, and OSError."""
+    endings = _Endings(environment.run_worker)
+    try:
+        compiled = remake(
+            replace(group, timeout=_SECONDS), _execution(replace(environment, run_worker=endings), folder, cancelled)
+        )
+    except EpbuildError as error:
+        return _refused(error, endings), None
+    return ProbeResult("does", "compiles", endings.device), compiled[f"{NAME}_ctx.onnx"]
+
+
+def _refused(error: EpbuildError, endings: _Endings) -> ProbeResult:
+    """What an error shows of this machine."""
+    is_of_machine = endings.has_no_device or any(problem.code in _OF_THE_MACHINE for problem in error.problems)
+    return ProbeResult("cannot" if is_of_machine else "unclear", error.problems[0].message.rstrip("."))
 
 
 def _run(ability: Ability, group: SessionGroup, execution: Execution) -> ProbeResult:
@@ -82,8 +102,8 @@ def _run(ability: Ability, group: SessionGroup, execution: Execution) -> ProbeRe
         return ProbeResult("unclear" if is_unclear else "cannot", why)
     if ability.entry.kind == "plugin":
         return ProbeResult("does", f"runs on {found.devices}", str(found.of("device")[0]["type"]))
-    compiled = remake(group, execution)[f"{_NAME}_ctx.onnx"]
-    opened = run_models([Load(_NAME, compiled)], session, scratch, execution.cancelled)
+    compiled = remake(group, execution)[f"{NAME}_ctx.onnx"]
+    opened = run_models([Load(NAME, compiled)], session, scratch, execution.cancelled)
     if opened.failure is not None:
         return ProbeResult("cannot" if opened.failure.cannot_load else "unclear", opened.failure.message.rstrip("."))
     return ProbeResult("does", f"runs with {_releases(ability, execution.environment)}")
@@ -92,12 +112,13 @@ def _run(ability: Ability, group: SessionGroup, execution: Execution) -> ProbeRe
 def _execution(environment: Environment, folder: Path, cancelled: threading.Event) -> Execution:
     staging = folder / "0"
     staging.mkdir()
-    log = folder / f"{_NAME}.log"
+    log = folder / f"{NAME}.log"
     return Execution(environment, staging, log, str(log), BlobStore(folder), EventList(), cancelled)
 
 
-def _planned(ability: Ability, environment: Environment, folder: Path) -> SessionGroup:
-    _write_model(folder / f"{_NAME}.onnx")
+def planned_probe(ability: Ability, environment: Environment, folder: Path) -> SessionGroup:
+    """The group of a probe for an ability, planned by a recipe that is written to a folder. Raises EpbuildError, and OSError."""
+    write_probe_model(folder / f"{NAME}.onnx")
     place = folder / "epbuild.yaml"
     place.write_text(json.dumps(_recipe(ability, environment)), encoding="utf-8")
     [group] = make_plan(load(place)).session_groups.values()
@@ -106,16 +127,16 @@ def _planned(ability: Ability, environment: Environment, folder: Path) -> Sessio
 
 def _recipe(ability: Ability, environment: Environment) -> Mapping[str, Any]:
     held = environment.fingerprint.distributions
-    target = {"toolchain": _NAME, "ep": ability.entry.ep, **_settings(ability)}
+    target = {"toolchain": NAME, "ep": ability.entry.ep, **_settings(ability)}
     return {
         "epbuild": 1,
-        "name": _NAME,
+        "name": NAME,
         "toolchains": {
-            _NAME: {"packages": [f"{name}=={held[name]}" for name in ability.entry.distributions if name in held]},
+            NAME: {"packages": [f"{name}=={held[name]}" for name in ability.entry.distributions if name in held]},
         },
-        "models": {_NAME: f"{_NAME}.onnx"},
-        "targets": {_NAME: target},
-        "groups": {_NAME: {"models": [_NAME], "targets": [_NAME]}},
+        "models": {NAME: f"{NAME}.onnx"},
+        "targets": {NAME: target},
+        "groups": {NAME: {"models": [NAME], "targets": [NAME]}},
         "outputs": [{"layout": "directory", "path": "dist"}],
     }
 
@@ -136,7 +157,7 @@ def _settings(ability: Ability) -> Mapping[str, Any]:
     return {**({"provider_options": options} if options else {}), **({"device": device} if device else {})}
 
 
-def _write_model(path: Path) -> None:
+def write_probe_model(path: Path) -> None:
     """A model that every EP takes whole: two multiplications with something between them."""
     import numpy as np
     import onnx
@@ -152,7 +173,7 @@ def _write_model(path: Path) -> None:
     value = helper.make_tensor_value_info
     inputs, outputs = [value("x", TensorProto.FLOAT, shape)], [value("y", TensorProto.FLOAT, shape)]
     tensors = [numpy_helper.from_array(weights, name) for name in ("first", "second")]
-    graph = helper.make_graph(nodes, _NAME, inputs, outputs, tensors)
+    graph = helper.make_graph(nodes, NAME, inputs, outputs, tensors)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 

@@ -255,7 +255,7 @@ def test_a_toolchain_that_is_damaged_is_a_line_with_what_to_remove(tmp_path: Pat
     checks = {check.text.partition(":")[0]: check for check in ep_checks(found, needed=False)}
     assert more == 0
     assert len(found) == 3
-    assert "no interpreter any more" in checks["onnxruntime-ep-openvino==1.0"].text
+    assert "its interpreter does not run any more" in checks["onnxruntime-ep-openvino==1.0"].text
     assert "ONNX Runtime does not load: " in checks["onnxruntime-qnn==2.7.0"].text
     assert "crashed (SIGABRT)" in checks["onnxruntime-openvino==1.24.1"].text
     for check in checks.values():
@@ -281,7 +281,14 @@ HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
             "compiles nothing for SM8750: no licence",
         ),
         (replace(EP, attempt=CompileAttempt("SM8750", why="no licence")), False, "ok warning", "no licence"),
-        (replace(EP, limit="cannot compile here: no driver", platforms=True), True, "ok warning", "cannot compile here"),
+        (replace(EP, attempt=CompileAttempt("SM8750", why="no device", unfit=True)), True, "ok warning", "no device"),
+        (
+            replace(EP, attempt=replace(DONE, opened=False, why=f"{EP.ep} cannot load models here: it crashes")),
+            True,
+            "ok note",
+            "compiles for SM8750 (0.5 s), and cannot load models here: it crashes",
+        ),
+        (replace(EP, limit="cannot compile here: no driver"), True, "ok warning", "cannot compile here"),
         (replace(EP, limit="cannot compile here: no driver"), False, "ok note", "cannot compile here"),
         (replace(EP, missing="it offers no device"), True, "ok error", "it offers no device"),
         (EP, True, "ok note", "nothing was tried"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,14 +14,17 @@ from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.commands.doctor.attempt import CompileAttempt, attempt_entry, attempt_target
 from epbuild.commands.doctor.health import HealthCheck, HealthState, of_error
+from epbuild.commands.init.kinds import StarterKind
 from epbuild.commands.locked import HeldLock, hold_lock
-from epbuild.core.errors import EpbuildError, Position
+from epbuild.core.errors import EpbuildError
+from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Plan, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
-from epbuild.recipe.model import DeviceChoice, Recipe, ToolchainSpec
+from epbuild.recipe.model import DeviceChoice, Recipe
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import RUNTIME, Environment, Toolchains
-from epbuild.toolchain.provision import complete_file, provisioned
+from epbuild.toolchain.host import lacks_driver
+from epbuild.toolchain.made import MadeToolchain, made_toolchains
 from epbuild.verify.live.eps import planned_ep
 from epbuild.verify.live.worker import Session, list_devices
 
@@ -57,8 +59,6 @@ class EpHealth:
     attempt: CompileAttempt | None = None
     emulated: bool = False
     """Whether its devices only stand for the one that it compiles for."""
-    platforms: bool = False
-    """Whether the limit is one of this platform, so that another machine may."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,17 @@ class EpSurvey:
             return list(pool.map(look, plan.toolchains().items()))
 
     def here(self) -> tuple[list[ToolchainHealth], int]:
-        """The newest toolchains that are here and have an ONNX Runtime, and how many more there are."""
-        found: dict[str, Path] = {}
-        for marker in sorted(self.toolchains.home.glob(f"*/{complete_file(Path()).name}"), key=_age):
-            packages = _packages_in(marker)
-            if packages:
-                found.setdefault(", ".join(packages), marker.parent)
+        """The newest toolchains that are here and have an EP that compiles, and how many more there are."""
+        found: dict[str, tuple[MadeToolchain, list[EpEntry]]] = {}
+        for made in made_toolchains(self.toolchains.home):
+            entries = [entry for ep in known_eps() for entry in entries_for(ep) if entry.sources and made.has(entry)]
+            if entries:
+                known = {RUNTIME, *(name for entry in entries for name in entry.distributions)}
+                packages = sorted(text for text in made.packages if read_requirement(text).distribution in known)
+                found.setdefault(", ".join(packages), (made, entries))
         chosen = list(found.items())[:_MOST_TOOLCHAINS]
         with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(lambda item: self._of_folder(*item), chosen)), len(found) - len(chosen)
+            return list(pool.map(lambda item: self._of_made(item[0], *item[1]), chosen)), len(found) - len(chosen)
 
     def _of_needs(
         self, recipe: Recipe, name: str, needs: ToolchainNeeds, asked: Sequence[_Asked], lock: HeldLock
@@ -134,21 +136,15 @@ class EpSurvey:
         mend = "Install ONNX Runtime there again." if spec.interpreter else _remove(environment.memory.parent)
         return self._looked(ToolchainHealth(name, shown, check or _sound(name)), environment, asked, recipe, mend)
 
-    def _of_folder(self, packages: str, folder: Path) -> ToolchainHealth:
-        interpreter = provisioned(folder)
-        spec = ToolchainSpec(packages, Position(str(folder), 1, 1), interpreter=str(interpreter))
-        hint = _remove(folder)
-        if interpreter is None:
-            check = HealthCheck("toolchain", "warning", f"{packages}: {folder} has no interpreter any more", hint)
-            return ToolchainHealth(folder.name, packages, check)
-        try:
-            environment = self.toolchains.prepare(spec, folder, [])
-        except EpbuildError as error:
-            first = error.problems[0]
-            return ToolchainHealth(folder.name, packages, HealthCheck("toolchain", "warning", first.message, hint, first.code))
-        held = environment.fingerprint.distributions
-        asked = [_Asked(entry) for entry in _compilers() if any(name in held for name in entry.distributions)]
-        return self._looked(ToolchainHealth("", packages, _sound("")), environment, asked, None, _remove(folder))
+    def _of_made(self, packages: str, made: MadeToolchain, entries: Sequence[EpEntry]) -> ToolchainHealth:
+        environment = made.environment(entries)
+        if environment is None:
+            check = HealthCheck(
+                "toolchain", "warning", f"{packages}: its interpreter does not run any more", _remove(made.folder)
+            )
+            return ToolchainHealth("", packages, check)
+        asked = [_Asked(entry) for entry in entries]
+        return self._looked(ToolchainHealth("", packages, _sound("")), environment, asked, None, _remove(made.folder))
 
     def _looked(
         self, known: ToolchainHealth, environment: Environment, asked: Sequence[_Asked], recipe: Recipe | None, mend: str
@@ -171,13 +167,13 @@ class EpSurvey:
         packages = ", ".join(f"{name} {held[name]}" for name in entry.distributions if name in held)
         _, why, devices = self._listed(environment, asked)
         own = tuple(device for name, device in devices if name == entry.ep)
-        limit, of_platform = _limit(asked)
+        limit = _limit(asked)
         emulated = bool(own) and all(device.type in entry.emulator_devices for device in own)
         attempt = None
         if not why and not limit and self.attempts:
             with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
                 attempt = self._attempt(environment, asked, recipe, Path(scratch))
-        return EpHealth(entry.ep, packages, own, why, limit=limit, attempt=attempt, emulated=emulated, platforms=of_platform)
+        return EpHealth(entry.ep, packages, own, why, limit=limit, attempt=attempt, emulated=emulated)
 
     def _attempt(self, environment: Environment, asked: _Asked, recipe: Recipe | None, scratch: Path) -> CompileAttempt | None:
         try:
@@ -219,47 +215,21 @@ def _device(report: Any) -> EpDevice:
 
 
 def _unmade(asked: _Asked) -> EpHealth:
-    limit, of_platform = _limit(asked)
-    return EpHealth(asked.entry.ep, "", limit=limit, platforms=of_platform)
+    return EpHealth(asked.entry.ep, "", limit=_limit(asked))
 
 
-def _limit(asked: _Asked) -> tuple[str, bool]:
-    """Why nothing can be compiled with an EP here by the catalog, as a clause, and whether that is for its platform."""
-    device: str | None
+def _limit(asked: _Asked) -> str:
+    """Why nothing can be compiled with an EP here by the catalog and the drivers that are here, as a clause."""
+    entry = asked.entry
+    if lacks_driver(entry):
+        return next(f"cannot {row.what} here: {row.why}" for row in entry.cannot if row.driver is not None)
     if asked.target is not None:
-        chosen = asked.target.eps[0]
-        device, options = chosen.device.type, chosen.provider_options
-    else:
-        start = asked.entry.start
-        device = str(start.device["type"]) if start is not None and "type" in start.device else None
-        options = {**start.options, **({start.option: start.example} if start.option else {})} if start is not None else {}
-    for row in asked.entry.cannot:
-        if row.stops and row.holds(sys.platform, device, options):
-            return f"cannot {row.what} here: {row.why}", bool(row.platforms)
-    return "", False
+        return (obstacle(asked.target, sys.platform) or "").removeprefix(f"{entry.ep} ").rstrip(".")
+    return (StarterKind(entry, entry.start).obstacle() or "") if entry.start is not None else ""
 
 
-def _packages_in(marker: Path) -> list[str]:
-    """The packages of ONNX Runtime and of EPs in the environment that a file marks as complete; none where it has no EP."""
-    try:
-        texts = json.loads(marker.read_text(encoding="utf-8"))
-        names = [(str(text), read_requirement(str(text)).distribution) for text in texts]
-    except (OSError, ValueError, TypeError):
-        return []
-    eps = {name for entry in _compilers() for name in entry.distributions}
-    return sorted(text for text, name in names if name in {RUNTIME, *eps}) if any(name in eps for _, name in names) else []
-
-
-def _compilers() -> list[EpEntry]:
-    """The EPs that write EPContext models, in each packaging."""
-    return [entry for ep in known_eps() for entry in entries_for(ep) if entry.sources]
-
-
-def _age(path: Path) -> float:
-    try:
-        return -path.stat().st_mtime
-    except OSError:
-        return 0.0
+_ELSEWHERE = "Compile on a machine where it can: a worker (`epbuild worker`), or a job of CI."
+_SEE = "A build of a model of yours has the EP's whole log: `epbuild log`."
 
 
 def ep_checks(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[HealthCheck]:
@@ -279,18 +249,17 @@ def _ep_check(ep: EpHealth, toolchain: str, *, needed: bool) -> HealthCheck:
         return HealthCheck("ep", state, f"{ep.ep}: {text}", hint, name=toolchain)
 
     if ep.limit:
-        hint = "Compile on a machine where it can: a worker (`epbuild worker`), or a job of CI." if ep.platforms else None
-        return check("warning" if needed else "note", f"{devices}{ep.limit}", hint)
+        return check("warning" if needed else "note", f"{devices}{ep.limit}", _ELSEWHERE)
     if ep.missing:
         return check("error" if needed else "warning", ep.missing, ep.mend)
     if attempt is None:
         return check("note", f"{devices}nothing was tried")
     if attempt.seconds is None:
-        return check(
-            "error" if needed else "warning", f"{devices}compiles nothing for {attempt.target}: {attempt.why}", attempt.hint
-        )
+        text = f"{devices}compiles nothing for {attempt.target}: {attempt.why}"
+        return check("error" if needed and not attempt.unfit else "warning", text, _ELSEWHERE if attempt.unfit else _SEE)
     compiled = f"{devices}compiles for {attempt.target} ({attempt.seconds:.1f} s)"
-    if not attempt.opened:
-        why = attempt.why.removeprefix(f"{ep.ep} ")
-        return check("note", f"{compiled}; nothing opens that here: it {why}", "Builds work; check numbers on the device.")
-    return check("ok", f"{compiled}, and opens that{' in emulation' if ep.emulated else ''}")
+    if attempt.opened:
+        return check("ok", f"{compiled}, and opens that{' in emulation' if ep.emulated else ''}")
+    of_ep = attempt.why.removeprefix(f"{ep.ep} ")
+    why = of_ep if of_ep != attempt.why else f"nothing opens that here: {attempt.why}"
+    return check("note", f"{compiled}, and {why}", "Builds work; check numbers on the device.")
