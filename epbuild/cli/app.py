@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,7 @@ USAGE = 2
 _ENVIRONMENT = 3
 _COMMANDS = {
     "init": "Write a recipe to start from.",
+    "import": "Write the recipe of another tool's build.",
     "validate": "Check a recipe and the models that it names.",
     "plan": "Show the steps, the state of each, and why it would run.",
     "graph": "Draw the plan as a picture.",
@@ -80,7 +82,7 @@ class _Modules(dict[str, Any]):
         super().__init__(dict.fromkeys(_COMMANDS))
 
     def get(self, name: str, default: Any = None) -> Any:
-        return get_command(importlib.import_module(f"epbuild.cli.{name}").app) if name in self else default
+        return get_command(importlib.import_module(f"epbuild.cli.{name}{'_' * iskeyword(name)}").app) if name in self else default
 
 
 def _print_version(wanted: bool) -> None:

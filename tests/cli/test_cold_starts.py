@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 COMMANDS = {
     "--version": 0,
     "init --help": 0,
+    "import nowhere.json": 2,
     "validate": 0,
     "plan --json": 0,
     "run --check": 1,

@@ -96,7 +96,7 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     share = given.share_weights
     if share is None:
         share = questions is not None and asked and len(chosen) > 1 and questions.share_weights()
-    choices = RecipeChoices(kind, list(chosen), _named(targets), share, given.name, chosen)
+    choices = RecipeChoices(kind, list(chosen), named_targets(targets), share, given.name, chosen)
     choices, refused = _possible(path, choices, sure=set(given.models))
     left += refused
     if not choices.models:
@@ -195,7 +195,7 @@ def _read_size(text: str) -> tuple[str, Sizes]:
         raise BadAnswer(str(error)) from error
 
 
-def _named(targets: Sequence[str]) -> dict[str, str]:
+def named_targets(targets: Sequence[str]) -> dict[str, str]:
     """Each target's value by its name, which is the value where none is given."""
     named: dict[str, str] = {}
     for target in targets:

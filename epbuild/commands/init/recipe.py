@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -19,7 +20,21 @@ from epbuild.recipe.load import load
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _PLAIN_TEXT = re.compile(r"(?![-.])[A-Za-z0-9_./=-]*[A-Za-z_/][A-Za-z0-9_./=-]*")
+_PREFIX = "node_name_prefix"
+_WIDTH = 120
 _NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+
+
+@dataclass(frozen=True)
+class CarriedOver:
+    """What a recipe has of another tool's configuration, beside what a person chooses."""
+
+    head: tuple[str, ...] = ()
+    """Lines of a comment that it begins with."""
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    session_options: Mapping[str, str] = field(default_factory=dict)
+    compile: Mapping[str, str] = field(default_factory=dict)
+    fallback_nodes: str = "any"
 
 
 @dataclass(frozen=True)
@@ -33,6 +48,7 @@ class RecipeChoices:
     name: str | None = None
     sizes: Mapping[str, Mapping[str, Sized]] = field(default_factory=dict)
     """The sizes of inputs, by the path of the model."""
+    carried: CarriedOver | None = None
 
 
 def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False) -> tuple[Problem, ...]:
@@ -69,6 +85,7 @@ def recipe_text(path: Path, choices: RecipeChoices) -> str:
     models = model_names(choices.models)
     environment = f"packages: [{', '.join(start.packages)}]" if start.packages else f"interpreter: {start.interpreter}"
     lines = [
+        *(_head(choices.carried.head) if choices.carried is not None else ()),
         "# Check this recipe with `epbuild validate`, and build it with `epbuild run`.",
         "# To have an editor complete and explain it, run `epbuild schema --output epbuild.schema.json` and begin it with this line:",
         "#   # yaml-language-server: $schema=epbuild.schema.json",
@@ -88,7 +105,7 @@ def recipe_text(path: Path, choices: RecipeChoices) -> str:
         "",
         "targets:",
         "  # What the models are compiled for.",
-        *(line for name, value in choices.targets.items() for line in _target(choices.kind, name, value)),
+        *(line for name, value in choices.targets.items() for line in _target(choices, name, value)),
         "",
         "groups:",
         *_groups(models, choices),
@@ -114,9 +131,19 @@ def _model(name: str, model: str, folder: Path, sizes: Mapping[str, Sized]) -> I
         yield f"      {scalar(value)}: [{', '.join(map(str, sized.sizes))}]    # the model has {printable(sized.declared)}{guess}"
 
 
-def _target(kind: StarterKind, name: str, value: str) -> Iterator[str]:
+def _head(texts: Sequence[str]) -> Iterator[str]:
+    for text in texts:
+        more = "#   " if text.startswith("- ") else "# "
+        yield from textwrap.wrap(
+            text, _WIDTH, initial_indent="# ", subsequent_indent=more, break_long_words=False, break_on_hyphens=False
+        )
+    yield ""
+
+
+def _target(choices: RecipeChoices, name: str, value: str) -> Iterator[str]:
+    kind, carried = choices.kind, choices.carried or CarriedOver()
     start = kind.start
-    value, words = scalar(value.replace("${", "$${")), f"    # {start.words}"
+    value, words = scalar(value.replace("${", "$${")) if value else "", f"    # {start.words}"
     yield f"  {scalar(name)}:"
     yield f"    toolchain: {start.name}"
     yield f"    ep: {kind.entry.ep}"
@@ -125,11 +152,20 @@ def _target(kind: StarterKind, name: str, value: str) -> Iterator[str]:
         device |= {"metadata": f"{{{start.metadata}: {value}}}"} if start.metadata else {}
         comment = words if start.metadata else ""
         yield f"    device: {{{', '.join(f'{key}: {setting}' for key, setting in device.items())}}}{comment}"
-    if start.options or start.option:
+    options = {**start.options, **{name: _setting(text) for name, text in carried.provider_options.items()}}
+    if options or (start.option and value):
         yield "    provider_options:"
-        yield from (f"      {option}: {setting}" for option, setting in start.options.items())
-        if start.option:
+        yield from (f"      {scalar(option)}: {setting}" for option, setting in options.items())
+        if start.option and value:
             yield f"      {start.option}: {value}{words}"
+    if carried.session_options:
+        yield "    session_options:"
+        yield from (f"      {scalar(key)}: {_setting(text)}" for key, text in carried.session_options.items())
+
+
+def _setting(text: str) -> str:
+    """The value of an option: a number as it is, other texts as YAML has them."""
+    return text if re.fullmatch(r"0|[1-9][0-9]*", text) else scalar(text.replace("${", "$${"))
 
 
 def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
@@ -142,10 +178,22 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
     if _is_one_group(choices):
         share = str(choices.share_weights).lower()
         yield f"    share_weights: {share}    # true: the models, in this order, share one context binary"
+    carried = choices.carried
+    if carried is not None:
+        yield from _carried(carried)
+        return
     yield "    expect: {fallback_nodes: 0}    # any: the CPU may run what the EP does not take"
     yield "    # Its numbers are held against the source's, on made-up inputs, which is weak evidence. Better: {inputs: samples/*.npz}"
     runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
     yield "    verify: true" if runs else "    # verify: true    # not here: what is compiled cannot be loaded"
+
+
+def _carried(carried: CarriedOver) -> Iterator[str]:
+    if carried.compile:
+        settings = (f"{key}: {scalar(text) if key == _PREFIX else text}" for key, text in carried.compile.items())
+        yield f"    compile: {{{', '.join(settings)}}}"
+    yield f"    expect: {{fallback_nodes: {carried.fallback_nodes}}}    # 0: the EP takes every node; any: the CPU may run the rest"
+    yield "    # verify: true    # holds its numbers against the source's, where what is compiled can be loaded"
 
 
 def _is_one_group(choices: RecipeChoices) -> bool:

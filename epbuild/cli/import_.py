@@ -1,0 +1,76 @@
+"""`epbuild import`: the recipe of another tool's build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from epbuild.cli import arguments
+from epbuild.cli.usage import UsageError
+from epbuild.commands.importing.importing import ImportRequest, import_recipe
+from epbuild.commands.init.answers import BadAnswer, named_targets
+from epbuild.report.documents import print_json
+from epbuild.report.imported import imported_document, print_imported
+
+app = arguments.application()
+
+
+@app.command(name="import")
+def import_(
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE | -- COMMAND...",
+            help="A configuration of Olive (.json, .yaml) or winml (.json); or, after --, a command line of ep_weight_sharing_ctx_gen.",
+            show_default=False,
+        ),
+    ],
+    *,
+    models: Annotated[
+        list[str],
+        arguments.options(
+            "--model",
+            "-m",
+            metavar="PATH",
+            help="An ONNX model to compile, in place of what the source starts from. Give it once for each.",
+        ),
+    ],
+    targets: Annotated[
+        list[str],
+        arguments.options(
+            "--target",
+            "--soc",
+            "-t",
+            metavar="[NAME=]VALUE",
+            help="What to compile for, in place of what the source has. Give it once for each.",
+        ),
+    ],
+    ep: Annotated[
+        str | None,
+        arguments.option("--ep", metavar="EP", help="The execution provider, where a configuration of winml has none."),
+    ] = None,
+    name: Annotated[
+        str | None, arguments.option("--name", metavar="NAME", help="What the build is called; default: the folder's name.")
+    ] = None,
+    output: Annotated[
+        Path, arguments.option("--output", "-o", metavar="PATH", help=f"The recipe's file; default: {arguments.DEFAULT}.")
+    ] = arguments.DEFAULT,
+    force: Annotated[bool, arguments.option("--force", "-f", help="Replace a file that is there.")] = False,
+    json: arguments.Json = False,
+) -> int:
+    """Write the recipe of another tool's build, and show what could not be carried over.
+
+    It is written only if it can be built, and replaces nothing without --force.
+    """
+    try:
+        chosen = named_targets(targets)
+    except BadAnswer as error:
+        raise UsageError(str(error)) from error
+    done = import_recipe(ImportRequest(tuple(source), output, tuple(models), chosen, ep, name, force))
+    if json:
+        print_json(imported_document(done))
+    else:
+        print_imported(done)
+    return 0

@@ -1,0 +1,1 @@
+"""Imports: command lines and configurations of other tools as recipes."""

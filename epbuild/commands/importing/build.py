@@ -1,0 +1,149 @@
+"""`ImportedBuild`: another tool's build in epbuild's words, and what has none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from epbuild.catalog.catalog import find_session_key
+from epbuild.catalog.normalize import BadValue, UnknownName, find_option, normalize, refusals
+from epbuild.commands.init.kinds import KINDS, StarterKind
+from epbuild.core.errors import Argument, Location, PlanError, Problem
+
+_BACKEND_LIBRARY = re.compile(r"(?:^|[\\/])(?:lib)?Qnn(Htp|Cpu|Gpu|Saver|Ir)(?:\.dll|\.so|\.dylib)?$", re.IGNORECASE)
+_IMPLIED = {
+    "ep.context_enable": "1",
+    "ep.context_embed_mode": "0",
+    "ep.share_ep_contexts": "1",
+    "ep.stop_share_ep_contexts": "1",
+}
+"""Session keys that a recipe need not have, with the value that epbuild sets as well."""
+_PREFIX = "ep.context_node_name_prefix"
+
+
+class LeftBehind(NamedTuple):
+    """Something that the recipe does not have: what it is, why, and what to do."""
+
+    what: str
+    why: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}. {self.hint}".rstrip()
+
+
+def refuse(message: str, where: Location | str | None = None, hint: str | None = None) -> PlanError:
+    """The error of what cannot be imported at all."""
+    return PlanError(Problem("EPB292", message, Argument(where) if isinstance(where, str) else where, hint))
+
+
+@dataclass
+class ImportedBuild:
+    """One session group as another tool would build it."""
+
+    tool: str
+    kind: StarterKind
+    models: Sequence[str] = ()
+    provider_options: dict[str, str] = field(default_factory=dict)
+    session_options: dict[str, str] = field(default_factory=dict)
+    compile: dict[str, str] = field(default_factory=dict)
+    """The keys of a group's `compile`."""
+    device: Literal["npu", "gpu", "cpu"] | None = None
+    share_weights: bool = False
+    fallback_nodes: Literal["0", "any"] = "any"
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The sizes of inputs, by name."""
+    left: list[LeftBehind] = field(default_factory=list)
+
+    def leave(self, what: str, why: str, hint: str = "") -> None:
+        """Take note of something that the recipe will not have."""
+        self.left.append(LeftBehind(what, why, hint))
+
+    def add_options(self, options: Mapping[str, object], shown: str) -> None:
+        """Take over provider options, as far as the catalog knows them; `shown` is what the tool calls them."""
+        for name, value in options.items():
+            what = f"{shown} {name}={_option_text(value)}"
+            backend = _BACKEND_LIBRARY.search(_option_text(value)) if name == "backend_path" else None
+            if backend is not None:
+                self.provider_options["backend_type"] = backend[1].lower()
+                if re.search(r"[\\/]", _option_text(value)):
+                    self.leave(what, "epbuild takes the backend out of the EP's own package", "The recipe has `backend_type`.")
+                continue
+            entry = self.kind.entry
+            try:
+                option = find_option(entry, name)
+                normalize(option, _option_text(value), booleans=entry.booleans, names=entry.names.get(option.name, {}))
+            except (UnknownName, BadValue) as error:
+                hint = error.hint or "Where it is right, write it among `provider_options`, with `allow_unknown_options: true`."
+                self.leave(what, error.message, hint)
+            else:
+                self.provider_options[option.name] = _option_text(value)
+
+    def add_session_keys(self, keys: Mapping[str, object], shown: str) -> None:
+        """Take over session configuration entries, as far as they are the recipe's to set."""
+        for name, value in keys.items():
+            text, what = _option_text(value), f"{shown} {name}={_option_text(value)}"
+            if _IMPLIED.get(name) == text:
+                continue
+            if name == _PREFIX:
+                self.compile["node_name_prefix"] = text
+                continue
+            try:
+                normalize(find_session_key(name), text, booleans=("0", "1"), names={})
+            except (UnknownName, BadValue) as error:
+                reserved = isinstance(error, UnknownName) and error.reserved
+                hint = "Write it among `session_options`, with `allow_unknown_session_keys: true`, where it is right."
+                self.leave(what, error.message, error.hint or ("" if reserved else hint))
+            else:
+                self.session_options[name] = text
+
+    def drop_prefix(self) -> None:
+        """Leave out a prefix for the names of nodes where the EP finds what it has compiled by those names."""
+        rule = self.kind.entry.node_names
+        if rule is not None and rule.found_by == "name" and "node_name_prefix" in self.compile:
+            what = f"{_PREFIX}={self.compile.pop('node_name_prefix')}"
+            self.leave(what, rule.why, "In a context that is shared, the nodes have different names already.")
+
+    def drop_refused(self, target: str) -> None:
+        """Leave out options that the EP refuses together with others, when it compiles for a `target`, until there are none."""
+        entry, asked = self.kind.entry, self.kind.start.option
+        while True:
+            options = {**self.kind.start.options, **self.provider_options, **({asked: target} if asked and target else {})}
+            canonical = {
+                name: normalize(find_option(entry, name), value, booleans=entry.booleans, names=entry.names.get(name, {}))
+                for name, value in options.items()
+            }
+            found = [(names, reason) for names, reason in refusals(entry, canonical) if set(names) & self.provider_options.keys()]
+            dropped = next(
+                ((name, reason) for names, reason in found for name in names if name in self.provider_options and name != asked),
+                None,
+            )
+            if dropped is None:
+                return
+            name, reason = dropped
+            self.leave(
+                f"the option {name}={self.provider_options.pop(name)}", reason, "Change it in the recipe where it is meant."
+            )
+
+
+def kind_of_ep(ep: str, device: str | None, where: Location | str | None) -> StarterKind:
+    """What a recipe for an EP begins with. Raises PlanError for one that compiles nothing ahead of time."""
+    kinds = [kind for kind in KINDS.values() if kind.entry.ep == ep]
+    if not kinds:
+        known = ", ".join(dict.fromkeys(kind.entry.ep for kind in KINDS.values()))
+        raise refuse(
+            f"{ep} compiles nothing ahead of time, or its recipe has to be written by hand", where, f"EPs to import for: {known}."
+        )
+    on_device = [kind for kind in kinds if kind.start.device.get("type") == device]
+    return (on_device or kinds)[0]
+
+
+def _option_text(value: object) -> str:
+    return ("1" if value else "0") if isinstance(value, bool) else str(value)
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """A JSON object, or nothing where it is something else."""
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,185 @@
+"""`epbuild import`: the recipe of another tool's build, once it can be built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epbuild.commands.importing import olive, weight_sharing_tool, winml
+from epbuild.commands.importing.build import ImportedBuild, LeftBehind, refuse
+from epbuild.commands.init.kinds import StarterKind
+from epbuild.commands.init.recipe import CarriedOver, RecipeChoices, model_names, write_recipe
+from epbuild.commands.init.sizing import BadSizes, Sized, Sizing
+from epbuild.commands.init.sources import find_models
+from epbuild.core.errors import Position, Problem, printable
+
+_MOST_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class ImportRequest:
+    """What to import, and what the command line adds to that."""
+
+    words: tuple[str, ...]
+    """A file, or the words of a command line."""
+    output: Path
+    models: tuple[str, ...] = ()
+    targets: Mapping[str, str] | None = None
+    """What to compile for, by name; None: what its source has."""
+    ep: str | None = None
+    name: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class ImportedRecipe:
+    """A recipe that was written, with what it does not have of its source."""
+
+    path: Path
+    tool: str
+    choices: RecipeChoices
+    left: tuple[LeftBehind, ...]
+    warnings: tuple[Problem, ...]
+
+
+def import_recipe(request: ImportRequest) -> ImportedRecipe:
+    """Write the recipe. Raises PlanError and what reading and planning it raises; then nothing was written."""
+    build = _build_of(request)
+    models = [*request.models] or [model for model in build.models if model]
+    if not models:
+        raise refuse("it names no ONNX model", request.words[0], "Name the models with --model.")
+    targets = _targets(build, request)
+    build.drop_refused(next(iter(targets.values())))
+    share = build.share_weights and len(models) > 1
+    if share:
+        build.drop_prefix()
+    if build.share_weights and not share:
+        build.leave("weight_sharing", "there is one model, which shares with none", "Name the others with --model as well.")
+    sizes = _sizes(build, models)
+    carried = CarriedOver(
+        head=tuple(_head(build)),
+        provider_options={name: value for name, value in build.provider_options.items() if name != build.kind.start.option},
+        session_options=build.session_options,
+        compile=build.compile,
+        fallback_nodes=build.fallback_nodes,
+    )
+    choices = RecipeChoices(build.kind, models, targets, share, request.name, sizes, carried)
+    try:
+        warnings = write_recipe(request.output, choices, overwrite=request.force)
+    except FileExistsError:
+        hint = "Take --force to replace it, or --output for another file."
+        raise refuse(f"{request.output} exists already", request.output, hint) from None
+    return ImportedRecipe(request.output, build.tool, choices, tuple(build.left), warnings)
+
+
+def _build_of(request: ImportRequest) -> ImportedBuild:
+    if weight_sharing_tool.is_command(request.words):
+        return weight_sharing_tool.read_command(request.words)
+    path = Path(request.words[0])
+    if len(request.words) > 1:
+        raise refuse(
+            f"expected one file, or a command line of {weight_sharing_tool.TOOL}",
+            " ".join(request.words),
+            "See `epbuild import --help`.",
+        )
+    document = _configuration_in(path)
+    if olive.is_configuration(document):
+        return olive.read_configuration(document, path)
+    if winml.is_configuration(document):
+        return winml.read_configuration(document, path, request.ep)
+    raise refuse("it is neither a configuration of Olive nor one of winml", path, "They have `passes`, and `compile`.")
+
+
+def _configuration_in(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise refuse(f"it has more than {_MOST_BYTES >> 20} MiB", path)
+        text = data.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise refuse(f"it cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
+    document = _yaml(text, path) if path.suffix.lower() in (".yaml", ".yml") else _json(text, path)
+    if not isinstance(document, dict):
+        kind = "a list of configurations, one for each module" if isinstance(document, list) else "not an object"
+        raise refuse(f"it is {kind}", path, "Import one configuration at a time.")
+    return document
+
+
+def _json(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise refuse(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
+    except (RecursionError, ValueError) as error:
+        raise refuse(f"invalid JSON: {type(error).__name__}", path) from error
+
+
+def _yaml(text: str, path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = Position(str(path), mark.line + 1, mark.column + 1) if mark is not None else path
+        raise refuse(f"invalid YAML: {getattr(error, 'problem', None) or type(error).__name__}", where) from error
+
+
+def _targets(build: ImportedBuild, request: ImportRequest) -> Mapping[str, str]:
+    """What to compile for, by name. Raises PlanError where that is needed and not known."""
+    kind, asked = build.kind, build.kind.start.option
+    if request.targets:
+        return request.targets
+    value = build.provider_options.get(asked or "", "")
+    if value and value != "0":
+        return {_target_name(kind, value): value}
+    if kind.start.metadata is not None or (asked == "soc_model" and "htp_arch" not in build.provider_options and _is_htp(build)):
+        why = (
+            "what to compile for is not in it, and the EP would take a generic chip"
+            if asked
+            else "what to compile for is not in it"
+        )
+        raise refuse(why, request.words[0], f"Name it with --target: {kind.start.words}.")
+    return {kind.start.name: "" if kind.start.option != "device_id" else "0"}
+
+
+def _is_htp(build: ImportedBuild) -> bool:
+    return build.provider_options.get("backend_type", build.kind.start.options.get("backend_type")) == "htp"
+
+
+def _target_name(kind: StarterKind, value: str) -> str:
+    """A target's value as people call it: a SoC by its name, and not by its number."""
+    for known in kind.entry.tables.get(kind.start.option or "", ()):
+        if value in (known.name, known.canonical, *known.spellings):
+            return known.name
+    return value.replace(",", "-")
+
+
+def _sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, Sized]]:
+    """The sizes of the models' inputs, by their paths."""
+    found, left = find_models(models, sure=True)
+    for item in left:
+        raise refuse(f"{item.path} cannot be compiled: {item.why.rstrip('.')}", item.path)
+    headers = {model.path: model.header for model in found}
+    sizes: dict[str, dict[str, Sized]] = {}
+    for name, path in model_names(list(headers)).items():
+        header = headers[path]
+        if header is None:
+            continue
+        try:
+            sizes[path] = Sizing(dict(build.sizes)).sizes_of(name, header, static=build.kind.static)
+        except BadSizes as error:
+            build.leave("sizes of inputs", str(error).rstrip("."), "Give them in the recipe, with the model's `inputs`.")
+            sizes[path] = Sizing().sizes_of(name, header, static=build.kind.static)
+    return sizes
+
+
+def _head(build: ImportedBuild) -> list[str]:
+    lines = [f"Imported by `epbuild import` from what {build.tool} is asked to build."]
+    if build.left:
+        lines += ["Not in it:", *(f"- {printable(str(item))}" for item in build.left)]
+    return lines

@@ -1,0 +1,184 @@
+"""Configurations of Microsoft Olive.
+
+The pass EPContextBinaryGenerator compiles. By olive/workflows/run/config.py and olive/passes/onnx/context_binary.py (commit ee6f40fbefcc).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse
+from epbuild.commands.init.kinds import KINDS
+
+TOOL = "Olive"
+_OWN_EP = "QNNExecutionProvider"
+"""The one that the pass takes."""
+_COMPILER = "epcontextbinarygenerator"
+_LEVELS = {0: "disable_all", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
+"""onnxruntime.GraphOptimizationLevel."""
+_PASSES = {
+    "staticllm": ("fixed shapes", "Where the model has open dimensions, give them sizes with `inputs`."),
+    "composeonnxmodels": ("glued parts", "A group's `merge` glues compiled models into one."),
+    "onnxstaticquantization": (
+        "quantisation with a calibration script",
+        "See `prepare: quantize`, or name what Olive has quantised.",
+    ),
+    "onnxfloattofloat16": ("half precision", "See `prepare: float16`, or name what Olive has converted."),
+    "addolivemetadata": ("metadata of Olive", "The manifest has where an artifact came from."),
+}
+"""What a pass is about, and what to do, where it is not only that Olive does it."""
+_BEFORE = "Run Olive up to there, and name its result with --model."
+_REST = {
+    "data_configs": ("data for Olive's own passes and evaluators", "Samples for comparing numbers are a group's `verify`."),
+    "evaluators": (
+        "metrics of a task, which need Olive's scripts",
+        "Numbers are compared with the source's by a group's `verify`.",
+    ),
+    "evaluator": ("metrics of a task, which need Olive's scripts", ""),
+    "builds": ("workflows of their own, of which this is the one without a name", "Import the configuration of each."),
+    "output_dir": ("the recipe has a place of its own for outputs", "Change the output's `path`, which is below the recipe."),
+    "packaging_config": ("Olive's own packages", "See the layouts of `outputs`."),
+    "search_strategy": ("epbuild builds what is named, and searches for nothing", ""),
+    "auto_optimizer_config": ("epbuild builds what is named, and searches for nothing", ""),
+}
+_SILENT = {
+    *("input_model", "systems", "passes", "target", "host", "cache_dir", "clean_cache", "evaluate_input_model", "no_artifacts"),
+    *(
+        "log_severity_level",
+        "log_to_file",
+        "ort_log_severity_level",
+        "ort_py_log_severity_level",
+        "workflow_id",
+        "plot_pareto_frontier",
+    ),
+}
+"""What is carried over, or is about how Olive works alone."""
+
+
+def is_configuration(document: Mapping[str, Any]) -> bool:
+    """Whether it is Olive's."""
+    return "passes" in document or "input_model" in document
+
+
+def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild:
+    """What a configuration compiles. Raises PlanError where that is nothing."""
+    passes = dict(_passes(document))
+    found = [name for name, (kind, _) in passes.items() if kind.lower() == _COMPILER]
+    if not found:
+        named = ", ".join(kind for kind, _ in passes.values()) or "none"
+        raise refuse(f"it has no pass EPContextBinaryGenerator, which alone compiles for an EP; its passes: {named}", path)
+    ep, device = _accelerator(document)
+    known = any(kind.entry.ep == ep for kind in KINDS.values())
+    build = ImportedBuild(TOOL, kind_of_ep(ep if known else _OWN_EP, device, path))
+    if not known:
+        device = "npu"
+        build.leave(
+            f"the target's {ep}", f"the pass compiles with {_OWN_EP} alone", "Where it is for another, change the recipe's `ep`."
+        )
+    build.device = "gpu" if device == "gpu" else None
+    _read_pass(build, passes[found[0]][1])
+    _read_model(build, mapping(document.get("input_model")), mapping(mapping(document.get("input_model")).get("config")))
+    before = True
+    for name, (kind, _) in passes.items():
+        if name == found[0]:
+            before = False
+            continue
+        why, hint = _PASSES.get(kind.lower(), ("a pass over the source model" if before else "a pass over the result", ""))
+        build.leave(f"pass {name} ({kind})", f"it is {why}, which Olive does", hint or (_BEFORE if before else ""))
+    _read_systems(build, document)
+    for key in document.keys() - _SILENT:
+        why, hint = _REST.get(key, ("a recipe has nothing like it", ""))
+        build.leave(key, why, hint)
+    build.left.sort(key=lambda item: list(document).index(item.what) if item.what in document else -1)
+    return build
+
+
+def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
+    """Each pass with its type and its settings, which older configurations have in `config`."""
+    for name, value in mapping(document.get("passes")).items():
+        one = value[0] if isinstance(value, list) and value else value
+        settings = dict(mapping(one))
+        kind, older = str(settings.pop("type", "")), mapping(settings.pop("config", None))
+        yield name, (kind, {**settings, **older})
+
+
+def _accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The EP and the device that a configuration compiles for: of its target, or else of the first system that has any."""
+    systems = mapping(document.get("systems"))
+    target = document.get("target")
+    chosen = (
+        [target] if isinstance(target, Mapping) else [systems[str(target)]] if str(target) in systems else list(systems.values())
+    )
+    for system in chosen:
+        config = {**mapping(system), **mapping(mapping(system).get("config"))}
+        for accelerator in config.get("accelerators") or ():
+            eps = mapping(accelerator).get("execution_providers") or ()
+            first = eps[0] if eps else ""
+            name = first[0] if isinstance(first, list) and first else first
+            if name:
+                device = mapping(accelerator).get("device")
+                return str(name), str(device).lower() if device else "npu"
+    return _OWN_EP, "npu"
+
+
+def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
+    if build.device == "gpu":
+        build.provider_options["backend_type"] = "gpu"
+    build.share_weights = bool(settings.get("weight_sharing"))
+    if settings.get("embed_context") and build.share_weights:
+        build.leave("embed_context", "weights cannot be shared by what is embedded, and Olive does not embed it either")
+    elif settings.get("embed_context"):
+        build.compile["embed"] = "true"
+    build.fallback_nodes = "0" if settings.get("disable_cpu_fallback") else "any"
+    build.add_options(mapping(settings.get("provider_options")), "provider_options")
+    session = dict(mapping(settings.get("session_options")))
+    build.add_session_keys(mapping(session.pop("extra_session_config", None)), "extra_session_config")
+    level = session.pop("graph_optimization_level", None)
+    if isinstance(level, int) and level in _LEVELS:
+        build.compile["graph_optimization_level"] = _LEVELS[level]
+    elif level is not None:
+        build.leave(
+            f"graph_optimization_level {level}", "ONNX Runtime has no such level", "See `compile.graph_optimization_level`."
+        )
+    for name, value in session.items():
+        build.leave(f"session_options {name}={value}", "it is about the session that compiles, and not about what comes out")
+    if settings.get("update_genai_config"):
+        build.leave("update_genai_config", "a recipe names the models of a pipeline", "See a group's `genai`.")
+    known = {
+        "weight_sharing",
+        "embed_context",
+        "disable_cpu_fallback",
+        "provider_options",
+        "session_options",
+        "update_genai_config",
+    }
+    for name in settings.keys() - known:
+        build.leave(f"EPContextBinaryGenerator {name}={settings[name]}", "the pass has no such option that is known here")
+
+
+def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[str, Any]) -> None:
+    settings = {**model, **older}
+    kind = str(model.get("type") or "")
+    components = [{**mapping(one), **mapping(mapping(one).get("config"))} for one in settings.get("model_components") or ()]
+    if kind.lower() == "compositemodel" and components:
+        build.models = [str(one.get("model_path") or "") for one in components]
+    elif kind.lower() == "onnxmodel" and settings.get("model_path"):
+        path = Path(str(settings["model_path"]), str(settings.get("onnx_file_name") or ""))
+        build.models = [str(path)]
+    else:
+        what = f"input_model {kind} {settings.get('model_path') or ''}".strip()
+        build.leave(what, "epbuild starts from ONNX models, and does not export", "Name what Olive has exported with --model.")
+
+
+def _read_systems(build: ImportedBuild, document: Mapping[str, Any]) -> None:
+    for name, system in mapping(document.get("systems")).items():
+        config = {**mapping(system), **mapping(mapping(system).get("config"))}
+        if place := config.get("python_environment_path"):
+            why = "epbuild makes an environment of its own, with the packages that the recipe names"
+            build.leave(f"system {name}: {place}", why, "For one that is there, set the toolchain's `interpreter`.")
+        elif str(config.get("type") or "LocalSystem") not in ("LocalSystem", "PythonEnvironment"):
+            build.leave(
+                f"system {name} ({config['type']})", "epbuild builds on this machine, or on workers", "See docs/cluster.md."
+            )

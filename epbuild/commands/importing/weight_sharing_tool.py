@@ -1,0 +1,130 @@
+"""Command lines of ONNX Runtime's `ep_weight_sharing_ctx_gen`.
+
+As its parser reads them (onnxruntime/test/ep_weight_sharing_ctx_gen/command_args_parser.cc, commit 4448f6b7e7ac): options before the
+models, values after a blank or at once, pairs as `key|value` with blanks between them.
+"""
+
+from __future__ import annotations
+
+import getopt
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse
+from epbuild.core.errors import Position
+
+TOOL = "ep_weight_sharing_ctx_gen"
+_EPS = {
+    "qnn": "QNNExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "vitisai": "VitisAIExecutionProvider",
+}
+_LIBRARIES = {
+    r"qnn": "QNNExecutionProvider",
+    r"openvino": "OpenVINOExecutionProvider",
+    r"tensorrt.?rtx|trtrtx": "NvTensorRTRTXExecutionProvider",
+    r"vitisai": "VitisAIExecutionProvider",
+}
+"""EPs by what the libraries of their plugins are called."""
+_LEVEL = "graph optimization level"
+
+
+def is_command(words: Sequence[str]) -> bool:
+    """Whether a command line is one of the tool."""
+    name = re.split(r"[\\/]", words[0])[-1].lower() if words else ""
+    return name.removesuffix(".exe") == TOOL
+
+
+def read_command(words: Sequence[str]) -> ImportedBuild:
+    """What a command line builds. Raises PlanError for one that the tool refuses as well."""
+    try:
+        options, rest = getopt.getopt(list(words[1:]), "e:p:o:u:i:C:vh")
+    except getopt.GetoptError as error:
+        raise refuse(f"{TOOL} does not take this: {error}", TOOL) from error
+    if not rest or not rest[0]:
+        raise refuse("the command line names no models", TOOL, "They come last, with commas between them.")
+    unknown = next((flag for flag, _ in options if flag in ("-o", "-u", "-h")), None)
+    if unknown is not None:
+        raise refuse(f"{TOOL} shows its help for '{unknown}', and builds nothing", TOOL)
+    build = _build(dict(options))
+    build.models = rest[0].split(",")
+    build.share_weights = len(build.models) > 1
+    for flag, value in options:
+        if flag == "-i" and not any(flag == "-p" for flag, _ in options):
+            build.add_options(dict(_pairs(flag, value)), "-i")
+        elif flag == "-i":
+            build.leave(
+                f"-i {value}", "the tool gives a plugin EP the options of its own file alone", "Write them in the recipe."
+            )
+        elif flag == "-C":
+            build.add_session_keys(dict(_pairs(flag, value)), "-C")
+        elif flag == "-v":
+            build.leave("-v", "what the EP logs is kept in any case", "Print it with `epbuild log STEP`.")
+    for word in rest[1:]:
+        build.leave(word, "the tool reads the first list of models alone", "Add it to the recipe's models.")
+    build.leave(
+        _LEVEL,
+        "the tool's is ONNX Runtime's default, `all`; epbuild takes what is known to suit the EP",
+        "For the tool's, set the group's `compile: {graph_optimization_level: all}`.",
+    )
+    build.leave(
+        "the place of the outputs",
+        "the tool writes beside its models",
+        "Their names are the same; the place is the output's `path`.",
+    )
+    return build
+
+
+def _build(options: Mapping[str, str]) -> ImportedBuild:
+    if "-p" in options:
+        return _plugin(Path(options["-p"]))
+    name = options.get("-e", "qnn")
+    if name != "qnn":
+        known = "which its help promises, and it then refuses" if name in _EPS else "which it does not know"
+        raise refuse(f"{TOOL} cannot compile for '{name}', {known}", f"-e {name}", "Start with `epbuild init --ep`.")
+    return ImportedBuild(TOOL, kind_of_ep(_EPS[name], "npu", f"-e {name}"))
+
+
+def _plugin(path: Path) -> ImportedBuild:
+    """What a file with the configuration of a plugin EP asks for."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise refuse(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise refuse(f"the file of -p cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
+    config = mapping(document)
+    library = str(config.get("ep_library_path") or "")
+    named, numbers = config.get("selected_ep_name"), config.get("selected_ep_device_indices")
+    if not library or not config.get("ep_library_registration_name") or bool(named) == bool(numbers):
+        message = (
+            "it needs ep_library_registration_name, ep_library_path, and one of selected_ep_name and selected_ep_device_indices"
+        )
+        raise refuse(message, path)
+    file = re.split(r"[\\/]", library)[-1]
+    stem = f"{file} {config['ep_library_registration_name']}".lower()
+    ep = str(named) if named else next((ep for pattern, ep in _LIBRARIES.items() if re.search(pattern, stem)), "")
+    if not ep:
+        raise refuse("which EP it is for is not in it: devices are numbered, and its library is not known", path)
+    build = ImportedBuild(TOOL, kind_of_ep(ep, "npu", path))
+    if numbers:
+        build.leave(
+            f"selected_ep_device_indices {numbers}",
+            "the numbers of devices are those of one machine",
+            "See the target's `device`.",
+        )
+    what = "epbuild takes the library out of the EP's package in the toolchain"
+    build.leave(f"ep_library_path {library}", what, "For a library of your own, set the target's `library`.")
+    build.add_options(mapping(config.get("default_ep_options")), "default_ep_options")
+    return build
+
+
+def _pairs(flag: str, text: str) -> Iterator[tuple[str, str]]:
+    for word in text.split():
+        key, sign, value = word.partition("|")
+        if not sign or not key:
+            raise refuse(f"'{word}' is not KEY|VALUE", flag)
+        yield key, value

@@ -1,0 +1,112 @@
+"""Configurations of `winml` (microsoft/winml-cli): their section `compile`.
+
+By src/winml/modelkit/compiler/configs.py and docs/reference/index.md (commit 0876e5ae1c98): the keys of `compile` as the program reads
+them, and those of `compile.ep_config` as its documentation has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse
+
+TOOL = "winml"
+_EPS = {
+    "qnn": "QNNExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "vitisai": "VitisAIExecutionProvider",
+    "nvtensorrtrtx": "NvTensorRTRTXExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "dml": "DmlExecutionProvider",
+    "migraphx": "MIGraphXExecutionProvider",
+}
+_SECTIONS = {
+    "loader": ("epbuild starts from ONNX models, and does not export", "Name what `winml export` has written with --model."),
+    "optim": (
+        "these are winml's own rewrites of the graph",
+        "Name what `winml optimize` has written with --model, or see `prepare`.",
+    ),
+    "quant": (
+        "it calibrates with winml's own data",
+        "Name what `winml quantize` has written with --model, or see `prepare: quantize`.",
+    ),
+    "eval": ("it is about the metrics of a task", "Numbers are compared with the source's by a group's `verify`."),
+}
+_COMPILE = {
+    *("execution_provider", "provider", "provider_options", "provider_option_file_keys", "enable_ep_context", "embed_context"),
+    *("device", "ep_device", "compiler", "qnn_sdk_root", "validate", "verbose", "ep_config"),
+}
+
+
+def is_configuration(document: Mapping[str, Any]) -> bool:
+    """Whether it is one of winml."""
+    return not document.keys().isdisjoint({"compile", "loader", "optim", "quant", "export"})
+
+
+def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) -> ImportedBuild:
+    """What a configuration compiles; `ep` is that of the command line. Raises PlanError where that is nothing."""
+    section = document.get("compile")
+    settings = {**mapping(section), **mapping(mapping(section).get("ep_config"))}
+    named = ep or str(
+        settings.get("execution_provider") or settings.get("provider") or mapping(settings.get("ep_device")).get("ep") or ""
+    )
+    if not named:
+        why = "its section `compile` is null" if section is None else "it leaves the EP to the machine"
+        raise refuse(f"which EP it compiles for is not in it: {why}", path, "Name the EP with --ep.")
+    if settings.get("enable_ep_context") is False and ep is None:
+        raise refuse("it compiles nothing ahead of time: enable_ep_context is false", path, "Name the EP with --ep.")
+    device = str(settings.get("device") or mapping(settings.get("ep_device")).get("device") or "auto").lower()
+    build = ImportedBuild(TOOL, kind_of_ep(_EPS.get(named.lower(), named), device, path))
+    _read_compile(build, settings, device)
+    _read_export(build, mapping(document.get("export")))
+    for name, (why, hint) in _SECTIONS.items():
+        if document.get(name):
+            build.leave(name, why, hint)
+    for name in document.keys() - {*_SECTIONS, "compile", "export", "auto"}:
+        build.leave(name, "a recipe has nothing like it")
+    return build
+
+
+def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str) -> None:
+    options = dict(mapping(settings.get("provider_options")))
+    if build.kind.start.option != "device_type" and str(options.get("device_type") or "").lower() == device:
+        del options["device_type"]  # winml's own: it keeps the devices apart in its cache
+    if build.kind.start.name == "qnn" and device in ("gpu", "cpu"):
+        build.provider_options["backend_type"] = device
+    elif build.kind.start.option == "device_type" and device in ("gpu", "cpu", "npu"):
+        build.provider_options["device_type"] = device.upper()
+    build.add_options(options, "provider_options")
+    if settings.get("embed_context"):
+        build.compile["embed"] = "true"
+    if settings.get("validate", True):
+        build.leave("validate", "a recipe compares numbers instead, where it is asked to", "Set the group's `verify: true`.")
+    if str(settings.get("compiler") or "ort") != "ort":
+        build.leave(
+            f"compiler {settings['compiler']}",
+            "epbuild compiles with ONNX Runtime",
+            "What other tools compiled cannot be a source.",
+        )
+    if settings.get("qnn_sdk_root"):
+        build.leave(
+            f"qnn_sdk_root {settings['qnn_sdk_root']}", "the EP's own package has the compiler", "Pin its release in `packages`."
+        )
+    for name in settings.keys() - _COMPILE:
+        build.leave(f"compile {name}={settings[name]}", "winml has no such key that is known here")
+
+
+def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
+    """The sizes of inputs; all else was done when the model was exported."""
+    sizes = {}
+    for tensor in export.get("input_tensors") or ():
+        shape = mapping(tensor).get("shape")
+        if isinstance(shape, list) and shape and all(isinstance(size, int) and size > 0 for size in shape):
+            sizes[str(tensor.get("name"))] = tuple(shape)
+    build.sizes = sizes
+    if export:
+        build.leave(
+            "export", "epbuild starts from ONNX models, and does not export", "Name what `winml export` has written with --model."
+        )

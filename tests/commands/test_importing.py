@@ -1,0 +1,336 @@
+"""`epbuild import`: real configurations of other tools become recipes that validate, and nothing is lost without a word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import write_model
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.commands.importing.build import LeftBehind
+from epbuild.commands.importing.importing import ImportedRecipe, ImportRequest, import_recipe
+from epbuild.core.errors import EpbuildError, PlanError, Position
+from epbuild.plan.planner import make_plan
+from epbuild.recipe.load import load
+from epbuild.report.imported import imported_document, print_imported
+
+REAL = Path(__file__).parent / "imported"
+TOOL = "ep_weight_sharing_ctx_gen"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("model1", "model2"):
+        write_model(tmp_path / f"{name}.onnx")
+    return tmp_path
+
+
+def imported(*words: object, **changes: Any) -> tuple[Mapping[str, Any], ImportedRecipe]:
+    """The recipe that comes of it, as YAML, once the planner has nothing to say against it."""
+    done = import_recipe(replace(ImportRequest(tuple(map(str, words)), Path("epbuild.yaml")), **changes))
+    make_plan(load(done.path))
+    recipe: Mapping[str, Any] = yaml.safe_load(done.path.read_text(encoding="utf-8"))
+    return recipe, done
+
+
+def whats(left: tuple[LeftBehind, ...]) -> list[str]:
+    return [item.what for item in left]
+
+
+def refused(*words: object, **changes: Any) -> str:
+    with pytest.raises(PlanError) as error:
+        imported(*words, **changes)
+    assert not Path("epbuild.yaml").exists()
+    [problem] = error.value.problems
+    assert problem.code == "EPB292"
+    return str(problem)
+
+
+def test_the_example_of_the_tool_s_help(folder: Path) -> None:
+    words = [
+        f"./{TOOL}", "-e", "qnn", "-i", "soc_model|60 htp_graph_finalization_optimization_mode|3",
+        "-C", "ep.context_node_name_prefix|_part1", "./model1.onnx,./model2.onnx",
+    ]  # fmt: skip
+    recipe, done = imported(*words)
+    assert recipe["models"] == {"model1": "model1.onnx", "model2": "model2.onnx"}
+    assert recipe["targets"] == {
+        "SC8380XP": {
+            "toolchain": "qnn",
+            "ep": "QNNExecutionProvider",
+            "provider_options": {"backend_type": "htp", "htp_graph_finalization_optimization_mode": 3, "soc_model": "60"},
+        }
+    }
+    assert recipe["groups"]["main"] == {
+        "models": ["model1", "model2"],
+        "targets": ["SC8380XP"],
+        "share_weights": True,
+        "expect": {"fallback_nodes": "any"},
+    }
+    assert whats(done.left) == ["graph optimization level", "the place of the outputs", "ep.context_node_name_prefix=_part1"]
+    assert "# - the place of the outputs: the tool writes beside its models." in Path("epbuild.yaml").read_text(encoding="utf-8")
+
+
+def test_what_the_tool_takes_and_a_recipe_does_not_is_named(folder: Path) -> None:
+    recipe, done = imported(
+        f"C:\\ort\\{TOOL}.exe", "-v", "-i", "vtcm_mb|8 htp_arch|75 soc_model|60 backend_path|/opt/qnn/libQnnHtp.so nonsense|1",
+        "-Cep.context_enable|1 ep.context_embed_mode|1 ep.context_file_path|x.onnx session.disable_quant_qdq|1 no.key|2",
+        "model1.onnx", "model2.onnx",
+    )  # fmt: skip
+    assert recipe["targets"]["SC8380XP"]["provider_options"] == {"backend_type": "htp", "vtcm_mb": 8, "soc_model": "60"}
+    assert recipe["targets"]["SC8380XP"]["session_options"] == {"session.disable_quant_qdq": 1}
+    assert recipe["groups"]["main"]["share_weights"] is False
+    assert whats(done.left) == [
+        "-v",
+        "-i backend_path=/opt/qnn/libQnnHtp.so",
+        "-i nonsense=1",
+        "-C ep.context_embed_mode=1",
+        "-C ep.context_file_path=x.onnx",
+        "-C no.key=2",
+        "model2.onnx",
+        "graph optimization level",
+        "the place of the outputs",
+        "the option htp_arch=75",
+    ]
+    assert all(item.why for item in done.left)
+
+
+def test_a_plugin_s_file_names_the_ep_by_name_or_by_its_library(folder: Path) -> None:
+    config: dict[str, Any] = {
+        "ep_library_registration_name": "qnn_ep",
+        "ep_library_path": "C:\\qnn\\onnxruntime_providers_qnn.dll",
+        "selected_ep_device_indices": [1, 2],
+        "default_ep_options": {"soc_model": "SM8750", "unknown": "x"},
+    }
+    (folder / "ep.json").write_text(json.dumps(config), encoding="utf-8")
+    recipe, done = imported(TOOL, "-p", "ep.json", "-i", "soc_model|60", "model1.onnx,model2.onnx")
+    assert list(recipe["targets"]) == ["SM8750"]
+    assert whats(done.left)[:4] == [
+        "selected_ep_device_indices [1, 2]",
+        "ep_library_path C:\\qnn\\onnxruntime_providers_qnn.dll",
+        "default_ep_options unknown=x",
+        "-i soc_model|60",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["-i", "soc_model|60"], "names no models"),
+        (["-e", "openvino", "model1.onnx"], "which its help promises, and it then refuses"),
+        (["-e", "npu", "model1.onnx"], "which it does not know"),
+        (["-z", "model1.onnx"], "option -z not recognized"),
+        (["-h"], "names no models"),
+        (["-o", "x", "model1.onnx"], "shows its help"),
+        (["-i", "soc_model", "model1.onnx"], "'soc_model' is not KEY|VALUE"),
+        (["model1.onnx"], "Name it with --target: the SoC"),
+        (["-i", "soc_model|0", "model1.onnx"], "Name it with --target: the SoC"),
+        (["-p", str(REAL / "weight_sharing/example_plugin_ep_config.json"), "model1.onnx"], "example_plugin_ep compiles nothing"),
+        (["-p", "nowhere.json", "model1.onnx"], "cannot be read"),
+    ],
+)
+def test_what_the_tool_refuses_or_compiles_for_nothing_in_particular_is_refused(folder: Path, words: list[str], why: str) -> None:
+    assert why in refused(TOOL, *words)
+
+
+def test_a_model_that_is_not_there_is_refused_and_nothing_is_written(folder: Path) -> None:
+    with pytest.raises(EpbuildError):
+        imported(TOOL, "-i", "soc_model|60", "nowhere.onnx")
+    assert not Path("epbuild.yaml").exists()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (REAL / "olive").iterdir()))
+def test_real_configurations_of_olive(folder: Path, name: str) -> None:
+    source = json.loads((REAL / "olive" / name).read_text(encoding="utf-8"))
+    [compiler] = [one for one in source["passes"].values() if one["type"] == "EPContextBinaryGenerator"]
+    needs_soc = name != "phi3.5_gpu_ctxbin.json" and "soc_model" not in compiler.get("provider_options", {})
+    targets = {"phone": "SM8750"} if needs_soc else None
+    recipe, done = imported(REAL / "olive" / name, models=("model1.onnx", "model2.onnx"), targets=targets)
+    [target] = recipe["targets"].values()
+    for option, value in compiler.get("provider_options", {}).items():
+        assert str(target["provider_options"][option]) == value
+    groups = recipe["groups"]["main"]
+    assert groups.get("share_weights", False) is bool(compiler.get("weight_sharing"))
+    told = " ".join(whats(done.left))
+    for key in source.keys() - {"input_model", "systems", "passes", "target", "host", "cache_dir"}:
+        assert key in told or "severity" in key or key in {"clean_cache", "evaluate_input_model", "no_artifacts"}
+    for key, one in source["passes"].items():
+        assert one["type"] == "EPContextBinaryGenerator" or f"pass {key} ({one['type']})" in told
+    assert json.loads(json.dumps(imported_document(done)))["not_carried_over"]
+
+
+def test_a_configuration_of_olive_that_starts_from_onnx_needs_no_model(folder: Path) -> None:
+    document = {
+        "input_model": {
+            "type": "CompositeModel",
+            "config": {
+                "model_component_names": ["a", "b"],
+                "model_components": [
+                    {"type": "ONNXModel", "model_path": "model1.onnx"},
+                    {"type": "ONNXModel", "config": {"model_path": "model2.onnx"}},
+                ],
+            },
+        },
+        "systems": {
+            "npu": {"type": "Docker", "config": {"accelerators": [{"execution_providers": [["QNNExecutionProvider", []]]}]}}
+        },
+        "passes": {
+            "cb": [
+                {
+                    "type": "EPContextBinaryGenerator",
+                    "config": {
+                        "weight_sharing": False,
+                        "embed_context": True,
+                        "disable_cpu_fallback": True,
+                        "provider_options": {"soc_model": "60", "backend_path": "QnnHtp.dll", "enable_htp_fp16_precision": True},
+                        "session_options": {
+                            "graph_optimization_level": 99,
+                            "intra_op_num_threads": 4,
+                            "extra_session_config": {"session.disable_quant_qdq": "1"},
+                        },
+                    },
+                }
+            ]
+        },
+        "target": "npu",
+    }
+    (folder / "olive.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    recipe, done = imported("olive.yaml")
+    assert recipe["models"] == {"model1": "model1.onnx", "model2": "model2.onnx"}
+    [target] = recipe["targets"].values()
+    assert target["provider_options"] == {"backend_type": "htp", "enable_htp_fp16_precision": 1, "soc_model": "60"}
+    assert target["session_options"] == {"session.disable_quant_qdq": 1}
+    group = recipe["groups"]["main"]
+    assert group["compile"] == {"embed": True, "graph_optimization_level": "all"}
+    assert group["expect"] == {"fallback_nodes": 0}
+    assert sorted(whats(done.left)) == ["session_options intra_op_num_threads=4", "system npu (Docker)"]
+
+
+@pytest.mark.parametrize("name", ["reference_full.json", "config_and_build.json"])
+def test_real_configurations_of_winml(folder: Path, name: str) -> None:
+    recipe, done = imported(REAL / "winml" / name, models=("model1.onnx",), targets={"laptop": "SC8380XP"})
+    assert recipe["targets"]["laptop"]["provider_options"] == {"backend_type": "htp", "soc_model": "SC8380XP"}
+    assert {"loader", "quant", "export"} <= set(whats(done.left))
+    assert "which EP it compiles for" not in (done.left[0].why)
+
+
+def test_a_configuration_of_winml_that_compiles_nothing_needs_an_ep(folder: Path) -> None:
+    source = REAL / "winml/bge_m3_w8a16.json"
+    assert "its section `compile` is null" in refused(source, models=("model1.onnx",))
+    recipe, done = imported(source, models=("model1.onnx",), ep="qnn", targets={"laptop": "60"})
+    assert list(recipe["targets"]) == ["laptop"]
+    assert {"eval", "quant", "export"} <= set(whats(done.left))
+
+
+def test_the_section_of_winml_as_the_program_writes_it(folder: Path) -> None:
+    section = {
+        "execution_provider": "openvino",
+        "provider_options": {"device_type": "GPU", "nonsense": "1"},
+        "provider_option_file_keys": [],
+        "enable_ep_context": True,
+        "embed_context": True,
+        "compiler": "qairt",
+        "qnn_sdk_root": "C:/qnn",
+        "device": "gpu",
+        "ep_device": None,
+        "validate": False,
+        "other": 1,
+    }
+    export = {"input_tensors": [{"name": "x", "shape": [1, 4]}, {"name": "unknown", "shape": [1, 2]}]}
+    (folder / "winml.json").write_text("\ufeff" + json.dumps({"compile": section, "export": export}), encoding="utf-8")
+    recipe, done = imported("winml.json", models=("model1.onnx",))
+    assert recipe["targets"] == {
+        "GPU": {"toolchain": "openvino", "ep": "OpenVINOExecutionProvider", "provider_options": {"device_type": "GPU"}}
+    }
+    assert recipe["groups"]["main"]["compile"] == {"embed": True}
+    assert whats(done.left) == [
+        "provider_options nonsense=1", "compiler qairt", "qnn_sdk_root C:/qnn", "compile other=1", "export",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "invalid JSON"),
+        ("[]", "a list of configurations"),
+        ("3", "not an object"),
+        ("{}", "neither a configuration of Olive nor one of winml"),
+        ('{"passes": {"q": {"type": "OnnxQuantization"}}}', "it has no pass EPContextBinaryGenerator"),
+        ('{"passes": {"q": {"type": "EPContextBinaryGenerator"}}}', "names no ONNX model"),
+        ('{"compile": {"execution_provider": "dml"}}', "DmlExecutionProvider compiles nothing ahead of time"),
+        ('{"compile": {}}', "it leaves the EP to the machine"),
+        ('{"compile": {"execution_provider": "qnn", "enable_ep_context": false}}', "enable_ep_context is false"),
+        ('{"compile": {"execution_provider": "qnn"}}', "names no ONNX model"),
+    ],
+)
+def test_what_nothing_can_be_made_of_is_refused(folder: Path, text: str, why: str) -> None:
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    assert why in refused("config.json")
+
+
+def test_a_mistake_in_json_has_its_place(folder: Path) -> None:
+    (folder / "config.json").write_text('{\n  "compile": nothing}', encoding="utf-8")
+    with pytest.raises(PlanError) as error:
+        imported("config.json")
+    assert error.value.problems[0].where == Position("config.json", 2, 14)
+
+
+def test_a_file_that_is_there_is_left_alone(folder: Path) -> None:
+    words = [TOOL, "-i", "soc_model|60", "model1.onnx"]
+    Path("epbuild.yaml").write_text("mine", encoding="utf-8")
+    with pytest.raises(PlanError, match="exists already"):
+        imported(*words)
+    assert Path("epbuild.yaml").read_text(encoding="utf-8") == "mine"
+    assert imported(*words, force=True)[0]["epbuild"] == 1
+
+
+def test_what_is_shown_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_imported(imported(TOOL, "-v", "-i", "soc_model|60", "model1.onnx")[1])
+    shown = capsys.readouterr()
+    assert shown.out == "Wrote epbuild.yaml: 1 model for 1 target. Next: epbuild run\n"
+    assert shown.err.splitlines()[:2] == [
+        "Not carried over:",
+        "  -v: what the EP logs is kept in any case. Print it with `epbuild log STEP`.",
+    ]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(
+    ["execution_provider", "provider_options", "device", "embed_context", "ep_config", "ep_device", "compiler"]
+)
+OLIVE = st.sampled_from(["weight_sharing", "provider_options", "session_options", "config", "embed_context"])
+
+
+@given(st.dictionaries(KEYS, VALUES), st.dictionaries(OLIVE, VALUES), VALUES, st.booleans())
+def test_no_configuration_is_an_internal_error(
+    compile_section: dict[str, Any], settings: dict[str, Any], other: object, is_olive: bool
+) -> None:
+    import os
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        before = Path.cwd()
+        os.chdir(name)
+        try:
+            write_model(Path("model1.onnx"))
+            passes = {"cb": {**settings, "type": "EPContextBinaryGenerator"}}
+            olive = {"passes": passes, "input_model": other, "systems": other, "target": "t"}
+            document = olive if is_olive else {"compile": compile_section, "export": other, "quant": other}
+            Path("config.json").write_text(json.dumps(document), encoding="utf-8")
+            try:
+                imported("config.json", models=("model1.onnx",), targets={"a": "SM8750"})
+            except EpbuildError:
+                assert not Path("epbuild.yaml").exists()
+        finally:
+            os.chdir(before)
