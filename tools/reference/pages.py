@@ -158,7 +158,7 @@ def _further(entry: EpEntry) -> Iterator[str]:
         yield _table(("value", "meaning"), [(_code(one.value), one.meaning) for one in values])
     if entry.refusals:
         yield "### Refused combinations"
-        yield "\n".join(f"- {_text(reason)}" for reason in dict.fromkeys(one.reason for one in entry.refusals))
+        yield "\n".join(f"- {_text(reason)}" for reason in _together(one.reason for one in entry.refusals))
     if entry.reproducible:
         yield "### Compiled again"
         yield _text(f"{_sentence(entry.reproducible.what)} Known from: {entry.reproducible.origin}.")
@@ -174,6 +174,17 @@ def _further(entry: EpEntry) -> Iterator[str]:
     if entry.cannot:
         yield "### What it cannot do"
         yield _limitations(entry.cannot)
+
+
+def _together(reasons: Iterable[str]) -> Iterator[str]:
+    """Each reason once; what several names have alike is there once, after all of them."""
+    found: dict[str, list[str]] = {}
+    for reason in dict.fromkeys(reasons):
+        name, has, what = reason.partition(" has ")
+        found.setdefault(what if has and " " not in name else reason, []).append(name)
+    for what, names in found.items():
+        have = "has" if len(names) == 1 else "have"
+        yield what if what.startswith(names[0]) else f"{', '.join(names)} {have} {what}"
 
 
 def _limitations(rows: Iterable[Limitation]) -> str:
