@@ -9,13 +9,17 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import cmarkgfm
 import pytest
 import yaml
+from browser import opened_browser
 from cmarkgfm.cmark import Options
 
 from epbuild.commands.schema import SCHEMAS, editor_schema
@@ -144,3 +148,41 @@ def test_the_site_has_each_schema_under_its_own_name(site: Path, name: str) -> N
     served = json.loads((site / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8"))
     assert served == editor_schema(name)
     assert served["$id"] == f"https://epbuild.github.io/epbuild/schemas/{name}.schema.json"
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """The site, served."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the standard library has it
+        """Nothing: the browser has what went wrong."""
+
+
+@pytest.mark.slow
+def test_a_reader_finds_and_copies_on_a_wide_screen_and_on_a_phone(address: str) -> None:
+    wrong: list[str] = []
+    with opened_browser() as browser:
+        context = browser.new_context(viewport={"width": 360, "height": 800}, permissions=["clipboard-read", "clipboard-write"])
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type in {"error", "warning"} else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: wrong.append(request.url) if not request.url.startswith(address) else None)
+        for name in ("", "tutorial/", "compare/", "eps/qnn/", "verify/", "reference/recipe/"):
+            page.goto(f"{address}{name}", wait_until="networkidle")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, f"{name} is wider than a phone"
+        page.set_viewport_size({"width": 1600, "height": 1000})
+        page.goto(f"{address}tutorial/", wait_until="networkidle")
+        page.locator(".highlight", has_text="epbuild init models").locator("button").click()
+        assert page.evaluate("navigator.clipboard.readText()").strip() == "epbuild init models --ep qnn --soc SM8750"
+        page.locator("input.md-search__input").fill("padding never set")
+        found = page.locator("a.md-search-result__link")
+        found.first.wait_for()
+        assert "facts/" in "".join(one.get_attribute("href") or "" for one in found.all())
+    assert wrong == []
