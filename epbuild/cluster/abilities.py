@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from epbuild.toolchain.host import lacks_driver
 from epbuild.toolchain.made import made_toolchains
 
 _TYPES = ("cpu", "gpu", "npu")
-Listener = Callable[[str, ProbeResult], None]
+Listener = Callable[[Sequence[str], ProbeResult], None]
 
 
 def possible_abilities(lacks: Callable[[EpEntry], bool] = lacks_driver) -> Iterator[Ability]:
@@ -54,7 +54,7 @@ def _is_possible(ability: Ability) -> bool:
 
 
 class Abilities:
-    """What this machine can do of what it offers. For any thread; `listener` gets each label that is found out about."""
+    """What this machine can do of what it offers. For any thread; `listener` gets the labels that are found out about."""
 
     def __init__(self, probes: Probes, listener: Listener) -> None:
         self._probes = probes
@@ -100,32 +100,33 @@ class Abilities:
             probe = self._probes.of(ability, environment, cancelled)
         except (StoreError, OSError) as error:  # which a full disk is a reason for, and nothing to judge an EP by
             return str(error)
-        for shown, of_that in _shown(ability, probe):
-            self._note(label_of_ability(shown), of_that)
+        for shown, result in _shown(ability, probe):
+            self._note([label_of_ability(one) for one in shown], result)
         return probe.outcome
 
-    def _note(self, label: str, probe: ProbeResult) -> None:
+    def _note(self, labels: Sequence[str], probe: ProbeResult) -> None:
         """Take note of what came of a probe, unless another toolchain has shown more."""
+        if probe.outcome == "unclear":
+            return
         with self._guard:
-            known = self._found.get(label)
-            if probe.outcome == "unclear" or (known is not None and known.outcome == "does") or known == probe:
-                return
-            self._found[label] = probe
-        self._listener(label, probe)
+            known = {label: self._found[label] for label in labels if label in self._found}
+            new = [label for label in labels if label not in known or known[label].outcome != "does"]
+            new = [label for label in new if known.get(label) != probe]
+            self._found.update(dict.fromkeys(new, probe))
+        if new:
+            self._listener(new, probe)
 
 
-def _shown(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Ability, ProbeResult]]:
+def _shown(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequence[Ability], ProbeResult]]:
     """What a probe shows: with no device named, also of those that a plugin EP would have chosen before, or could not choose."""
-    yield ability, probe
     entry: EpEntry = ability.entry
-    if ability.device or entry.kind != "plugin":
-        return
+    chooses = not ability.device and entry.kind == "plugin"
+    of_types = {kind: replace(ability, device=kind) for kind in entry.devices} if chooses else {}
     if probe.outcome == "cannot":
-        yield from ((replace(ability, device=kind), probe) for kind in entry.devices)
-    elif probe.outcome == "does" and probe.device in entry.devices:
-        yield replace(ability, device=probe.device), probe
-        for kind in entry.devices[: entry.devices.index(probe.device)]:
-            yield (
-                replace(ability, device=kind),
-                ProbeResult("cannot", f"{entry.ep} offers no {kind} here, and a {probe.device} instead"),
-            )
+        yield [ability, *of_types.values()], probe
+    elif probe.device not in of_types:
+        yield [ability], probe
+    else:
+        yield [ability, of_types[probe.device]], probe
+        before = [of_types[kind] for kind in entry.devices[: entry.devices.index(probe.device)]]
+        yield before, ProbeResult("cannot", f"{entry.ep} offers no such device here, but a {probe.device}")

@@ -9,6 +9,7 @@ import asyncio
 import sys
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -51,22 +52,25 @@ class WorkerProbe:
         with suppress(Cancelled, EpbuildError):
             self.abilities.survey(toolchains_here().home, self._cancelled)
 
-    def _found(self, label: str, probe: ProbeResult) -> None:
-        if label not in self._worker.state.total_resources:
+    def _found(self, labels: Sequence[str], probe: ProbeResult) -> None:
+        offered = [label for label in labels if label in self._worker.state.total_resources]
+        if not offered:
             return
-        sys.stderr.write(f"epbuild: {label}: {'' if probe.outcome == 'does' else 'not offered any more: '}{probe.why}\n")
+        sys.stderr.write(
+            f"epbuild: {', '.join(offered)}: {'' if probe.outcome == 'does' else 'not offered any more: '}{probe.why}\n"
+        )
         sys.stderr.flush()
         if probe.outcome == "cannot":
-            self._withdrawn.add(label)
-            self._offer(label, 0.0)
-        elif label in self._withdrawn:  # another toolchain has shown more
-            self._withdrawn.discard(label)
-            self._offer(label, PLENTY)
+            self._withdrawn.update(offered)
+            self._offer(offered, 0.0)
+        elif again := self._withdrawn.intersection(offered):  # another toolchain has shown more
+            self._withdrawn -= again
+            self._offer(again, PLENTY)
 
-    def _offer(self, label: str, amount: float) -> None:
-        """Have the scheduler know how much there is of a label: of none, it gives the worker nothing more that needs it."""
+    def _offer(self, labels: Iterable[str], amount: float) -> None:
+        """Have the scheduler know how much there is of labels: of what is none, it gives the worker nothing more that needs it."""
         # Not `worker.set_resources`: what waits here for a label that is gone would wait for ever. What is here already, is declined.
-        call = self._worker.scheduler.set_resources(resources={label: amount}, worker=self._worker.contact_address)
+        call = self._worker.scheduler.set_resources(resources=dict.fromkeys(labels, amount), worker=self._worker.contact_address)
         future = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop)
         with suppress(OSError, TimeoutError, RuntimeError):  # the scheduler is gone; what comes is declined
             future.result(_ANSWER_SECONDS)

@@ -37,6 +37,7 @@ _OF_THE_MACHINE = frozenset({"EPB416"})
 """Codes of failures that are a machine's, by what the catalog knows of its EP."""
 _NO_DEVICE = "NoDevice"
 """What the worker's process reports where an EP has no device that fits."""
+_QUOTE = " The EP logged: "
 
 Outcome = Literal["does", "cannot", "unclear"]
 
@@ -64,7 +65,8 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
             return _run(ability, group, execution)
         remake(group, execution)
     except EpbuildError as error:
-        return _refused(error, endings)
+        refused = _refused(error, endings)
+        return replace(refused, why=_clause(refused.why))
     return ProbeResult("does", f"compiles with {_releases(ability, environment)}", endings.device)
 
 
@@ -99,14 +101,19 @@ def _run(ability: Ability, group: SessionGroup, execution: Execution) -> ProbeRe
     found = find_devices(session, scratch, execution.cancelled)
     if (why := why_not_real(found, session.eps)) is not None:
         is_unclear = found.failure is not None and not found.failure.cannot_load
-        return ProbeResult("unclear" if is_unclear else "cannot", why)
+        return ProbeResult("unclear" if is_unclear else "cannot", _clause(why))
     if ability.entry.kind == "plugin":
         return ProbeResult("does", f"runs on {found.devices}", str(found.of("device")[0]["type"]))
     compiled = remake(group, execution)[f"{NAME}_ctx.onnx"]
     opened = run_models([Load(NAME, compiled)], session, scratch, execution.cancelled)
     if opened.failure is not None:
-        return ProbeResult("cannot" if opened.failure.cannot_load else "unclear", opened.failure.message.rstrip("."))
+        return ProbeResult("cannot" if opened.failure.cannot_load else "unclear", _clause(opened.failure.message))
     return ProbeResult("does", f"runs with {_releases(ability, execution.environment)}")
+
+
+def _clause(message: str) -> str:
+    """A message without what it quotes of a log."""
+    return message.partition(_QUOTE)[0].rstrip(".")
 
 
 def _execution(environment: Environment, folder: Path, cancelled: threading.Event) -> Execution:

@@ -58,7 +58,7 @@ def group() -> SessionGroup:
 
 def judged(probes: Known, group: SessionGroup, environment: Environment) -> tuple[Abilities, dict[str, str]]:
     heard: dict[str, str] = {}
-    found = Abilities(probes, lambda label, result: heard.update({label: result.outcome}))
+    found = Abilities(probes, lambda labels, result: heard.update(dict.fromkeys(labels, result.outcome)))
     found.judge(group, environment, threading.Event())
     return found, heard
 
@@ -92,7 +92,7 @@ def test_a_failure_that_shows_nothing_of_the_machine_withdraws_nothing(group: Se
 def test_the_device_that_an_ep_chose_shows_which_ones_it_does_not_offer(group: SessionGroup, environment: Environment) -> None:
     found, heard = judged(Known(qnn=ProbeResult("does", "compiles", "cpu")), group, environment)
     assert heard == {f"ep:{QNN}": "does", f"ep:{QNN}@cpu": "does", f"ep:{QNN}@npu": "cannot"}
-    assert found.why_not(on_device(group, DeviceChoice("npu"))) == f"{QNN} offers no npu here, and a cpu instead"
+    assert found.why_not(on_device(group, DeviceChoice("npu"))) == f"{QNN} offers no such device here, but a cpu"
     assert found.why_not(group) is None
 
 

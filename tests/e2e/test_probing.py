@@ -1,0 +1,66 @@
+"""Probes with the real EPs: what compiles here, and why the rest does not."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from projects import toolchain_python
+
+from epbuild.catalog.catalog import entries_for
+from epbuild.catalog.entries import EpEntry
+from epbuild.compile.probed import Probes
+from epbuild.core.errors import Position
+from epbuild.plan.ability import Ability
+from epbuild.recipe.model import ToolchainSpec
+from epbuild.toolchain.environment import Environment, Toolchains
+from epbuild.toolchain.process import Ending
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="what EPs can do on a Linux machine without their devices"),
+]
+[QNN] = entries_for("QNNExecutionProvider")
+OPENVINO, PLUGIN = entries_for("OpenVINOExecutionProvider")
+
+
+def environment(entry: EpEntry, home: Path) -> Environment:
+    release = "onnxruntime-openvino==1.24.1" if entry is OPENVINO else entry.distribution
+    toolchain = ToolchainSpec("probe", Position("here", 1, 1), interpreter=str(toolchain_python(release)))
+    return Toolchains(home).prepare(toolchain, home, [entry])
+
+
+@pytest.mark.parametrize(
+    ("ability", "outcome", "words"),
+    [
+        (Ability(QNN), "does", "compiles with onnxruntime-qnn"),
+        (Ability(QNN, "npu"), "cannot", "offers no device that fits; it offers: cpu from"),
+        (Ability(QNN, runs=True), "cannot", "only stands for it"),
+        (Ability(OPENVINO), "does", "compiles with onnxruntime-openvino"),
+        (Ability(OPENVINO, "npu"), "cannot", "OpenVINO's Linux wheels hold no NPU compiler"),
+        (Ability(OPENVINO, "cpu", runs=True), "cannot", "cannot load the CPU models that it compiles here"),
+        (Ability(PLUGIN, "virtual-npu"), "cannot", "is in the Windows x64 wheel only"),
+    ],
+    ids=lambda value: f"{value.entry.distribution}-{value.device}-{value.runs}" if isinstance(value, Ability) else "",
+)
+def test_what_an_ep_does_here_is_found_out_with_its_own_process(
+    ability: Ability, outcome: str, words: str, tmp_path: Path
+) -> None:
+    found = Probes(tmp_path).of(ability, environment(ability.entry, tmp_path), threading.Event())
+    assert (found.outcome, words in found.why) == (outcome, True), found
+
+
+def test_a_probe_is_made_once_for_a_toolchain(tmp_path: Path) -> None:
+    probes, held = Probes(tmp_path), environment(QNN, tmp_path)
+    first = probes.of(Ability(QNN), held, threading.Event())
+
+    def none(*arguments: object, **options: object) -> Ending:
+        raise AssertionError("it is known")
+
+    assert probes.of(Ability(QNN), replace(held, run_worker=none), threading.Event()) == first
+    other = replace(held, run_worker=none, fingerprint=replace(held.fingerprint, distributions={"onnxruntime-qnn": "9"}))
+    with pytest.raises(AssertionError, match="it is known"):
+        probes.of(Ability(QNN), other, threading.Event())
