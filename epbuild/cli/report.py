@@ -19,8 +19,8 @@ app = arguments.application()
 _EXIT_CODES = """\b
 Exit codes:
   0    there is a report, whatever is in it (`run` judges)
-  1    there is nothing to compare with
-  2    the recipe or the command line is wrong, or --against cannot be read
+  2    the recipe or the command line is wrong, or there is nothing to
+       compare with
   3    the environment is: permissions, disk
 """
 

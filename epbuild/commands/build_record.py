@@ -24,7 +24,7 @@ from epbuild.survey.action_status import StepState
 
 FORMAT = 1
 _FOLDER = "reports"
-_MOST_RECORDS = 20
+_MOST_RECORDS = 10
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{12}\.json")
 
 RunOutcome = Outcome | Literal["interrupted"]

@@ -21,6 +21,7 @@ COMMANDS = {
     "run --check": 1,
     "run nowhere.yaml": 2,
     "coverage nowhere.yaml": 2,
+    "report": 0,
     "explain *": 0,
     "graph --format mermaid": 0,
     "devices nowhere.yaml": 1,

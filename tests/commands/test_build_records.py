@@ -100,7 +100,7 @@ def test_only_the_last_builds_are_kept(tmp_path: Path) -> None:
     records = BuildRecords(tmp_path)
     for number in range(30):
         records.put(replace(EMPTY, began=1_800_000_000.0 + number, seconds=number))
-    assert len(list((tmp_path / "reports").iterdir())) == 20
+    assert len(list((tmp_path / "reports").iterdir())) == 10
     found = records.last(EMPTY.configuration)
     assert found is not None
     assert found.seconds == 29

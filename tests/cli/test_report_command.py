@@ -1,0 +1,86 @@
+"""`epbuild report` as people and programs call it: on a recipe that was never built, into files, and where it cannot be done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from commands import RECIPE, epbuild, imported_by, write_model
+
+from epbuild.core.schemas import schema
+
+pytestmark = pytest.mark.slow  # each test starts the real command
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    write_model(tmp_path / "relu.onnx")
+    return tmp_path
+
+
+def test_json_is_as_its_schema_has_it_and_nothing_is_made(folder: Path) -> None:
+    done = epbuild(folder, "report", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    jsonschema.Draft202012Validator(schema("report")).validate(document)
+    assert {step["state"] for step in document["steps"]} == {"new"}
+    assert document["build"] is None
+    assert not (folder / ".epbuild").exists()
+
+
+def test_a_file_is_a_page_or_json_by_its_name(folder: Path) -> None:
+    for name in ("report.html", "deep/report.JSON"):
+        done = epbuild(folder, "report", "-o", name)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    document = json.loads((folder / "deep" / "report.JSON").read_text(encoding="utf-8"))
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert page.lower().startswith("<!doctype html>")
+    assert document["recipe"]["name"] in page
+
+
+def test_a_report_in_the_place_of_another_has_what_changed_since_that(folder: Path) -> None:
+    for _ in range(2):
+        assert epbuild(folder, "report", "-o", "report.json").returncode == 0
+    document = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert document["against"]["path"] == "report.json"
+    (folder / "report.json").write_text("{}", encoding="utf-8")
+    assert epbuild(folder, "report", "-o", "report.json").returncode == 0
+    assert json.loads((folder / "report.json").read_text(encoding="utf-8"))["against"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["report", "-o", "report.pdf"], 2, "a report is a page or JSON: 'report.pdf' ends with neither .html nor .json"),
+        (["report", "-o", "report.html", "--json"], 2, "--output and --json exclude each other"),
+        (["report", "--against", "nowhere"], 2, "nowhere"),
+        (["report", "--against", "epbuild.yaml/x.json"], 2, "epbuild.yaml/x.json"),
+        (["report", "-o", "epbuild.yaml/x.json"], 3, "epbuild.yaml/x.json"),
+        (["report", "nowhere.yaml"], 2, "nowhere.yaml"),
+        (["run", "--against", "x.json"], 2, "--against is about a report: name its file (--report)"),
+        (["run", "--report", "x.pdf"], 2, "a report is a page or JSON"),
+        (["run", "--check", "--trace", "x.json"], 2, "--report, --trace, --junit and --sarif are about a build"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(folder: Path, arguments: list[str], code: int, words: str) -> None:
+    done = epbuild(folder, *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_build_that_could_not_begin_leaves_no_report_and_says_why_once(folder: Path) -> None:
+    (folder / "relu.onnx").unlink()
+    done = epbuild(folder, "run", "--report", "report.html", "--trace", "trace.json")
+    assert done.returncode == 2
+    assert done.stderr.count("EPB201") == 1
+    assert not (folder / "report.html").exists()
+    assert json.loads((folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"] == []
+
+
+def test_a_build_that_is_asked_for_no_report_loads_nothing_of_it(folder: Path) -> None:
+    loaded = imported_by(folder, "run", "--dry-run")
+    assert not {name for name in loaded if name.startswith(("epbuild.report.report_page", "epbuild.commands.report"))}
