@@ -7,7 +7,7 @@ from epbuild.cli import arguments
 from epbuild.cli.doctor import NoCompile, RecipeIfAny, recipe_if_any
 from epbuild.commands.doctor.doctor import DoctorRequest, devices_of
 from epbuild.report.documents import print_json
-from epbuild.report.health import devices_document, print_health
+from epbuild.report.health import HealthPrinter, devices_document
 
 app = arguments.application()
 
@@ -24,9 +24,12 @@ def devices(
 
     Installs nothing. Each EP compiles a small model, in a process of its own, and opens it. Exit codes are those of `epbuild doctor`.
     """
-    found = devices_of(DoctorRequest(recipe_if_any(recipe), tuple(settings), attempts=not no_compile))
+    request = DoctorRequest(recipe_if_any(recipe), tuple(settings), attempts=not no_compile)
     if json:
+        found = devices_of(request, lambda check: None)
         print_json(devices_document(found))
     else:
-        print_health(found, title=f"epbuild {__version__}")
+        printer = HealthPrinter(f"epbuild {__version__}")
+        found = devices_of(request, printer.print_check)
+        printer.print_sum(found)
     return 0 if found.is_healthy else 1

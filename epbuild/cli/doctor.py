@@ -13,7 +13,7 @@ from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.doctor import DoctorRequest, examine
 from epbuild.core.errors import EpbuildError
 from epbuild.report.documents import print_json
-from epbuild.report.health import health_document, print_health
+from epbuild.report.health import HealthPrinter, health_document
 
 app = arguments.application()
 
@@ -57,18 +57,19 @@ def doctor(
     except EpbuildError as error:
         cluster = error
     file = recipe_if_any(recipe)
-    found = examine(
-        DoctorRequest(
-            file,
-            tuple(settings),
-            attempts=not no_compile,
-            offline=offline,
-            insecure=insecure,
-            cluster=None if offline else cluster,
-        )
+    request = DoctorRequest(
+        file,
+        tuple(settings),
+        attempts=not no_compile,
+        offline=offline,
+        insecure=insecure,
+        cluster=None if offline else cluster,
     )
     if json:
+        found = examine(request, lambda check: None)
         print_json(health_document(found))
     else:
-        print_health(found, title=f"epbuild {__version__}")
+        printer = HealthPrinter(f"epbuild {__version__}")
+        found = examine(request, printer.print_check)
+        printer.print_sum(found)
     return 0 if found.is_healthy else 1

@@ -55,21 +55,27 @@ def devices_document(found: Diagnoses) -> dict[str, Any]:
     return {"format": FORMAT, "epbuild": __version__, "healthy": found.is_healthy, "toolchains": toolchains}
 
 
-def print_health(found: Diagnoses, *, title: str) -> None:
-    """A line for each thing, with what to do below it, and how many there are of each kind."""
-    colour = coloured(sys.stdout)
-    print_line(painted(title, BOLD, colour))
-    before: tuple[str, str] | None = None
-    for check in found.checks:
+class HealthPrinter:
+    """Prints a line for each thing as it comes, with what to do below it, and in the end how many there are of each kind."""
+
+    def __init__(self, title: str) -> None:
+        self._colour = coloured(sys.stdout)
+        self._before: tuple[str, str] | None = None
+        print_line(painted(title, BOLD, self._colour))
+
+    def print_check(self, check: HealthCheck) -> None:
         subject = check.topic if check.topic != "ep" else ""
-        for line in _lines(check, "" if (subject, check.name) == before else subject, colour=colour):
+        shown = "" if (subject, check.name) == self._before else subject
+        for line in _lines(check, shown, colour=self._colour):
             print_line(line)
-        before = (subject, check.name)
-    counts = Counter(check.state for check in found.checks)
-    shown = [counted(counts[state], state) for state in ("error", "warning") if counts[state]]
-    print_line("")
-    words = "Builds can work." if found.is_healthy else "Builds cannot work before the errors are mended."
-    print_line(f"{words} {' and '.join(shown).capitalize()}." if shown else words)
+        sys.stdout.flush()
+        self._before = (subject, check.name)
+
+    def print_sum(self, found: Diagnoses) -> None:
+        counts = Counter(check.state for check in found.checks)
+        shown = [counted(counts[state], state) for state in ("error", "warning") if counts[state]]
+        words = "Builds can work." if found.is_healthy else "Builds cannot work before the errors are mended."
+        print_line(f"\n{words} {' and '.join(shown).capitalize()}." if shown else f"\n{words}")
 
 
 def _lines(check: HealthCheck, subject: str, *, colour: bool) -> list[str]:

@@ -29,7 +29,7 @@ from epbuild.core.schemas import import_jsonschema, schema
 from epbuild.recipe.remote_address import CacheChoice, RemoteAddress
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import REMOTE, SIGNING_KEY
-from epbuild.report.health import devices_document, health_document, print_health
+from epbuild.report.health import HealthPrinter, devices_document, health_document
 from epbuild.toolchain.environment import Toolchains
 
 MOVE = "Take another folder."
@@ -303,6 +303,10 @@ def test_what_an_ep_can_do_is_a_line(ep: EpHealth, needed: bool, states: str, wo
 # All of it.
 
 
+def ignore(check: HealthCheck) -> None:
+    """Nobody reads along."""
+
+
 def request(folder: Path, **changes: Any) -> DoctorRequest:
     return replace(DoctorRequest(None, attempts=False, machine=SOUND, disks=ROOM), **changes)
 
@@ -317,7 +321,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_recipe_that_was_never_built_is_healthy_with_what_is_made_later(folder: Path) -> None:
-    found = examine(request(folder, recipe=folder / "epbuild.yaml"))
+    found = examine(request(folder, recipe=folder / "epbuild.yaml"), ignore)
     assert found.is_healthy
     topics = by_topic(found.checks)
     assert topics["recipe"].text.endswith("2 steps for 1 target")
@@ -333,21 +337,26 @@ def test_a_broken_recipe_is_one_line_and_all_else_is_looked_at(folder: Path, tex
     file.unlink()
     if text is not None:
         file.write_text(text, encoding="utf-8")
-    found = examine(request(folder, recipe=file))
+    found = examine(request(folder, recipe=file), ignore)
     assert not found.is_healthy
     assert by_topic(found.checks)["recipe"].code == code
     assert {"python", "uv", "cache", "remote cache"} <= {check.topic for check in found.checks}
 
 
 def test_the_json_is_as_its_schema_has_it_and_the_lines_fit_a_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = examine(request(folder, machine=replace(SOUND, run_uv=raising(NO_UV)), disks=replace(ROOM, kind=lambda path: "nfs")))
+    found = examine(
+        request(folder, machine=replace(SOUND, run_uv=raising(NO_UV)), disks=replace(ROOM, kind=lambda path: "nfs")), ignore
+    )
     eps = (replace(EP, attempt=DONE), replace(EP, limit="cannot"), EP)
     found = replace(found, toolchains=(ToolchainHealth("", "x", HEALTHY, "1.31.1", eps),))
     jsonschema = import_jsonschema()
     for document in (health_document(found), devices_document(found)):
         jsonschema.validate(json.loads(json.dumps(document)), schema("doctor"))
         assert document["healthy"] is False
-    print_health(found, title="epbuild")
+    printer = HealthPrinter("epbuild")
+    for check in found.checks:
+        printer.print_check(check)
+    printer.print_sum(found)
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "error    uv" in shown

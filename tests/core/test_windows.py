@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -422,3 +423,20 @@ def test_a_file_that_an_antivirus_looks_at_is_replaced_a_moment_later(
     assert (tmp_path / "file").read_text(encoding="utf-8") == "new"
     assert pauses == [0.01, 0.05]
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(("value", "allowed"), [(1, True), (0, False), (None, False)])
+def test_whether_long_paths_are_allowed_is_in_the_registry(
+    value: int | None, allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up(folder: object, name: str) -> tuple[int, int]:
+        assert name == "LongPathsEnabled"
+        if value is None:
+            raise FileNotFoundError(2, "The system cannot find the file specified")
+        return value, 4
+
+    registry = SimpleNamespace(
+        HKEY_LOCAL_MACHINE="HKLM", OpenKey=lambda root, path: nullcontext(f"{root}\\{path}"), QueryValueEx=look_up
+    )
+    monkeypatch.setitem(sys.modules, "winreg", registry)
+    assert windows.allows_long_paths() is allowed

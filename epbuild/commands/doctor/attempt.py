@@ -37,35 +37,45 @@ class CompileAttempt:
     """Whether this machine is the reason: it has no device, or no driver."""
 
 
-def attempt_target(recipe: Recipe, target: str, environment: Environment, folder: Path) -> CompileAttempt:
-    """Compile and open a small model for a target of a recipe, in an empty folder. Raises EpbuildError, and OSError."""
-    write_probe_model(folder / f"{NAME}.onnx")
+@dataclass(frozen=True)
+class Bench:
+    """Where it is tried: an environment, an empty folder, and what ends it when it is set."""
+
+    environment: Environment
+    folder: Path
+    cancelled: threading.Event
+
+
+def attempt_target(recipe: Recipe, target: str, bench: Bench) -> CompileAttempt:
+    """Compile and open a small model for a target of a recipe. Raises EpbuildError, OSError, and Cancelled."""
+    source = bench.folder / f"{NAME}.onnx"
+    write_probe_model(source)
     where = Position(str(recipe.file), 1, 1)
     member = GroupMember(NAME, Reference(NAME, where), CompileSettings(), Expectation(fallback_nodes="any"))
     group = GroupSpec(NAME, where, (member,), (Reference(target, where),), share_weights=False)
-    model = ModelSpec(NAME, where, str(folder / f"{NAME}.onnx"), where)
+    model = ModelSpec(NAME, where, str(source), where)
     [planned] = make_plan(replace(recipe, models={NAME: model}, groups={NAME: group}, outputs=())).session_groups.values()
-    return _attempt(target, planned, environment, folder)
+    return _attempt(target, planned, bench)
 
 
-def attempt_entry(entry: EpEntry, environment: Environment, folder: Path) -> CompileAttempt | None:
+def attempt_entry(entry: EpEntry, bench: Bench) -> CompileAttempt | None:
     """The same for what `epbuild init` takes as an example; None for an EP that it has none for."""
     if entry.start is None:
         return None
-    return _attempt(entry.start.example, planned_probe(Ability(entry), environment, folder), environment, folder)
+    return _attempt(entry.start.example, planned_probe(Ability(entry), bench.environment, bench.folder), bench)
 
 
-def _attempt(target: str, group: SessionGroup, environment: Environment, folder: Path) -> CompileAttempt:
-    opened = folder / "opened"
+def _attempt(target: str, group: SessionGroup, bench: Bench) -> CompileAttempt:
+    opened = bench.folder / "opened"
     opened.mkdir()
     begin = time.monotonic()
-    found, compiled = compile_probe(group, environment, folder, threading.Event())
+    found, compiled = compile_probe(group, bench.environment, bench.folder, bench.cancelled)
     seconds = time.monotonic() - begin
     if compiled is None:
         return CompileAttempt(target, why=found.why, unfit=found.outcome == "cannot")
-    session = session_of(group.target, environment, group.custom_ops, _SECONDS)
+    session = session_of(group.target, bench.environment, group.custom_ops, _SECONDS)
     try:
-        failure = run_models([Load(NAME, compiled)], session, opened).failure
+        failure = run_models([Load(NAME, compiled)], session, opened, bench.cancelled).failure
     except EpbuildError as error:
         return CompileAttempt(target, seconds, why=error.problems[0].message)
     return CompileAttempt(target, seconds, failure is None, failure.message.rstrip(".") if failure is not None else "")

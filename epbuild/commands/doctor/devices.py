@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import Any
 
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
-from epbuild.commands.doctor.attempt import CompileAttempt, attempt_entry, attempt_target
+from epbuild.commands.doctor.attempt import Bench, CompileAttempt, attempt_entry, attempt_target
 from epbuild.commands.doctor.health import HealthCheck, HealthState, of_error
 from epbuild.commands.init.kinds import StarterKind
 from epbuild.commands.locked import HeldLock, hold_lock
@@ -86,7 +87,8 @@ class EpSurvey:
 
     toolchains: Toolchains
     attempts: bool = True
-    seconds: float = field(default=_SECONDS)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    """Ends what runs, when it is set."""
 
     def of_recipe(self, recipe: Recipe, plan: Plan) -> list[ToolchainHealth]:
         """The toolchains of a recipe; nothing is installed. Raises PlanError for a lock that cannot be read."""
@@ -172,14 +174,14 @@ class EpSurvey:
         attempt = None
         if not why and not limit and self.attempts:
             with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
-                attempt = self._attempt(environment, asked, recipe, Path(scratch))
+                attempt = self._attempt(Bench(environment, Path(scratch), self.cancelled), asked, recipe)
         return EpHealth(entry.ep, packages, own, why, limit=limit, attempt=attempt, emulated=emulated)
 
-    def _attempt(self, environment: Environment, asked: _Asked, recipe: Recipe | None, scratch: Path) -> CompileAttempt | None:
+    def _attempt(self, bench: Bench, asked: _Asked, recipe: Recipe | None) -> CompileAttempt | None:
         try:
             if recipe is not None and asked.target is not None:
-                return attempt_target(recipe, asked.target.name, environment, scratch)
-            return attempt_entry(asked.entry, environment, scratch)
+                return attempt_target(recipe, asked.target.name, bench)
+            return attempt_entry(asked.entry, bench)
         except (EpbuildError, OSError) as error:
             why = error.problems[0].message if isinstance(error, EpbuildError) else str(error)
             return CompileAttempt(asked.target.name if asked.target else "", why=why)
@@ -192,7 +194,7 @@ class EpSurvey:
             eps.append(planned_ep(asked.entry, {}, planned, DeviceChoice())[0])
         with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
             try:
-                found = list_devices(Session(environment, tuple(eps), timeout=self.seconds), Path(scratch))
+                found = list_devices(Session(environment, tuple(eps), timeout=_SECONDS), Path(scratch), self.cancelled)
             except EpbuildError as error:
                 return None, error.problems[0].message, []
         started = found.of("started")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,28 +58,62 @@ class Diagnoses:
         return all(check.state != "error" for check in self.checks)
 
 
-def examine(request: DoctorRequest) -> Diagnoses:
+HealthListener = Callable[[HealthCheck], None]
+"""Gets each line as soon as it and those before it are known."""
+
+
+def examine(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
     """Look at everything; what is broken is in what is returned, and raises nothing."""
+    found = _Found(listener)
     recipe, plan, checks = _planned(request)
-    environment = request.machine.environment
-    with ThreadPoolExecutor(2) as pool:
+    with _parallel() as (pool, cancelled):
         servers = None
         if not request.offline:
             choice, folder = (recipe.cache, recipe.directory) if recipe is not None else (None, Path.cwd())
-            servers = pool.submit(server_checks, Servers(choice, folder, environment, request.cluster, request.insecure))
-        devices = pool.submit(_toolchains, request, recipe, plan)
-        before = [*machine_checks(request.machine), *_place_checks(request), *checks]
+            asked = Servers(choice, folder, request.machine.environment, request.cluster, request.insecure)
+            servers = pool.submit(server_checks, asked)
+        devices = pool.submit(_toolchains, request, recipe, plan, cancelled)
+        found.add(*machine_checks(request.machine), *_place_checks(request), *checks)
+        found.add(*(servers.result() if servers is not None else ()))
         toolchains, more = devices.result()
-        asked = servers.result() if servers is not None else []
-    return Diagnoses((*before, *asked, *ep_checks(toolchains, needed=plan is not None), *more), tuple(toolchains))
+    found.add(*ep_checks(toolchains, needed=plan is not None), *more)
+    return Diagnoses(tuple(found.checks), tuple(toolchains))
 
 
-def devices_of(request: DoctorRequest) -> Diagnoses:
+def devices_of(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
     """The part of it that is about toolchains and EPs."""
+    found = _Found(listener)
     recipe, plan, checks = _planned(request)
-    toolchains, more = _toolchains(request, recipe, plan)
-    broken = [check for check in checks if check.state == "error"]
-    return Diagnoses((*broken, *ep_checks(toolchains, needed=plan is not None), *more), tuple(toolchains))
+    found.add(*(check for check in checks if check.state == "error"))
+    with _parallel() as (pool, cancelled):
+        toolchains, more = pool.submit(_toolchains, request, recipe, plan, cancelled).result()
+    found.add(*ep_checks(toolchains, needed=plan is not None), *more)
+    return Diagnoses(tuple(found.checks), tuple(toolchains))
+
+
+@dataclass
+class _Found:
+    """The lines so far, of which `listener` gets each."""
+
+    listener: HealthListener
+    checks: list[HealthCheck] = field(default_factory=list)
+
+    def add(self, *checks: HealthCheck) -> None:
+        for check in checks:
+            self.checks.append(check)
+            self.listener(check)
+
+
+@contextmanager
+def _parallel() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
+    """A pool, and what its work looks at to end: it is set when this is left by an exception, such as that of Ctrl-C."""
+    cancelled = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            yield pool, cancelled
+        except BaseException:
+            cancelled.set()
+            raise
 
 
 def _planned(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, list[HealthCheck]]:
@@ -121,11 +157,11 @@ def _place_checks(request: DoctorRequest) -> Iterator[HealthCheck]:
 
 
 def _toolchains(
-    request: DoctorRequest, recipe: Recipe | None, plan: Plan | None
+    request: DoctorRequest, recipe: Recipe | None, plan: Plan | None, cancelled: threading.Event
 ) -> tuple[list[ToolchainHealth], Iterable[HealthCheck]]:
     """The toolchains, with their EPs, and what else there is to know of them."""
     try:
-        survey = EpSurvey(Toolchains(toolchain_directory()), request.attempts)
+        survey = EpSurvey(Toolchains(toolchain_directory()), request.attempts, cancelled)
         if recipe is not None and plan is not None:
             return survey.of_recipe(recipe, plan), []
         found, more = survey.here()
