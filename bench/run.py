@@ -29,6 +29,7 @@ The benchmarks:
     nothing-to-do-1000   the same for 1,000 steps and 3,000 files, against ninja, make, doit, SCons and DVC
     nothing-to-do-10000  the same for 10,000 steps and 30,000 files, without DVC
     remote-cache         10,000 look-ups in a remote cache, and 1 GiB from it, against curl and sha256sum
+    report-page          writing the page of a report of 10,000 steps, and opening it in Chromium
     restoring            2 GiB of artifacts from the store, against cp
     startup              validate, plan, and how long each command takes to start
 

@@ -22,6 +22,7 @@ from benchmarks import (
     memory,
     nothing_to_do,
     remote_cache,
+    report_page,
     restoring,
     startup,
 )
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Workshop, int], Result]] = {
     "nothing-to-do-1000": partial(many_steps.measure, steps=1_000),
     "nothing-to-do-10000": partial(many_steps.measure, steps=10_000),
     "remote-cache": remote_cache.measure,
+    "report-page": report_page.measure,
     "restoring": restoring.measure,
     "startup": startup.measure,
 }

@@ -14,7 +14,7 @@ from reports import HOSTILE, Document, hostile_report, large_report, small_repor
 
 from epbuild.report.amounts import amount
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.slow
 
 CELLS = {"whole": "W", "failed": "F", "not built": "N"}
 

@@ -1,0 +1,66 @@
+"""How long a report of 10,000 steps takes to write, and to open in a browser."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from results import Result
+from rounds import Contender, interleave
+from workshop import CHECKOUT, Workshop
+
+LIMIT = 2.0
+_OPENED = """() => new Promise(found => {
+  const look = () => document.documentElement.dataset.drawn ? found(performance.now()) : setTimeout(look, 5);
+  look();
+})"""
+
+
+def measure(workshop: Workshop, rounds: int) -> Result:
+    """The page is a made-up one, of `tests/support/reports.py`; what is judged is the processor time of its thread in the browser."""
+    sys.path.append(str(CHECKOUT / "tests" / "support"))
+    from browser import opened_browser
+    from playwright.sync_api import Browser
+    from reports import large_report
+
+    from epbuild.report.report_page import page_of
+
+    document = large_report()
+    file = workshop.folder / "report.html"
+
+    def write() -> float:
+        begin = time.perf_counter()
+        file.write_text(page_of(document), encoding="utf-8")
+        return time.perf_counter() - begin
+
+    def opened(browser: Browser, what: str) -> float:
+        page = browser.new_page(viewport={"width": 1600, "height": 900})
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        page.goto(Path(file).as_uri())
+        seconds: float = page.evaluate(_OPENED) / 1000
+        if what == "work":
+            metrics = session.send("Performance.getMetrics")["metrics"]
+            seconds = next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime")
+        page.close()
+        return seconds
+
+    write()
+    with opened_browser() as browser:
+        written, work, drawn = interleave(
+            [
+                Contender("the page is written", write),
+                Contender("the browser works until all of it is drawn", partial(opened, browser, "work")),
+                Contender("all of it is drawn", partial(opened, browser, "drawn")),
+            ],
+            rounds,
+        )
+    return Result(
+        "How long does the page of a report of 10,000 steps take?",
+        (written, replace(work, limit=LIMIT), drawn),
+        f"{len(document['steps']):,} steps; {file.stat().st_size / 1e6:.1f} MB. Headless Chromium. Its work is processor "
+        "time; on the screen the overview comes first, and can be read while the rest is drawn.",
+    )
