@@ -20,7 +20,7 @@ from workshop import SCRIPTS, Unable, Workshop
 from epbuild.remote.keys import SigningKey
 
 WORKERS = 2
-_START_SECONDS = 60
+_START_SECONDS = 180
 _RECIPE = """\
 epbuild: 1
 name: short
@@ -56,7 +56,7 @@ class ShortActions:
         wheels, kept = make_wheels(workshop.folder / "wheels"), workshop.folder / "uv"
         self.variables = {"UV_FIND_LINKS": str(wheels), "UV_OFFLINE": "1", "UV_CACHE_DIR": str(kept)}
         self.folder.mkdir()
-        workshop.seconds([sys.executable, SCRIPTS / "make_many.py", self.folder / "models", str(actions), "1"])
+        workshop.seconds([sys.executable, SCRIPTS / "make_many.py", self.folder / "models", str(actions), "1", "3"])
         names = [f"g{number}" for number in range(actions)]
         text = _RECIPE.format(
             remote=self.remote.as_posix(),

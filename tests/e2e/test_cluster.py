@@ -63,6 +63,51 @@ def test_two_builds_at_once_have_each_action_made_once(cluster: Cluster, tmp_pat
     assert set().union(*map(compiled, events)) == COMPILES
 
 
+ZOO = """\
+  npu:
+    matrix:
+      soc: [SM8750, SM8650, SM8550, SM8475, SM8450]
+      mode: ["1", "2", "3"]
+      vtcm: ["1", "2", "4", "8"]
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options:
+      backend_type: htp
+      soc_model: ${matrix.soc}
+      htp_graph_finalization_optimization_mode: ${matrix.mode}
+      vtcm_mb: ${matrix.vtcm}
+"""
+TARGETS = 60
+
+
+def zoo(folder: Path, cluster: Cluster, name: str) -> Project:
+    """A small model for 60 targets."""
+    project = quick(folder, cluster, "zoo", name)
+    text = project.recipe.read_text(encoding="utf-8")
+    begin, end = text.index("  npu:\n"), text.index("groups:\n")
+    text = text[:begin] + ZOO + text[end:]
+    text = text.replace("  right: {models: [right], targets: [npu]}\n", "").replace("targets: [npu]", "targets: [npu-*]")
+    project.recipe.write_text(text.replace("dist/${group}", "dist/${target}"), encoding="utf-8")
+    return project
+
+
+def test_sixty_targets_are_the_same_to_the_byte_and_each_is_made_once_for_two_builds_at_once(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "cluster", workers=2) as cluster:
+        projects = [zoo(tmp_path, cluster, name) for name in ("one", "two")]
+        running = [start(project, "run", "--json", *on(cluster)) for project in projects]
+        for process in running:
+            output, errors = process.communicate(timeout=540)
+            assert process.returncode == 0, output + errors
+        here, again = zoo(tmp_path, cluster, "here"), zoo(tmp_path, cluster, "again")
+        assert len(compiled(here.build("--remote-cache", "off"))) == TARGETS
+        assert projects[0].files() == projects[1].files() == here.files()
+        # A worker records what it makes, and what it finds elsewhere is recorded by nobody.
+        made = [path.stem for path in cluster.folder.glob("cache-*/actions/*/*.json")]
+        assert (len(made), len(set(made))) == (TARGETS, TARGETS)
+        assert compiled(again.build(*on(cluster))) == set()
+        assert again.files() == here.files()
+
+
 def test_a_plan_shows_which_machines_make_what_is_missing_and_how_long_they_take(cluster: Cluster, tmp_path: Path) -> None:
     project = quick(tmp_path, cluster, "plan")
     shown = project.epbuild("plan", *on(cluster)).stdout

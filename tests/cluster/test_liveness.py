@@ -1,0 +1,77 @@
+"""Machines that stop, and labels that nobody offers, on a clock of the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from epbuild.cluster.executor import Offer, Placement, nobody_offers
+from epbuild.cluster.liveness import FROZEN_SECONDS, NOBODY_SECONDS, Heartbeats, Unserved
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def offer(machine: str, *labels: str) -> Offer:
+    return Offer(machine, frozenset(labels), 1, 0)
+
+
+def test_a_machine_is_frozen_once_its_heartbeat_stays_the_same(clock: Clock) -> None:
+    beats = Heartbeats(clock)
+    assert beats.stopped({"a": 1.0, "b": 1.0}) == []
+    clock.now += FROZEN_SECONDS - 1
+    assert beats.stopped({"a": 1.0, "b": 9.0}) == []
+    clock.now += 1
+    assert beats.stopped({"a": 1.0, "b": 9.0}) == ["a"]
+    # It is given up again only after the same time.
+    assert beats.stopped({"a": 1.0, "b": 9.0}) == []
+
+
+def test_what_was_not_looked_at_for_long_is_not_frozen(clock: Clock) -> None:
+    beats = Heartbeats(clock)
+    beats.stopped({"a": 1.0})
+    clock.now += 10 * FROZEN_SECONDS
+    assert beats.stopped({"a": 2.0, "new": 1.0}) == []
+
+
+def test_a_machine_that_left_and_came_back_begins_anew(clock: Clock) -> None:
+    beats = Heartbeats(clock)
+    beats.stopped({"a": 1.0})
+    beats.stopped({})
+    clock.now += FROZEN_SECONDS
+    assert beats.stopped({"a": 1.0}) == []
+
+
+def test_what_nobody_offers_is_over_after_a_minute_without_anybody(clock: Clock) -> None:
+    unserved, wanted = Unserved(clock), Placement(frozenset({"x", "y"}))
+    assert not unserved.is_over(wanted, [offer("a", "x")])
+    clock.now += NOBODY_SECONDS - 1
+    assert not unserved.is_over(wanted, [offer("a", "x", "y")])
+    clock.now += 2
+    assert not unserved.is_over(wanted, [offer("a", "x")])
+    clock.now += NOBODY_SECONDS
+    assert unserved.is_over(wanted, [offer("a", "x")])
+    # What needs the same waits no second time.
+    assert unserved.is_over(Placement(frozenset({"x", "y"})), [])
+
+
+def test_a_machine_that_is_not_to_be_asked_offers_nothing(clock: Clock) -> None:
+    placement = Placement(frozenset({"x"}), without=frozenset({"a"}))
+    assert not placement.allows(offer("a", "x"))
+    assert placement.allows(offer("b", "x"))
+
+
+def test_what_is_lacking_is_that_of_the_machine_that_lacks_least() -> None:
+    [problem] = nobody_offers(frozenset({"x", "y"}), [offer("b", "x"), offer("a")], 12).problems
+    assert problem.message == "no machine of the cluster offers y (12 actions); connected: a, b"
+    [problem] = nobody_offers(frozenset({"x"}), []).problems
+    assert problem.message == "no machine of the cluster offers x (1 action); connected: no machine is connected"

@@ -1,0 +1,71 @@
+"""What becomes of a request while a thread waits for it, and of machines that refuse some."""
+
+from __future__ import annotations
+
+from epbuild.cluster.executor import Placement
+from epbuild.cluster.pending import PendingRequest
+from epbuild.cluster.refusals import Refusals, error_of
+from epbuild.cluster.reply import MachineReply, read_reply
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
+from epbuild.engine.events import EventList, StepOutput
+
+
+def pending() -> tuple[PendingRequest, EventList]:
+    events = EventList()
+    return PendingRequest("compile:m", Placement(frozenset()), events), events
+
+
+def test_who_takes_over_is_reported_and_two_losses_are_the_end() -> None:
+    request, events = pending()
+    request.begin("a", "tcp://a:1")
+    request.begin("a", "tcp://a:1")
+    request.begin("b", "tcp://b:1")
+    assert events == [StepOutput("compile:m", "a went away; b takes over")]
+    assert not request.changed.is_set()
+    request.begin("a", "tcp://a:2")  # which was started again
+    assert request.changed.is_set()
+    assert type(request.error) is BuildError
+    assert "lost: the machines that executed it went away, 2 of them: a, b" in str(request.error)
+
+
+def test_a_reply_that_came_is_not_taken_back() -> None:
+    request, _ = pending()
+    request.changed.set()
+    request.fail(BuildError(Problem("EPB534", "too late")))
+    assert request.error is None
+
+
+def refusal(machine: str, message: str = "the disk is full") -> MachineReply:
+    return MachineReply.failure("refused", machine, StoreError(Problem("EPB503", message, StepId("compile:m"), "Free some.")))
+
+
+def test_a_refusal_is_warned_of_once_for_each_machine_and_toolchain() -> None:
+    refusals = Refusals()
+    first = refusals.add("qnn", refusal("a"))
+    assert first is not None
+    assert (first.code, first.message) == ("EPB541", "a makes nothing of the toolchain 'qnn': the disk is full")
+    assert refusals.add("qnn", refusal("a")) is None
+    assert refusals.add("openvino", refusal("a")) is not None
+    assert refusals.add("qnn", refusal("b")) is not None
+    assert refusals.machines("qnn") == {"a", "b"}
+    assert refusals.machines("other") == frozenset()
+
+
+def test_the_last_refusal_is_one_of_the_step_that_it_is_met_for() -> None:
+    refusals = Refusals()
+    refusals.add("qnn", refusal("a"))
+    last = refusals.last("qnn", "compile:n")
+    assert last is not None
+    error = error_of(last)
+    assert isinstance(error, StoreError)
+    assert error.problems == (Problem("EPB503", "on a: the disk is full", StepId("compile:n"), "Free some."),)
+    assert refusals.last("other", "compile:n") is None
+
+
+def test_an_error_arrives_as_the_class_that_decides_on_the_exit_code() -> None:
+    class Special(ToolchainError):
+        pass
+
+    for error, kind in ((Special, ToolchainError), (EnvironmentFailure, EnvironmentFailure), (BuildError, BuildError)):
+        reply = MachineReply.failure("failed", "a", error(Problem("EPB400", "no")))
+        assert type(read_reply(reply.text).raised()) is kind
