@@ -25,6 +25,7 @@ from epbuild.survey.action_status import StepState
 FORMAT = 1
 _FOLDER = "reports"
 _MOST_RECORDS = 10
+_DAY = 24 * 3600
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{12}\.json")
 
 RunOutcome = Outcome | Literal["interrupted"]
@@ -183,7 +184,7 @@ class BuildRecords:
         began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(record.began))
         name = f"{began}.{fraction:06d}Z-{record.configuration[:12]}.json"
         write_file(self._folder / name, json.dumps(to_json(record), separators=(",", ":")) + "\n", durable=False)
-        for path in self._files()[_MOST_RECORDS:]:
+        for path in (*self._files()[_MOST_RECORDS:], *self._drafts()):
             with suppress(OSError):
                 path.unlink()
 
@@ -213,3 +214,8 @@ class BuildRecords:
             return sorted((path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
         except OSError:
             return []
+
+    def _drafts(self) -> list[Path]:
+        """What killed builds left half-written, once it is a day old."""
+        long_ago = time.time() - _DAY
+        return [path for path in self._folder.glob(".*.json") if path.stat().st_mtime < long_ago]

@@ -105,8 +105,12 @@ def test_only_the_last_builds_are_kept(tmp_path: Path) -> None:
     assert found is not None
     assert found.seconds == 29
     (tmp_path / "reports" / "notes.txt").write_text("mine", encoding="utf-8")
+    for name, age in ((".a-1.json", 100_000), (".b-2.json", 0)):
+        (tmp_path / "reports" / name).write_text("half", encoding="utf-8")
+        os.utime(tmp_path / "reports" / name, (time.time() - age,) * 2)
     records.put(replace(EMPTY, began=1_900_000_000.0))
     assert (tmp_path / "reports" / "notes.txt").exists()
+    assert [path.name for path in (tmp_path / "reports").glob(".*")] == [".b-2.json"], "what another build may be writing"
 
 
 def test_only_a_build_of_this_process_is_its_own(tmp_path: Path) -> None:
