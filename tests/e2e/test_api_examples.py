@@ -1,0 +1,42 @@
+"""The examples of docs/api.md run, print what the page shows, and are typed: against the package as it is installed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from projects import Project
+
+PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_every_example_has_its_output() -> None:
+    assert len(EXAMPLES) == PAGE.count("```python") == 5
+
+
+def test_the_examples_print_what_the_page_shows(quickstart: Project) -> None:
+    for script, expected in EXAMPLES:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=quickstart.folder,
+            env=quickstart.command()[1],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert (done.stdout, done.stderr) == (expected, ""), script
+
+
+@pytest.mark.slow
+def test_the_examples_are_typed(tmp_path: Path) -> None:
+    for number, (script, _) in enumerate(EXAMPLES):
+        (tmp_path / f"example_{number}.py").write_text(script, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "no issues found in 5 source files" in done.stdout
