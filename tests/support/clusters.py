@@ -174,13 +174,14 @@ def slow_project(folder: Path, cluster: Cluster, mark: str, name: str = "project
 
 
 def compilers(cluster: Cluster) -> set[int]:
-    """The processes that compile for a cluster of this machine."""
+    """The processes that compile for a cluster of this machine, but for those with which its workers find out what they can do."""
     found = set()
     for place in Path("/proc").glob("[0-9]*"):
         try:
             words, folder = (place / "cmdline").read_bytes().split(b"\0"), (place / "cwd").readlink()
         except OSError:
             continue
-        if folder.is_relative_to(cluster.folder) and any(word.endswith(b"compile.py") for word in words):
+        is_probe = any(part.startswith("probe-") for part in folder.parts)
+        if not is_probe and folder.is_relative_to(cluster.folder) and any(word.endswith(b"compile.py") for word in words):
             found.add(int(place.name))
     return found
