@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from epbuild.catalog.catalog import known_eps
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -30,3 +34,12 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
     for document in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+@pytest.mark.parametrize("ep", known_eps())
+def test_every_ep_has_a_page_of_what_was_seen_of_it(ep: str) -> None:
+    pages = [
+        path for path in (ROOT / "docs" / "eps").glob("*.md") if f"(../reference/{ep}.md)" in path.read_text(encoding="utf-8")
+    ]
+    assert len(pages) == 1
+    assert f"]({pages[0].name})" in _text("docs/eps/index.md")

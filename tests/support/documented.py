@@ -30,10 +30,12 @@ _VARIES = (
     (re.compile(r"\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}"), "DATE"),
     (re.compile(r"\b\d+(?:\.\d+)?(?= (?:ms|s|min|h)\b)"), "TIME"),
     (re.compile(r'"seconds": [\d.]+'), "SECONDS"),
+    (re.compile(r"\b\d+(?= packages)"), "SOME"),
+    (re.compile(r"\b(cpython-|==)3\.\d+\b"), r"\g<1>PYTHON"),
     (re.compile(r"https://cache\.example/epbuild|/\S*/shared-cache"), "CACHE"),
     (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,64}\b"), "DIGEST"),
 )
-"""What differs from machine to machine, or with each release: times, and digests of what names a release."""
+"""What differs from machine to machine, day to day, or with each release: times, what an index has, digests of what names a release."""
 _DROPPED = re.compile(r"^(?:ready +\d|locked +\d)")
 
 
