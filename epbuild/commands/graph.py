@@ -92,8 +92,10 @@ _LEAST_NAMES = {"emit": 3}
 """An output of one group and one target has both in its id, and its layout."""
 
 _Key = tuple[str, ...]
+_PAIRS = "group and target"
+"""With it, what is of one group is in one box."""
 _GROUPINGS: Sequence[tuple[str, Callable[[_Parts], _Key]]] = (
-    ("group and target", lambda parts: parts.place or _outside(parts)),
+    (_PAIRS, lambda parts: parts.place or _outside(parts)),
     ("group", lambda parts: parts.place[:1] or _outside(parts)),
     ("target", lambda parts: parts.place[1:2] or (parts.kind,)),
     ("kind", lambda parts: (parts.kind,)),
@@ -147,9 +149,11 @@ def _grouped(
         members.setdefault(keys[status.step.id], []).append(status)
     nodes = []
     for key, found in members.items():
-        alone = found[0].step.id if len(found) == 1 else " / ".join(key)
-        reasons = found[0].reasons if len(found) == 1 else ()
-        nodes.append(GraphNode(alone, alone, "", _counted(map(shown_state, found)), reasons, grouped=True))
+        alone = len(found) == 1
+        whole = found[0].step.id if alone else " / ".join(key)
+        box, title = key if name == _PAIRS and key == _Parts.of(found[0].step.id).place else ("", whole)
+        reasons = found[0].reasons if alone else ()
+        nodes.append(GraphNode(whole, title, box, _counted(map(shown_state, found)), reasons, grouped=True))
     places = {key: number for number, key in enumerate(members)}
     return StepGraph(recipe, tuple(nodes), _edges(statuses, {ident: places[key] for ident, key in keys.items()}), states, name)
 

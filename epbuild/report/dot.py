@@ -14,9 +14,10 @@ _FONT = "Arial"
 def dot_text(graph: StepGraph) -> str:
     """A digraph from left to right, each box a cluster; the nodes go by their steps' ids."""
     heading = _quoted([*heading_lines(graph), counts(graph.states)], left=True)
+    columns = 3 if graph.grouped_by is None else 4  # about as wide as a page
     lines = [
         "digraph plan {",
-        f"  graph [rankdir=LR, pack=14, packmode=array_ct3, nodesep=0.12, ranksep=0.5, labelloc=t, labeljust=l, label={heading},",
+        f"  graph [rankdir=LR, pack=14, packmode=array_ct{columns}, nodesep=0.12, ranksep=0.5, labelloc=t, labeljust=l, label={heading},",
         f'         fontname="{_FONT}", fontsize=11, fontcolor="{TEXT[0]}", bgcolor=transparent];',
         f'  node [shape=box, style=filled, fontname="{_FONT}", fontsize=10, fontcolor="{TEXT[0]}", height=0.28, margin="0.1,0.04"];',
         f'  edge [color="{LINE[0]}", arrowsize=0.6];',

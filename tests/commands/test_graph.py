@@ -96,3 +96,14 @@ def test_a_node_of_several_has_their_states_the_worst_first_and_the_edges_of_all
         ("decoder / phone", "emit:ort-model-package"),
     ]
     assert graph.nodes[1].state == "failed"
+
+
+def test_groups_are_boxes_where_their_targets_are_nodes() -> None:
+    nodes = step_graph("epbuild.yaml", [*DECODER, *many(1, 2)], most=6).nodes
+    assert [(node.box, node.title) for node in nodes] == [
+        ("", "prepare:decoder/1-quantize"),
+        ("decoder", "phone"),
+        ("", "emit:ort-model-package"),
+        ("g0", "t0"),
+        ("g0", "t1"),
+    ]
