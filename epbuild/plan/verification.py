@@ -21,7 +21,7 @@ from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member, ModelFiles
-from epbuild.plan.steps import InTarget, SessionGroup
+from epbuild.plan.steps import InTarget, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
 from epbuild.recipe.verifying import overlaid
@@ -119,6 +119,12 @@ class Verification(InTarget):
     def compiled_of(self, checked: CheckedMember) -> Made:
         """What its session group came to. Raises KeyError as long as that is not known."""
         return {item.group.id: item for item in self.compiled}[checked.session]
+
+
+def needs_real_device(plan: Plan, step: Step) -> bool:
+    """Whether a step of a plan runs on a real device alone."""
+    action = plan.actions.get(step.action)
+    return isinstance(action, Verification) and action.is_on_real_device
 
 
 def verification_id(group: str, target: str) -> str:

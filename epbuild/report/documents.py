@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild.core.errors import Argument, Location, Position, Problem
+from epbuild.plan.verification import needs_real_device
 from epbuild.report.listener import Listener
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def plan_document(recipe: str, found: Survey) -> dict[str, Any]:
                 "key": status.key,
                 "needs": list(status.step.needs),
                 "outputs": list(status.outputs),
+                **({"device": "real"} if needs_real_device(found.plan, status.step) else {}),
             }
             for status in found.steps()
         ],

@@ -7,6 +7,7 @@ from collections import Counter
 
 from epbuild.commands.graph import REMOTE, shown_state
 from epbuild.core.shown import shown_path
+from epbuild.plan.verification import needs_real_device
 from epbuild.report.amounts import limited
 from epbuild.report.terminal import DIM, coloured, painted, print_line
 from epbuild.survey.asked import nothing_to_do
@@ -14,6 +15,7 @@ from epbuild.survey.status import Survey
 
 _COLOURS = {"current": DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
 _ORPHAN = "orphan"
+_ON_DEVICE = "runs on a real device"
 _MOST_REASONS = 6
 
 
@@ -30,7 +32,9 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     for status in steps:
         state = painted(f"{shown_state(status):<{width}}", _COLOURS[status.state], colour)
         lines = [f"{state}  {status.step.id}"]
-        lines += [painted(f"{'':<{width}}    {reason}", DIM, colour) for reason in limited(status.reasons, _MOST_REASONS)]
+        device = [_ON_DEVICE] if status.state != "current" and needs_real_device(found.plan, status.step) else []
+        notes = [*limited(status.reasons, _MOST_REASONS), *device]
+        lines += [painted(f"{'':<{width}}    {note}", DIM, colour) for note in notes]
         sys.stdout.write("\n".join(lines) + "\n")
     for orphan in found.orphans:
         sys.stdout.write(f"{painted(f'{_ORPHAN:<{width}}', '33', colour)}  {shown_path(orphan.directory)}\n")

@@ -23,6 +23,7 @@ from epbuild.plan.member import ModelFiles
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, ValueType
 from epbuild.plan.verification import CheckedMember, Verification, verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
+from epbuild.report.documents import plan_document
 from epbuild.survey.verifications import Verifications
 from epbuild.toolchain.process import Ending
 
@@ -187,6 +188,8 @@ def test_what_an_emulator_gave_is_not_what_a_device_gives(bench: Bench) -> None:
     bench.runs.clear()
     bench.asks("{device: real}")
     assert bench.states()[VERIFY] == "out of date"
+    steps = {step["id"]: step for step in plan_document("epbuild.yaml", bench.survey())["steps"]}
+    assert [name for name, step in steps.items() if step.get("device") == "real"] == [VERIFY]
     assert bench.build("*classifier*").exit_code == 0
     assert bench.runs == ["CPU: classifier", "EP: classifier"]
 
