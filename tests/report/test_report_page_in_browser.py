@@ -250,6 +250,33 @@ def test_a_cluster_of_the_graph_opens(page: Page, zoo: Document) -> None:
     assert page.locator("#graph .node").count() == len(groups)
 
 
+def test_an_area_opens_into_outputs_and_files(page: Page, zoo: Document) -> None:
+    outputs = [output for output in zoo["outputs"] if output["targets"] == ["phone-SM8750"] and output["size"]]
+    area = page.locator(f"#sizes .tile-of[title='phone-SM8750: {amount(sum(one['size'] for one in outputs))}']")
+    saved = page.locator("#sizes .tile-of.saved").count()
+    assert saved == sum(row["measured"] for row in zoo["sharing"])
+    area.click(position={"x": 5, "y": 5})
+    shown = page.eval_on_selector_all("#sizes .tile-of.group", "tiles => tiles.map(tile => tile.title.split(':')[0])")
+    assert sorted(shown) == sorted(output["path"].removeprefix("dist/zoo/") for output in outputs)
+    page.locator("#sizes .tile-of.group").first.click(position={"x": 5, "y": 5})
+    assert page.locator("#sizes .tile-of.leaf").count() == 2
+    page.locator("#sizes .tile-of.leaf").first.click()
+    assert panel(page).startswith("emit:")
+
+
+def test_the_timeline_has_a_bar_for_every_step_once_it_is_near_enough(page: Page, zoo: Document) -> None:
+    ran = sum(step["started"] is not None for step in zoo["steps"])
+    spans = len(zoo["build"]["spans"])
+    bars = "[...document.querySelectorAll('#timeline .event title')].map(title => title.textContent)"
+    together = page.evaluate(bars)
+    assert len(together) <= ran + spans
+    page.locator("#timeline button[aria-label='Zoom in']").click()
+    page.locator("#timeline button[aria-label='Later']").click()
+    assert page.evaluate(bars) != together
+    page.locator("#timeline button[aria-label='Show all of the build']").click()
+    assert page.evaluate(bars) == together
+
+
 def test_ten_thousand_steps_are_drawn_in_parts(browser: Browser, tmp_path: Path) -> None:
     document = large_report()
     with opened(browser, tmp_path, document) as page:

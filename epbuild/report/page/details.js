@@ -23,7 +23,7 @@ function showStep(id) {
       ["Size", step.size === null ? null : bytes(step.size)],
       ["Key", step.key && copyable(step.key, "the key", 16)],
     ]),
-    (coverageByStep.get(id) ?? []).map((row) => [el("h3", {}, `Coverage of ${row.model}`), coverageDetails(row)]),
+    (coverageByStep.get(id) ?? []).filter((row) => row.outcome !== "failed").map((row) => [el("h3", {}, `Coverage of ${row.model}`), coverageDetails(row)]),
     outputByStep.has(id) && outputDetails(outputByStep.get(id)),
     el("h3", {}, "Needs"), step.needs.length ? listed(step.needs, (need) => stepLink(need)) : el("p.empty", {}, "Nothing."),
     el("h3", {}, "Needed by"), neededBy.get(id).length ? listed(neededBy.get(id), (next) => stepLink(next)) : el("p.empty", {}, "Nothing."),
@@ -38,7 +38,7 @@ function whyList(title, reasons) {
 function errorDetails(error) {
   return el("div.error", {},
     el("p", {}, error.message, " ", el("code", {}, error.code)),
-    error.reason && error.reason !== error.message ? el("p", {}, error.reason) : null,
+    error.reason && !error.message.includes(error.reason) ? el("p", {}, error.reason) : null,
     error.hint ? el("p.hint", {}, error.hint) : null,
     error.step ? el("p", {}, "Because of ", stepLink(error.step)) : null);
 }

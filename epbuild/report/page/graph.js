@@ -92,8 +92,8 @@ function graphNode({ cluster, x, y, width, height }, open, centre) {
     svg("rect.box", { width, height, rx: 5 }),
     svg("rect.letter", { width: 24, height, rx: 5 }),
     svg("text.letter", { x: 12, y: height / 2, dy: "0.35em", "text-anchor": "middle" }, OUTCOME_LETTERS[worst] ?? "–"),
-    svg("text", { x: 32, y: single ? height / 2 : height / 2 - 7, dy: "0.35em" }, nodeLabel(cluster.name)),
-    single ? null : svg("text.small", { x: 32, y: height / 2 + 9, dy: "0.35em" }, clusterSum(cluster)));
+    svg("text", { x: 32, y: height / 2 - 7, dy: "0.35em" }, nodeLabel(cluster.name)),
+    svg("text.small", { x: 32, y: height / 2 + 9, dy: "0.35em" }, single ? nodeLabel(why ?? worst) : clusterSum(cluster)));
 }
 
 /** Pan and zoom: the wheel only with Ctrl and touch only with two fingers, so that the page itself still scrolls. */

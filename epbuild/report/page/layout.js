@@ -38,7 +38,7 @@ function partLayout({ clusters, edges }) {
   graph.setGraph({ rankdir: "LR", nodesep: 12, ranksep: 50, marginx: 6, marginy: 6 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const cluster of clusters) {
-    const letters = Math.max(10, nodeLabel(cluster.name).length, cluster.steps.length > 1 ? clusterSum(cluster).length : 0);
+    const letters = Math.max(14, nodeLabel(cluster.name).length, cluster.steps.length > 1 ? clusterSum(cluster).length : 0);
     graph.setNode(cluster.name, { width: letters * NODE.letter + 44, height: NODE.height });
   }
   for (const { from, to } of edges) graph.setEdge(from.name, to.name);

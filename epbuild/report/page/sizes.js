@@ -24,7 +24,10 @@ function drawTreemap(section) {
       ? [el("span", { "aria-current": "true" }, node.data.name)]
       : [opener(node.data.name, () => { shown = node; fill(); }), " › "]));
     place.replaceChildren(treemapPicture(shown, place.clientWidth || 900, (node) => {
-      if (node.children) { shown = node; fill(); } else if (node.data.open) node.data.open();
+      if (node.children) {
+        shown = node;
+        fill();
+      } else node.data.open();
     }));
   };
   fill();
@@ -67,35 +70,38 @@ function fileKind(path) {
   return path.endsWith(".onnx") ? "model" : /\.(bin|ctx|blob|engine|xml)$/.test(path) ? "context" : "other";
 }
 
-/** A node's children and their children as rectangles; the smallest of very many are left out, and counted. */
+/** A node's children and their children as rectangles: the largest ones, and the others as one. */
 function treemapPicture(node, width, open) {
   const height = Math.round(Math.min(460, Math.max(260, width * 0.45)));
-  const shown = node.copy();
-  for (const child of shown.children ?? []) for (const part of child.children ?? []) delete part.children; // two levels at once
+  const groups = largest(node, MOST_TILES / 4);
+  const each = Math.max(4, Math.floor(MOST_TILES / groups.length));
+  const shown = d3.hierarchy({ children: groups.map((group) => (group.of?.children ? { of: group.of, children: largest(group.of, each) } : group)) }).sum((part) => part.size ?? 0);
   d3.treemap().size([width, height]).paddingOuter(2).paddingTop((one) => (one.depth === 1 && one.children ? 20 : 2)).paddingInner(1).round(true)(shown);
-  const originals = new Map();
-  const pair = (copy, original) => {
-    originals.set(copy, original);
-    copy.children?.forEach((child, at) => pair(child, original.children[at]));
-  };
-  pair(shown, node);
-  const [groups, leaves] = [shown.children?.filter((child) => child.children) ?? [], shown.leaves().sort((a, b) => b.value - a.value)];
-  const drawn = leaves.slice(0, MOST_TILES).filter((leaf) => leaf.x1 > leaf.x0 && leaf.y1 > leaf.y0);
-  const tiles = [...groups, ...drawn].map((one) => treemapTile(one, width, () => open(originals.get(one)), originals.get(one)));
-  moveByArrows2d(tiles);
+  const tiles = shown.descendants().slice(1).filter((tile) => tile.x1 > tile.x0 && tile.y1 > tile.y0).map((tile) => treemapTile(tile, width, open));
+  moveInOrder(tiles);
   const picture = el("div.tiles-picture", { role: "group", "aria-label": `Sizes of ${node.data.name}` }, tiles);
   picture.style.height = `${height}px`;
-  const hidden = leaves.length - drawn.length;
-  return el("div", {}, picture, hidden > 0 ? el("p.note", {}, `${number(hidden)} small ones are not drawn; the table below has them.`) : null);
+  return picture;
 }
 
-function treemapTile(tile, whole, open, original) {
-  const label = `${tile.data.name}: ${bytesText(stored(original))}`;
-  const kind = original.children ? "inner" : tile.data.kind;
+/** The children of a node, {of, size}, at most so many; the smallest of more are one, {others, size}. */
+function largest(node, most) {
+  const children = node.children ?? [node];
+  const others = children.slice(most);
+  const parts = children.slice(0, most).map((child) => ({ of: child, size: child.value }));
+  return others.length ? [...parts, { others, size: sum(others, (child) => child.value) }] : parts;
+}
+
+function treemapTile(tile, whole, open) {
+  const { of, others } = tile.data;
+  const name = of ? of.data.name : `${number(others.length)} others`;
+  const size = bytesText(of ? stored(of) : sum(others, stored));
   const [width, height] = [tile.x1 - tile.x0, tile.y1 - tile.y0];
-  const button = el("button", { type: "button", class: `tile-of ${tile.children ? "group" : `leaf ${mainKind(original)}`} ${kind}`, "aria-label": label, title: label, click: open },
-    width > 40 && height > 16 ? el("span", {}, tile.data.name) : null,
-    width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, tile.children ? ` ${bytesText(stored(original))}` : bytesText(stored(original))) : null);
+  const act = of ? () => open(of) : () => openPanel(name, () => listed(others, (child) => opener(`${child.data.name}: ${bytesText(stored(child))}`, () => { closePanel(); open(child); }), 200));
+  const kind = tile.children ? "group" : `leaf ${of ? mainKind(of) : "other"}`;
+  const button = el("button", { type: "button", class: `tile-of ${kind}`, "aria-label": `${name}: ${size}`, title: `${name}: ${size}`, click: act },
+    width > 40 && height > 16 ? el("span", {}, name) : null,
+    width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, size) : null);
   const part = (pixels) => `${(100 * pixels) / whole}%`; // so that it is as wide as paper is
   Object.assign(button.style, { left: part(tile.x0), top: `${tile.y0}px`, width: part(width), height: `${height}px` });
   return button;
@@ -112,7 +118,7 @@ function mainKind(node) {
 }
 
 /** One stop for the Tab key, and the arrow keys go through the tiles in their order. */
-function moveByArrows2d(tiles) {
+function moveInOrder(tiles) {
   tiles.forEach((tile, at) => {
     tile.tabIndex = at ? -1 : 0;
     tile.addEventListener("keydown", (event) => {

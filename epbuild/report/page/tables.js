@@ -28,7 +28,7 @@ function table(caption, columns, rows, { most = 25, empty = "None." } = {}) {
   }
   fill();
   const whole = el("table", {}, el("caption", {}, el("span", {}, caption)), el("thead", {}, el("tr", {}, heads)), body);
-  return el("div.tabled", {}, el("div.scroll", { tabindex: "0", role: "region", "aria-label": caption }, whole), more);
+  return el("div.tabled", {}, el("div.scroll", {}, whole), more);
 }
 
 function tableRow(columns, row) {
