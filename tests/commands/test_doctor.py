@@ -193,6 +193,7 @@ def test_a_folder_as_remote_cache_answers(tmp_path: Path) -> None:
     assert "answers in" in check.text
 
 
+@pytest.mark.slow
 def test_a_remote_cache_that_refuses_is_a_warning_at_once(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
