@@ -15,6 +15,7 @@ from epbuild.cache.errors import explained
 from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import LARGE_BYTES, Readable, hash_stream
 from epbuild.core.errors import Problem, StoreError
+from epbuild.core.host import on_windows
 
 # To hand a small file over to a thread takes longer than to read it.
 _BATCH = 20
@@ -201,7 +202,10 @@ def unchanged(path: Path, key: StatKey) -> bool:
 def _absolute(path: Path) -> str:
     """What `path.absolute()` is, found sooner."""
     name = str(path)
-    return name if os.path.isabs(name) else str(path.absolute())  # noqa: PTH117
+    if os.path.isabs(name):  # noqa: PTH117
+        return name
+    # Windows has paths that are relative to the folder of another drive.
+    return str(path.absolute()) if on_windows() else os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118
 
 
 def _status(path: Path) -> os.stat_result:

@@ -45,7 +45,8 @@ class FileMemory:
         self._database = database
         self._root = f"{root}{os.sep}"
         self._asked = 0
-        self._known: dict[str, tuple[StatKey, str]] = {}
+        self._known: dict[str, tuple[StatKey, str]] | None = None
+        """All of them, once many were asked for; what another process has put since is not among them."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """The stat key and the digest that were last put for the absolute `path`. Raises StoreError."""
@@ -53,14 +54,15 @@ class FileMemory:
         self._asked += 1
         if self._asked == _MANY:  # to look up one after the other takes ten times as long as to read them all
             self._known = {row[0]: _file(row) for row in self._database.read(_FILES)}
-        if name not in self._known:
-            rows = self._database.read(f"{_FILES} WHERE path = ?", (name,))
-            return _file(rows[0]) if rows else None
-        return self._known[name]
+        if self._known is not None:
+            return self._known.get(name)
+        rows = self._database.read(f"{_FILES} WHERE path = ?", (name,))
+        return _file(rows[0]) if rows else None
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
         """Remember, for each absolute path, its stat key and digest. Raises StoreError."""
-        self._known.update({self._name(path): entry for path, entry in entries.items()} if self._known else {})
+        if self._known is not None:
+            self._known.update({self._name(path): entry for path, entry in entries.items()})
         self._database.write(
             "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, digest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)",
             # Inode numbers on Windows are up to 128 bits, SQLite's integers 64.

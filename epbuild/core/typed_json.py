@@ -51,14 +51,14 @@ def to_json(value: object, forms: Forms | None = None) -> Any:
         return forms.write(value)
     if isinstance(value, tuple):
         return [to_json(item, forms) for item in value]
+    known = _defaults(kind)  # before the question whether it is a mapping, which takes longer
+    if known is not None:
+        return {name: to_json(item, forms) for name, default in known if (item := getattr(value, name)) == () or item != default}
     if isinstance(value, Mapping):
         return {name: to_json(item, forms) for name, item in value.items()}
     if isinstance(value, frozenset):
         return sorted(value)
-    known = _defaults(kind)
-    if known is None:
-        return value
-    return {name: to_json(item, forms) for name, default in known if (item := getattr(value, name)) == () or item != default}
+    return value
 
 
 @cache

@@ -18,6 +18,7 @@ from epbuild.cache.memory import UNKNOWN, Configuration, OutputRecord, StepRecor
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
+from epbuild.core.garbage import uncollected
 from epbuild.core.typed_json import MalformedJson
 from epbuild.output.existing import Written
 from epbuild.output.output import Output
@@ -149,6 +150,7 @@ class Surveyor:
         self.digests = Digests(workspace.files)
         self._described = Descriptions(recipe, self.digests)
 
+    @uncollected()
     def survey(self, plan: Plan, toolchains: KnownToolchains, scope: Scope | None = None) -> Survey:
         """The status of every action of a plan, or of the part that is looked at, as far as its `toolchains` are known.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import digest_of
+from epbuild.core.garbage import uncollected
 from epbuild.core.safepath import links_on_the_way
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
@@ -61,6 +62,7 @@ class Looked:
     """The versions of the drivers that it depends on, by how each is read."""
 
 
+@uncollected()
 def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> None:
     """Leave a snapshot of what a run has `looked` at, read with `settings`, of the steps that match `selection`.
 
@@ -149,6 +151,7 @@ class _WatchedFiles:
         self.new: list[str] = []
         """The absolute paths of those that were looked at."""
         # A shorter way to a file is a faster one: names below the recipe's folder are looked up from there.
+        self._here = os.getcwd()  # noqa: PTH109
         self._below = os.path.join(os.path.dirname(self.absolute(recipe)), "")  # noqa: PTH118, PTH120
         self._recipe = recipe
         self._began = began
@@ -158,7 +161,7 @@ class _WatchedFiles:
 
     def absolute(self, path: str | Path) -> str:
         """The path from the root: not shortened, as `link/..` is the folder above the one that the link leads to."""
-        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+        return os.path.join(self._here, path)  # noqa: PTH118
 
     def name_of(self, path: str) -> str:
         """An absolute path as the snapshot has it."""
