@@ -14,8 +14,17 @@ from typing import BinaryIO, Final
 
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE, EPContextNode, read_node
-from epbuild.onnxfile.model_header import Dimension, ExternalData, Initializer, ModelHeader, NamedNode, ValueInfo, operator_name
-from epbuild.onnxfile.wire import Field, MalformedModel, WireReader, integer
+from epbuild.onnxfile.model_header import (
+    Dimension,
+    ExternalData,
+    Initializer,
+    ModelHeader,
+    NamedNode,
+    TensorBytes,
+    ValueInfo,
+    operator_name,
+)
+from epbuild.onnxfile.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader, integer
 
 _MODEL_FIELDS = frozenset(
     {
@@ -45,6 +54,9 @@ _TENSOR_FIELDS = numbers.TENSOR_VALUES | {
     numbers.TENSOR_DATA_LOCATION,
 }
 
+# Packed, these have the very bytes that raw data and external data have; integers in fields of their types are varints.
+_PLAIN = frozenset({numbers.TENSOR_FLOAT_DATA, numbers.TENSOR_RAW_DATA, numbers.TENSOR_DOUBLE_DATA})
+
 # Before, every initializer had to be an input, and ONNX Runtime takes it for constant.
 _OVERRIDABLE = 4
 # Protobuf readers give up at 100 nested messages; what they refuse must not exhaust our stack.
@@ -68,7 +80,7 @@ def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
     """Reads the header of the model that the seekable `file` holds from its first byte to its last; raises MalformedModel."""
     wire = WireReader(file)
     _refuse_what_is_no_model(file, wire.size)
-    data = _ExternalFiles()
+    data = _TensorData()
     graph = _MainGraph(wire, data, name_nodes=name_nodes)
     ir_version = 0
     producer_name = ""
@@ -109,17 +121,28 @@ def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
         subgraph_data=frozenset(data.in_subgraphs),
         other_nodes=tuple(graph.named),
         initialized_inputs=tuple(value for value in graph.inputs if value.name in graph.initialized),
+        tensors=tuple(data.tensors),
     )
 
 
 def read_tensor(wire: WireReader, tensor: Field) -> Initializer:
     """The header of the TensorProto in `tensor`: all but its values; raises MalformedModel."""
+    return _read_tensor(wire, tensor).tensor
+
+
+def _read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
+    """What `read_tensor` gives, and where the values lie."""
     name = ""
+    start = end = 0
+    plain = False
     elem_type = inline_bytes = data_location = 0
     dims: list[int] = []
     entries: dict[str, str] = {}
     for field in wire.message(tensor, _TENSOR_FIELDS):
         if field.number in numbers.TENSOR_VALUES:
+            # One field has the very bytes; of several, the readers put together what they hold.
+            plain = not end and field.number in _PLAIN and field.wire_type == LENGTH_DELIMITED
+            start, end = start or field.start, field.end
             inline_bytes += field.size
         elif field.number == numbers.TENSOR_DIMS:
             dims.extend(wire.integers(field))
@@ -132,17 +155,22 @@ def read_tensor(wire: WireReader, tensor: Field) -> Initializer:
         else:
             entries.update([_read_pair(wire, field)])
     external = _external_data(name, entries, tensor) if data_location == numbers.EXTERNAL else None
-    return Initializer(name, elem_type, tuple(dims), inline_bytes, external)
+    return TensorBytes(Initializer(name, elem_type, tuple(dims), inline_bytes, external), tensor.tag_at, start, end, plain)
 
 
-class _ExternalFiles:
-    """The files that hold tensors' data: the bytes needed of each, and which of them a subgraph needs."""
+class _TensorData:
+    """Where tensors' bytes lie, and the files that hold them: the bytes needed of each, and which of them a subgraph needs."""
 
     def __init__(self) -> None:
+        self.tensors: list[TensorBytes] = []
         self.needed: dict[str, int] = {}
         self.in_subgraphs: set[str] = set()
 
-    def add(self, data: ExternalData, *, in_subgraph: bool) -> None:
+    def add(self, tensor: TensorBytes, *, in_subgraph: bool) -> None:
+        self.tensors.append(tensor)
+        data = tensor.tensor.external
+        if data is None:
+            return
         self.needed[data.location] = max(data.offset + (data.length or 0), self.needed.get(data.location, 0))
         if in_subgraph:
             self.in_subgraphs.add(data.location)
@@ -151,7 +179,7 @@ class _ExternalFiles:
 class _Nodes:
     """Walks nodes, and the subgraphs and tensors in them; `data` gathers external data."""
 
-    def __init__(self, wire: WireReader, data: _ExternalFiles, *, name_nodes: bool = False) -> None:
+    def __init__(self, wire: WireReader, data: _TensorData, *, name_nodes: bool = False) -> None:
         self.wire = wire
         self.data = data
         self.name_nodes = name_nodes
@@ -189,10 +217,10 @@ class _Nodes:
             _refuse_too_many(self.named, node)
 
     def read_tensor(self, tensor: Field) -> Initializer:
-        read = read_tensor(self.wire, tensor)
-        if read.external is not None:
-            self.data.add(read.external, in_subgraph=self.depth > 0)
-        return read
+        read = _read_tensor(self.wire, tensor)
+        self.data.add(read, in_subgraph=self.depth > 0)
+        _refuse_too_many(self.data.tensors, tensor)
+        return read.tensor
 
     def read_sparse_tensor(self, tensor: Field) -> str:
         """Reads a SparseTensorProto without its values; gives its name, which is that of its values."""
@@ -220,7 +248,7 @@ class _Nodes:
 class _MainGraph(_Nodes):
     """Walks the main graph; protobuf allows it to come in pieces, which add up."""
 
-    def __init__(self, wire: WireReader, data: _ExternalFiles, *, name_nodes: bool = False) -> None:
+    def __init__(self, wire: WireReader, data: _TensorData, *, name_nodes: bool = False) -> None:
         super().__init__(wire, data, name_nodes=name_nodes)
         self.name = ""
         self.inputs: list[ValueInfo] = []

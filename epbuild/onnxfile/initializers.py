@@ -6,6 +6,7 @@ spliced, so memory does not grow with the weights. The same models in the same o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ class _Mover:
                 # Closed at once: some exporters give each tensor a file of its own.
                 location = found.external.location
                 with self.data.get(location, self.folder / location).open("rb") as data:
-                    start, size = extent(found, found.external, data, tensor)
+                    start, size = extent(found, found.external, os.fstat(data.fileno()).st_size, tensor.tag_at)
                     offset = self.weights.place(data, start, size)
             elif is_initializer and _is_raw(found, raw) and raw[0].size >= self.least:
                 size = raw[0].size

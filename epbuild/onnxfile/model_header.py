@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -48,6 +48,19 @@ class Initializer:
     external: ExternalData | None
 
 
+class TensorBytes(NamedTuple):
+    """A tensor, wherever in the model it is, and where its values lie in the model file, if any do; `plain`: as raw data has them.
+
+    `tag_at` is where in the file the tensor begins.
+    """
+
+    tensor: Initializer
+    tag_at: int
+    start: int
+    end: int
+    plain: bool
+
+
 class NamedNode(NamedTuple):
     """A node by its name, which is empty where it has none, and its operator, with the domain where that is not ONNX's own."""
 
@@ -83,6 +96,8 @@ class ModelHeader:
     """The nodes that are not EPContext nodes, where their names were asked for."""
     initialized_inputs: tuple[ValueInfo, ...] = ()
     """The inputs that `inputs` leaves out."""
+    tensors: tuple[TensorBytes, ...] = field(default=(), repr=False, compare=False)
+    """Every tensor, in the order of the file: those of subgraphs, of functions and of attributes as well."""
 
     @property
     def external_locations(self) -> tuple[str, ...]:

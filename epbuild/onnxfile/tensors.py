@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -66,9 +65,11 @@ def _parts(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Fi
         yield (*path, part), False
 
 
-def extent(found: Initializer, external: ExternalData, file: BinaryIO, tensor: Field) -> tuple[int, int]:
-    """Where a tensor's bytes lie in its external data, and how many; raises MalformedModel where they are not all there."""
-    there = file.seek(0, os.SEEK_END)
+def extent(found: Initializer, external: ExternalData, there: int, tag_at: int) -> tuple[int, int]:
+    """Where a tensor's bytes lie in its external data, and how many; raises MalformedModel where they are not all `there`.
+
+    That is the size of the data's file in bytes; `tag_at` is where in the model's the tensor begins.
+    """
     size = external.length
     if size is None:
         # Readers take the size from the type and the shape then, and do not look at what follows.
@@ -78,7 +79,7 @@ def extent(found: Initializer, external: ExternalData, file: BinaryIO, tensor: F
         message = (
             f"the tensor '{found.name}' needs bytes {external.offset:,} to {external.offset + size:,} of {external.location}"
         )
-        raise MalformedModel(f"{message}, which has {there:,}", tensor.tag_at)
+        raise MalformedModel(f"{message}, which has {there:,}", tag_at)
     return external.offset, size
 
 

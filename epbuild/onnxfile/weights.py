@@ -12,18 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from epbuild.onnxfile import numbers
-from epbuild.onnxfile.headers import read_tensor
-from epbuild.onnxfile.tensors import digest, extent, tensors
-from epbuild.onnxfile.wire import LENGTH_DELIMITED, MalformedModel, WireReader
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.onnxfile.tensors import digest, extent
+from epbuild.onnxfile.wire import MalformedModel
 
 _SAMPLE = 4096
-
-# Field numbers, as onnx.proto gives them.
-_FLOAT_DATA = 4
-_DOUBLE_DATA = 10
-# Packed, these have the very bytes that raw data and external data have; integers in fields of their types are varints.
-_PLAIN = frozenset({_FLOAT_DATA, numbers.TENSOR_RAW_DATA, _DOUBLE_DATA})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +39,28 @@ class WeightBytes:
 
 
 def read_weights(model: Path, data: Mapping[str, Path]) -> tuple[Weight, ...]:
+    """The weights of the model file at `model`; otherwise as `weights_of`."""
+    return weights_of(read_header(model), model, data)
+
+
+def weights_of(header: ModelHeader, model: Path, data: Mapping[str, Path]) -> tuple[Weight, ...]:
     """The tensors of a model that have any bytes; `data` has the files of its external data by the location that the model names.
 
-    Its header must have been read before, which refuses graphs that are nested without end.
-    Raises MalformedModel where a file is not whole, OSError where one cannot be read.
+    Raises MalformedModel where a file is not whole, OSError where one cannot be looked at.
     """
-    with model.open("rb") as file:
-        return tuple(weight for weight in _read_weights(file, model, data) if weight.size)
+    return tuple(weight for weight in _weights_of(header, model, data) if weight.size)
 
 
-def _read_weights(file: BinaryIO, model: Path, data: Mapping[str, Path]) -> Iterator[Weight]:
-    wire = WireReader(file)
-    for path, _ in tensors(wire):
-        found = read_tensor(wire, path[-1])
-        if found.external is None:
-            values = list(wire.message(path[-1], numbers.TENSOR_VALUES))
-            if values:
-                plain = len(values) == 1 and values[0].number in _PLAIN and values[0].wire_type == LENGTH_DELIMITED
-                yield Weight(model, values[0].start, values[-1].end - values[0].start, plain)
+def _weights_of(header: ModelHeader, model: Path, data: Mapping[str, Path]) -> Iterator[Weight]:
+    for tensor, tag_at, start, end, plain in header.tensors:
+        if tensor.external is None:
+            yield Weight(model, start, end - start, plain)
             continue
-        if found.external.location not in data:
-            raise MalformedModel(f"the external data {found.external.location} is not known", path[-1].tag_at)
-        place = data[found.external.location]
-        with place.open("rb") as opened:
-            start, size = extent(found, found.external, opened, path[-1])
-        yield Weight(place, start, size, plain=True)
+        place = data.get(tensor.external.location)
+        if place is None:
+            raise MalformedModel(f"the external data {tensor.external.location} is not known", tag_at)
+        begin, size = extent(tensor, tensor.external, place.stat().st_size, tag_at)
+        yield Weight(place, begin, size, plain=True)
 
 
 def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:

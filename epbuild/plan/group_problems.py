@@ -52,10 +52,12 @@ def size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Prob
 
 def sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
     """A warning for each member of a sharing group that has no weight in common with another, or next to none; none if that is unsure."""
-    from epbuild.onnxfile.weights import most_in_common, read_weights
+    from epbuild.onnxfile.weights import most_in_common, weights_of
 
     try:
-        found = most_in_common({name: read_weights(model.files.graph, model.files.external) for name, model in models.items()})
+        found = most_in_common(
+            {name: weights_of(model.header, model.files.graph, model.files.external) for name, model in models.items()}
+        )
     except (OSError, MalformedModel):
         return []  # a compile will report what is wrong with it
     problems = []

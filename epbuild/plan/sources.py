@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os.path
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -100,6 +101,8 @@ def _data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:
 
 
 def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str) -> Problem | None:
+    if _is_plainly_in(folder, location):
+        return None
     data, named = folder / location, model.external_data
     where = model.path_where if named is None else named.where
     outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or leaves(location)
@@ -109,7 +112,7 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
         hint = f"Put it into {folder}" + (", or name the folder that it is in with 'external_data'." if named is None else ".")
         return Problem("EPB203", message, where, hint)
     # ONNX Runtime resolves links and refuses what then lies outside: check what it checks, before a process is started.
-    inside = _is_plainly_in(folder, location) or is_inside(data, folder) or (named is None and _beside_link(graph, location))
+    inside = is_inside(data, folder) or (named is None and _beside_link(graph, location))
     if outside or not inside:
         own = "its own folder" if named is None else f"the folder {named.name}"
         message = f"the model '{model.name}' keeps external data outside {own}: {location}"
@@ -124,7 +127,12 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
 
 def _is_plainly_in(folder: Path, location: str) -> bool:
     """Whether a location is a file right in a folder, and no link: for which no link on the way has to be followed, as is usual."""
-    return Path(location).name == location and not os.path.islink(folder / location)  # noqa: PTH114
+    if any(sign in location for sign in "/\\:"):
+        return False
+    try:
+        return stat.S_ISREG(os.lstat(f"{folder}{os.sep}{location}").st_mode)
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def _beside_link(graph: Path, location: str) -> bool:
