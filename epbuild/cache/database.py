@@ -214,7 +214,12 @@ def rows(connection: sqlite3.Connection, query: str, parameters: Sequence[object
 
 def storable(values: Sequence[object]) -> tuple[object, ...]:
     """Values as SQLite takes them: it has no text for what stands for the bytes of a name that is no UTF-8 (PEP 383)."""
-    return tuple(value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value for value in values)
+    return tuple(
+        [
+            value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) and not value.isascii() else value
+            for value in values
+        ]
+    )
 
 
 def _checksum(values: Sequence[object]) -> int:
