@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from epbuild.cluster.executor import Placement, RequestExecutor
 from epbuild.cluster.identifying import toolchain_request
 from epbuild.cluster.labels import labels_of
 from epbuild.cluster.refusals import error_of
+from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.request import ActionRequest
 from epbuild.commands.elsewhere import LOOK_AT_CACHE
 from epbuild.commands.events import ToolchainFailed, ToolchainReady, ToolchainStarted
 from epbuild.commands.toolchains import Place, PlanToolchains, UnknownToolchain
@@ -17,6 +20,7 @@ from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem
 from epbuild.engine.events import Progress, Warned
 
 _AT_ONCE = 16
+_MOST_ASKED = 3
 
 
 class IdentityRequests:
@@ -59,9 +63,7 @@ class IdentityRequests:
         self._progress.report(ToolchainStarted(name, f"asking a machine of the cluster what it is on {item.platform}"))
         request = toolchain_request(item.needs, item.locked, item.records)
         try:
-            reply = self._executor.execute(request, _placement(item), self._progress)
-            if reply.outcome not in ("made", "found"):
-                raise error_of(reply)
+            reply = self._reply(request, _placement(item))
         except EpbuildError as error:
             self._progress.report(ToolchainFailed(name))
             if not self._known.is_for_here(item.action):
@@ -71,6 +73,16 @@ class IdentityRequests:
             return
         runtime = next((package.version for package in item.locked.packages if package.name == "onnxruntime"), "")
         self._progress.report(ToolchainReady(name, runtime, time.monotonic() - begin, f"as {reply.machine} has it"))
+
+    def _reply(self, request: ActionRequest, placement: Placement) -> MachineReply:
+        """The reply of the first machine that has the toolchain or makes it. Raises the error of the last that does not."""
+        while True:
+            reply = self._executor.execute(request, placement, self._progress)
+            if reply.outcome in ("made", "found"):
+                return reply
+            placement = replace(placement, without=placement.without | {reply.machine})
+            if len(placement.without) >= _MOST_ASKED or not any(map(placement.allows, self._executor.offers())):
+                raise error_of(reply)
 
 
 def _placement(item: UnknownToolchain) -> Placement:

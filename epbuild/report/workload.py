@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from epbuild.core.errors import printable
 from epbuild.core.units import about, counted
 from epbuild.report.documents import print_json
 from epbuild.report.terminal import print_line
@@ -40,7 +41,7 @@ def _notes(load: Workload) -> Iterator[str]:
     if load.untried and load.eps:
         yield f"not tried yet: {', '.join(load.untried[:_MOST_NAMED])}{_more(len(load.untried))}"
     for other in load.others[:_MOST_NAMED]:
-        yield f"{other.machine} cannot: {other.why}"
+        yield printable(f"{other.machine} cannot: {other.why}")
     if len(load.others) > _MOST_NAMED:
         yield f"{len(load.others) - _MOST_NAMED} more cannot"
 

@@ -41,10 +41,16 @@ class MadeToolchain:
 
 def made_toolchains(home: Path) -> Iterator[MadeToolchain]:
     """The complete environments below the folder of all, the newest first."""
-    markers = [(marker.stat().st_mtime, marker) for marker in home.glob(f"*/{complete_file(home).name}")]
-    for _, marker in sorted(markers, reverse=True):
+    for marker in sorted(home.glob(f"*/{complete_file(home).name}"), key=_time_of, reverse=True):
         try:
             packages = tuple(str(package) for package in json.loads(marker.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             continue
         yield MadeToolchain(marker.parent, packages)
+
+
+def _time_of(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # it has gone meanwhile
+        return 0.0

@@ -27,7 +27,7 @@ from epbuild.commands.locked import hold_lock
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import Request
 from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
-from epbuild.core.errors import EpbuildError
+from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem
 from epbuild.engine.events import EventList, Progress, Warned
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ToolchainSpec
@@ -72,19 +72,24 @@ class OnPlatform:
 
     def __init__(self, platform: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[ActionRequest] = []
+        self.machines = ["builder"]
         self.labels = {RELEASE, f"platform:{platform}", "ep:QNNExecutionProvider"}
         self._platform = platform
         self._machine = machine
         self._monkeypatch = monkeypatch
 
     def offers(self) -> Sequence[Offer]:
-        return (Offer("builder", frozenset(self.labels), 1, 0),)
+        return [Offer(machine, frozenset(self.labels), 1, 0) for machine in self.machines]
 
     def wait_for_offer(self, placement: Placement, actions: int) -> None:
         LocalExecutor(self._machine, self.offers()[0], threading.Event()).wait_for_offer(placement, actions)
 
     def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
         self.asked.append(read_request(request.text))
+        [machine, *_] = [offer.machine for offer in self.offers() if placement.allows(offer)]
+        if machine != "builder":
+            full = EnvironmentFailure(Problem("EPB301", "the disk is full"))
+            return MachineReply.failure("refused", machine, full)
         with self._monkeypatch.context() as there:
             there.setattr(sysconfig, "get_platform", lambda: TAGS[self._platform])
             return LocalExecutor(self._machine, self.offers()[0], threading.Event()).execute(self.asked[-1], placement, progress)
@@ -146,6 +151,14 @@ def test_a_machine_says_what_a_toolchain_is_and_none_is_made_here(platform: str,
     assert kinds == [ToolchainStarted, ToolchainReady]
     found.bring()
     assert len(found.executor.asked) == 1, "what is known is not asked for again"
+
+
+def test_a_machine_that_cannot_make_it_is_not_the_last_that_is_asked(asking: Callable[..., Asking]) -> None:
+    found = asking(WINDOWS)
+    found.executor.machines = ["full", "builder"]
+    found.bring()
+    assert found.known.of(found.plan.actions[CLASSIFIER]) is not None
+    assert len(found.executor.asked) == 2
 
 
 def test_the_request_names_nothing_of_this_machine(asking: Callable[..., Asking], tmp_path: Path) -> None:
