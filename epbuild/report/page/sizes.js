@@ -77,11 +77,12 @@ function treemapPicture(node, width, open) {
   const each = Math.max(4, Math.floor(MOST_TILES / groups.length));
   const shown = d3.hierarchy({ children: groups.map((group) => (group.of?.children ? { of: group.of, children: largest(group.of, each) } : group)) }).sum((part) => part.size ?? 0);
   d3.treemap().size([width, height]).paddingOuter(2).paddingTop((one) => (one.depth === 1 && one.children ? 20 : 2)).paddingInner(1).round(true)(shown);
-  const tiles = shown.descendants().slice(1).filter((tile) => tile.x1 > tile.x0 && tile.y1 > tile.y0).map((tile) => treemapTile(tile, width, open));
+  const [seen, small] = [true, false].map((drawn) => shown.descendants().slice(1).filter((tile) => (tile.x1 > tile.x0 && tile.y1 > tile.y0) === drawn));
+  const tiles = seen.map((tile) => treemapTile(tile, width, open));
   moveInOrder(tiles);
   const picture = el("div.tiles-picture", { role: "group", "aria-label": `Sizes of ${node.data.name}` }, tiles);
   picture.style.height = `${height}px`;
-  return picture;
+  return el("div", {}, picture, small.length ? el("p.note", {}, `${number(small.length)} more, too small to be drawn`) : null);
 }
 
 /** The children of a node, {of, size}, at most so many; the smallest of more are one, {others, size}. */
