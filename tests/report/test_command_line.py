@@ -78,7 +78,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "--jbos", "2"], "No such option '--jbos'. Did you mean '--jobs' or '--json'?"),
         (["verify", "dist", "--device", "tpu"], "Invalid value for '--device': 'tpu' is not one of 'cpu', 'gpu', 'npu'."),
         (["gc", "--max-size", "many"], "Invalid value for '--max-size': invalid size: many. Write a number and one of: B,"),
-        (["schema", "nope"], "Invalid value for '[recipe|manifest|catalog|report]': 'nope' is not one of 'recipe', "),
+        (["schema", "nope"], "Invalid value for '[recipe|manifest|catalog|report|doctor]': 'nope' is not one of 'recipe', "),
         (["init", "nowhere"], "'nowhere' does not exist: name a folder, or models by files and globs"),
         (["explain"], "Missing argument '[RECIPE] STEP...'"),
         (["explain", "a.yaml"], "'a.yaml' is a recipe: name a step as well, such as 'compile:*'."),

@@ -16,7 +16,7 @@ from moments import at_each_call
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, source_model, tamper
 
 from epbuild.cli.app import execute
-from epbuild.commands import planning
+from epbuild.commands import request
 from epbuild.commands import run as building
 from epbuild.onnxfile.headers import parse_header
 from epbuild.recipe.load import load
@@ -32,7 +32,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """A built project whose last run left a snapshot; nothing of its toolchain changes."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
-    monkeypatch.setattr(planning, "toolchains_here", lambda: workshop.request.toolchains)
+    monkeypatch.setattr(request, "toolchains_here", lambda: workshop.request.toolchains)
     (workshop.folder / "fingerprint.json").write_text("{}", encoding="utf-8")
     monkeypatch.chdir(workshop.folder)
     time.sleep(SETTLED_SECONDS)
