@@ -73,6 +73,9 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
         "remote_cache_used",
         "toolchain_installing",
         "toolchain_failed",
+        "noted",
+        "watching",
+        "files_changed",
         "run_finished",
     ]
     assert {document["format"] for document in documents} == {1}

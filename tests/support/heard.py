@@ -9,7 +9,9 @@ from epbuild.commands.events import (
     ComparisonStarted,
     Fetched,
     Fetching,
+    FilesChanged,
     ModelCovered,
+    Noted,
     OutputRemoved,
     RemoteCacheUsed,
     ResultsShared,
@@ -19,6 +21,7 @@ from epbuild.commands.events import (
     ToolchainLocked,
     ToolchainReady,
     ToolchainStarted,
+    Watching,
 )
 from epbuild.core.errors import Position, Problem, StepId
 from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
@@ -93,6 +96,9 @@ EVENTS: tuple[Event, ...] = (
     RemoteCacheUsed("https://cache.example/x", 50, 46, 1, 1_200_000_000, 2, 300_000, 14.25),
     ToolchainInstalling("qnn", "fetching onnxruntime-qnn", 8_400_000, 142_000_000),
     ToolchainFailed("qnn"),
+    Noted("reading 1.2 GB"),
+    Watching(3),
+    FilesChanged(("model.onnx",)),
     RunFinished(1, 20.0, 1, 0, 1, 1, 0),
 )
 
