@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from documented import missing
 
 from epbuild.catalog.catalog import known_eps
 
@@ -43,3 +44,39 @@ def test_every_ep_has_a_page_of_what_was_seen_of_it(ep: str) -> None:
     ]
     assert len(pages) == 1
     assert f"]({pages[0].name})" in _text("docs/eps/index.md")
+
+
+REAL = """\
+3 of 3 steps to do
+[1/3] built      0.2 s  compile:a  1 kB
+[2/3] built      0.4 s  compile:b  1 kB
+
+Time: 9 s
+a  1 s
+
+2 built (0.71 s)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "same"),
+    [
+        (REAL, True),
+        (REAL.replace("0.2 s", "7.9 s").replace("a  1 s", "b  2 s"), True),  # times
+        (
+            "3 of 3 steps to do\n[1/3] built 1 s compile:b 1 kB\n[2/3] built 1 s compile:a 1 kB\n2 built (1 s)",
+            True,
+        ),  # their order
+        ("...\n2 built (1 s)", True),
+        ("3 of 3 steps\n   to do\n...", True),  # where lines are wrapped
+        ("3 of […] to do\n[1/3] built 1 s compile:a 1 kB\n...", True),
+        ("3 of 3 steps to do\n[1/3] built 1 s compile:a 1 kB\n2 built (1 s)", False),  # a step that is not shown
+        ("...\n[1/3] built 1 s compile:c 1 kB\n...", False),
+        (REAL.replace("1 kB", "2 kB"), False),
+        (REAL.replace("2 built", "3 built"), False),
+        ("2 built (1 s)\n...\n3 of 3 steps to do", False),
+        (REAL.replace("2 built (0.71 s)\n", ""), False),
+    ],
+)
+def test_what_a_document_shows_is_compared_with_what_is_printed(shown: str, same: bool) -> None:
+    assert (missing(shown.splitlines(), REAL) == []) is same
