@@ -31,6 +31,11 @@ function percentText(part, whole) {
   return whole ? `${tenths((100 * part) / whole)}%` : "";
 }
 
+/** A difference as a part of what was there before, with its sign. */
+function signedPercent(part, whole) {
+  return whole ? `${part < 0 ? "" : "+"}${percentText(part, whole)}` : "";
+}
+
 /** A moment as RFC 3339 has it, in fewer letters: 2026-11-23 03:50 UTC. */
 function moment(text) {
   return text.replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::[\d.]+)?(?:Z|\+00:00)$/, "$1 $2 UTC");

@@ -129,7 +129,7 @@ function publishedTable() {
 function sizeChange({ before, after }) {
   if (before === null) return "new";
   if (after === null) return "gone";
-  return [change(after - before), before === after || !before ? "" : ` (${percentText(after - before, before)})`];
+  return [change(after - before), before === after || !before ? "" : ` (${signedPercent(after - before, before)})`];
 }
 
 function changedFiles(files) {
