@@ -103,7 +103,7 @@ def read_report(path: Path) -> Report | None:
         if path.suffix.lower() in PAGES:
             found = _EMBEDDED.search(text)
             if found is None:
-                raise _unreadable(path, "is no report")
+                raise _unreadable(path, "is not a report")
             text = found[1]
         document = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
@@ -115,7 +115,7 @@ def read_report(path: Path) -> Report | None:
     try:
         return from_json(Report, document)
     except MalformedJson as error:
-        raise _unreadable(path, "is no whole report") from error
+        raise _unreadable(path, "is not a complete report") from error
 
 
 def _unreadable(path: Path, why: str) -> Incomparable:

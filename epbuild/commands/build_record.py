@@ -50,7 +50,7 @@ class ReportedError:
 
 @dataclass(frozen=True)
 class ReportedSpan:
-    """Work of a build that is no step: a toolchain that is made, a model that is fetched, results that are sent."""
+    """Work of a build beside its steps: a toolchain that is made, a model that is fetched, results that are sent."""
 
     kind: Literal["toolchain", "fetch", "upload"]
     """Which it is."""
@@ -131,7 +131,7 @@ class StepRun:
     origin: Origin | None
     """Where a result that was restored came from, if not from the store."""
     was: StepState | None
-    """Where it stood before."""
+    """Its state before."""
     because: tuple[str, ...]
     """Why it was to do."""
     key: str | None

@@ -30,7 +30,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class ReportedStep:
-    """A step of the plan: where it stands now, and what the last build did for it."""
+    """A step of the plan: its state now, and what the last build did for it."""
 
     id: str
     """Its id."""
@@ -45,7 +45,7 @@ class ReportedStep:
     needs: tuple[str, ...]
     """The ids of the steps before it."""
     state: StepState
-    """Where it stands now."""
+    """Its state now."""
     remote: bool
     """Whether its result is in the remote cache, and not here."""
     reasons: tuple[str, ...]
@@ -63,7 +63,7 @@ class ReportedStep:
     outcome: RunOutcome | None
     """What came of it in the last build; null where that had nothing to do with it."""
     was: StepState | None
-    """Where it stood before the last build."""
+    """Its state before the last build."""
     because: tuple[str, ...]
     """Why the last build ran it, beside that."""
     took: float | None

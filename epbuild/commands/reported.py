@@ -102,7 +102,7 @@ class ReportedTarget:
     platforms: tuple[str, ...]
     """The platforms that the recipe has its toolchain for; none: any."""
     soc: str | None
-    """What a context binary for it names as its target; null where it names none, or nobody knows."""
+    """What a context binary for it names as its target; null where it names none, or that is not known."""
     eps: tuple[ReportedEp, ...]
     """Its EPs, in their order."""
 
@@ -168,7 +168,7 @@ class ReportedCoverage:
     target: str
     """The target."""
     outcome: Coverage
-    """Whether the EPs took all of it, some of its nodes, or none, or nobody has tried."""
+    """Whether the EPs took all of it, some of its nodes, or none, or it was never tried."""
     ep_context_nodes: int | None
     """How many EPContext nodes it became; null where nothing was compiled."""
     fallback_nodes: int | None
@@ -182,7 +182,7 @@ class ReportedCoverage:
     seconds: float | None
     """What the compile took, whenever that was."""
     accuracy: Mapping[str, float] | None
-    """The worst figures of all its outputs; null where nobody looked."""
+    """The worst figures of all its outputs; null where they were not checked."""
 
 
 @dataclass(frozen=True)

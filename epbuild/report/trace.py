@@ -19,7 +19,7 @@ _Event = dict[str, Any]
 _HERE = 1
 _BESIDE = {"toolchain": "toolchains", "fetch": "models that are fetched", "upload": "results that are sent"}
 _FIRST_LANE = 10_000
-"""The number of the first thread for what is no step."""
+"""The number of the first thread for work beside the steps."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def trace_document(record: BuildRecord | None) -> dict[str, Any]:
 
 
 def _labels(what: str, pid: int, tid: int, name: str) -> Iterator[_Event]:
-    """What a process or a thread is called, and where it stands among the others."""
+    """The name of a process or a thread, and its place among the others."""
     common = {"ph": "M", "pid": pid, "tid": tid}
     yield {**common, "name": f"{what}_name", "args": {"name": name}}
     yield {**common, "name": f"{what}_sort_index", "args": {"sort_index": tid or pid}}
@@ -98,7 +98,7 @@ def _arguments(run: StepRun) -> dict[str, Any]:
 
 
 def _spans(spans: Iterable[ReportedSpan]) -> Iterator[_Event]:
-    """What is no step; what goes on at once has threads of its own."""
+    """Work beside the steps; what goes on at once has threads of its own."""
     ends: dict[str, list[float]] = {kind: [] for kind in _BESIDE}
     numbers: dict[tuple[str, int], int] = {}
     for span in sorted(spans, key=lambda span: span.started):
