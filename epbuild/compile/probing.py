@@ -27,7 +27,7 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 from epbuild.toolchain.process import Ending, RunWorker
 from epbuild.verify.live.eps import session_of
-from epbuild.verify.live.worker import Load, find_devices, run_models, why_not_real
+from epbuild.verify.live.worker import Load, LoadFailure, find_devices, run_models, why_not_real
 
 _SECONDS = 120.0
 _WIDTH = 64
@@ -62,7 +62,7 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
         if (reason := obstacle(group.target, sys.platform)) is not None:
             return ProbeResult("cannot", reason.rstrip("."))
         if ability.runs:
-            return _run(ability, group, execution)
+            return _run(ability, group, execution, endings)
         remake(group, execution)
     except EpbuildError as error:
         refused = _refused(error, endings)
@@ -90,7 +90,7 @@ def _refused(error: EpbuildError, endings: _Endings) -> ProbeResult:
     return ProbeResult("cannot" if is_of_machine else "unclear", error.problems[0].message.rstrip("."))
 
 
-def _run(ability: Ability, group: SessionGroup, execution: Execution) -> ProbeResult:
+def _run(ability: Ability, group: SessionGroup, execution: Execution, endings: _Endings) -> ProbeResult:
     """Whether the EP chooses a real device; one that is built in chooses none, and has to open what it compiles.
 
     Of a plugin EP nothing is compiled: what the device of this machine is called in the target's options, its EP does not report.
@@ -100,15 +100,22 @@ def _run(ability: Ability, group: SessionGroup, execution: Execution) -> ProbeRe
     session = session_of(group.target, execution.environment, (), _SECONDS)
     found = find_devices(session, scratch, execution.cancelled)
     if (why := why_not_real(found, session.eps)) is not None:
-        is_unclear = found.failure is not None and not found.failure.cannot_load
-        return ProbeResult("unclear" if is_unclear else "cannot", _clause(why))
+        return ProbeResult(
+            "cannot" if found.failure is None or _is_of_machine(found.failure, endings) else "unclear", _clause(why)
+        )
     if ability.entry.kind == "plugin":
         return ProbeResult("does", f"runs on {found.devices}", str(found.of("device")[0]["type"]))
     compiled = remake(group, execution)[f"{NAME}_ctx.onnx"]
     opened = run_models([Load(NAME, compiled)], session, scratch, execution.cancelled)
     if opened.failure is not None:
-        return ProbeResult("cannot" if opened.failure.cannot_load else "unclear", _clause(opened.failure.message))
+        outcome: Outcome = "cannot" if _is_of_machine(opened.failure, endings) else "unclear"
+        return ProbeResult(outcome, _clause(opened.failure.message))
     return ProbeResult("does", f"runs with {_releases(ability, execution.environment)}")
+
+
+def _is_of_machine(failure: LoadFailure, endings: _Endings) -> bool:
+    """Whether a failure is for want of a device or a driver; what an EP does not find in its toolchain is the toolchain's."""
+    return failure.cannot_load and (endings.has_no_device or not endings.is_unfit)
 
 
 def _clause(message: str) -> str:
@@ -200,6 +207,10 @@ class _Endings:
         ending = self.run_worker(*arguments, **options)
         self.reports = ending.reports
         return ending
+
+    @property
+    def is_unfit(self) -> bool:
+        return any(report.get("event") == "failed" and report.get("kind") == "unfit" for report in self.reports)
 
     @property
     def has_no_device(self) -> bool:
