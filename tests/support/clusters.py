@@ -20,7 +20,11 @@ from quick_builds import GROUPS, wait_until, write_model, write_project
 from epbuild.cache.location import toolchain_directory
 from epbuild.remote.keys import SigningKey
 
-RECOMMENDED = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1", "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "60s"}
+RECOMMENDED = {
+    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
+    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "60s",
+    "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": "[]",
+}
 """What docs/cluster.md recommends for schedulers."""
 PATIENCE = 90
 """Seconds after which a wait that should have ended fails its test."""

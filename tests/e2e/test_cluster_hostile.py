@@ -1,0 +1,163 @@
+"""A cluster with certificates, and somebody who has none, or those of another authority: nothing is submitted, read or stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from clusters import Cluster, on, quick, running_cluster
+from distributed.comm.core import connect
+from projects import compiled
+from quick_builds import COMPILES
+
+from epbuild.cluster.address import ClusterAddress
+from epbuild.cluster.certificates import make_certificates
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="ports as Linux shows them")]
+
+SECONDS = 2
+VERBS: Mapping[str, Mapping[str, Any]] = {
+    "read": {"op": "identity"},
+    "submit": {"op": "run_function", "function": b"", "args": b"", "kwargs": b""},
+    "run": {"op": "run", "function": b"", "args": b"", "kwargs": b"", "wait": True},
+    "stop": {"op": "terminate"},
+    "remove": {"op": "retire_workers"},
+}
+PAGES = (
+    "/",
+    "/health",
+    "/metrics",
+    "/json/identity.json",
+    "/json/counts.json",
+    "/info/main/workers.html",
+    "/api/v1/retire_workers",
+)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("guarded")
+    make_certificates(folder / "certificates")
+    make_certificates(folder / "strangers")
+    with running_cluster(folder / "cluster", workers=1, certificates=folder / "certificates") as running:
+        yield running
+
+
+def ports(cluster: Cluster) -> set[int]:
+    """Those that the scheduler, the worker and what keeps it running listen on."""
+    found = set()
+    assert cluster.scheduler is not None
+    for begun in (cluster.scheduler.pid, *(worker.process.pid for worker in cluster.workers)):
+        parent = psutil.Process(begun)
+        for process in (parent, *parent.children(recursive=True)):
+            found |= {place.laddr.port for place in process.net_connections("tcp") if place.status == psutil.CONN_LISTEN}
+    return found
+
+
+def ask(address: str, message: Mapping[str, Any], **options: Any) -> object:
+    """The answer to a message of Dask's. Raises OSError where there is none."""
+
+    async def asked() -> object:
+        line = await connect(address, timeout=SECONDS, **options)  # type: ignore[no-untyped-call]
+        try:
+            await line.write({**message, "reply": True})
+            return await asyncio.wait_for(line.read(), SECONDS)
+        finally:
+            line.abort()
+
+    return asyncio.run(asked())
+
+
+@dataclass(frozen=True)
+class Try:
+    """A message to an address, with these certificates if any."""
+
+    verb: str
+    address: str
+    options: Mapping[str, Any]
+
+
+def answered(tries: Sequence[Try]) -> list[tuple[str, str]]:
+    """Those that had an answer, all at once. Dask's client may wait for ever for a server that sends nothing: its thread is left alone."""
+    found: list[tuple[str, str]] = []
+
+    def attempt(one: Try) -> None:
+        with suppress(OSError, ValueError, TypeError, RuntimeError):  # the last: for a tcp:// that has to be a tls://
+            ask(one.address, VERBS[one.verb], **one.options)
+            found.append((one.verb, one.address))
+
+    threads = [threading.Thread(target=attempt, args=(one,), daemon=True) for one in tries]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 4 * SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return found
+
+
+def certificates(cluster: Cluster, authority: str) -> Mapping[str, Any]:
+    security = ClusterAddress("", cluster.folder.parent / authority / "client").security()
+    options: Mapping[str, Any] = security.get_connection_args("client")
+    return options
+
+
+def test_those_with_a_certificate_are_answered_so_that_silence_means_something(guarded: Cluster) -> None:
+    address = f"tls://127.0.0.1:{guarded.port}"
+    assert answered([Try("read", address, certificates(guarded, "certificates"))]) == [("read", address)]
+    assert len(ports(guarded)) >= len(("scheduler", "worker", "nanny"))
+
+
+def test_without_a_certificate_of_the_authority_no_verb_is_answered_on_any_port(guarded: Cluster) -> None:
+    strangers, places = certificates(guarded, "strangers"), [f"127.0.0.1:{port}" for port in ports(guarded)]
+    tries = [Try(verb, f"tcp://{place}", {}) for verb in VERBS for place in places]
+    tries += [Try(verb, f"tls://{place}", strangers) for verb in VERBS for place in places]
+    assert answered(tries) == []
+
+
+def test_who_shows_no_certificate_is_sent_nothing(guarded: Cluster) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    for port in ports(guarded):
+        received = b""
+        try:
+            with (
+                socket.create_connection(("127.0.0.1", port), SECONDS) as line,
+                context.wrap_socket(line) as safe,
+            ):
+                received = safe.recv(1)
+        except OSError:
+            continue
+        assert received == b"", port
+
+
+def test_nothing_is_served_over_http(guarded: Cluster) -> None:
+    for port in ports(guarded):
+        for method in ("GET", "POST"):
+            for page in PAGES:
+                line = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+                try:
+                    line.request(method, page)
+                    status = line.getresponse().status
+                except (OSError, http.client.HTTPException):
+                    continue
+                finally:
+                    line.close()
+                assert status == http.HTTPStatus.NOT_FOUND, (port, method, page)
+
+
+def test_after_all_that_it_builds(guarded: Cluster, tmp_path: Path) -> None:
+    project = quick(tmp_path, guarded, "guarded")
+    own = guarded.folder.parent / "certificates" / "client"
+    assert compiled(project.build(*on(guarded), "--tls", str(own))) == COMPILES
