@@ -181,8 +181,12 @@ def test_a_reader_finds_and_copies_on_a_wide_screen_and_on_a_phone(address: str)
         page.goto(f"{address}tutorial/", wait_until="networkidle")
         page.locator(".highlight", has_text="epbuild init models").locator("button").click()
         assert page.evaluate("navigator.clipboard.readText()").strip() == "epbuild init models --ep qnn --soc SM8750"
-        page.locator("input.md-search__input").fill("padding never set")
         found = page.locator("a.md-search-result__link")
-        found.first.wait_for()
+        page.locator("input.md-search__input").click()
+        page.keyboard.type("padding never set", delay=50)  # as people type: each key asks the index, once it is there
+        page.wait_for_function(
+            "document.querySelector('.md-search-result__meta').textContent.includes('matching')", timeout=120_000
+        )
+        found.first.wait_for(timeout=120_000)
         assert "facts/" in "".join(one.get_attribute("href") or "" for one in found.all())
     assert wrong == []
