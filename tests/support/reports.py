@@ -247,7 +247,7 @@ class _Maker:
                 "note": "",
                 "outcome": outcome,
                 "was": "new" if outcome is not None else None,
-                "because": ["never built"] if runs else [],
+                "because": [],
                 "took": round(took, 3) if runs else None,
                 "started": round(begins, 3) if runs else None,
                 "ended": round(begins + took, 3) if runs else None,

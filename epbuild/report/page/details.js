@@ -9,7 +9,7 @@ function showStep(id) {
   openPanel(id, () => [
     el("p", {}, badge(standing(step), standing(step)), ` ${step.kind}`, step.origin ? ` from the ${step.origin} cache` : "", step.note ? `: ${step.note}` : ""),
     step.errors.map(errorDetails),
-    whyList("Why the last build ran it", step.because),
+    whyList("Why the last build ran it", whyRan(step)),
     whyList("Why a build would run it now", step.reasons),
     facts([
       ["State now", step.remote ? `${step.state}, its result is in the remote cache` : step.state],

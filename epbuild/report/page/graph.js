@@ -77,7 +77,7 @@ function graphNode({ cluster, x, y, width, height }, open, centre) {
   const worst = RANK.find((kind) => kinds.has(kind));
   const single = cluster.steps.length === 1;
   const what = [...kinds].map(([kind, steps]) => `${steps} ${kind}`).join(", ");
-  const why = single ? (cluster.steps[0].because[0] ?? cluster.steps[0].reasons[0]) : null;
+  const why = single ? (whyRan(cluster.steps[0])[0] ?? cluster.steps[0].reasons[0]) : null;
   const label = single ? `${cluster.steps[0].id}: ${worst}${why ? `, ${why}` : ""}` : `${cluster.name}: ${counted(cluster.steps.length, "step")}, ${what}`;
   const activate = (event) => {
     if (event.type === "keydown" && event.key !== "Enter" && event.key !== " ") return;

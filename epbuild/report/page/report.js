@@ -40,6 +40,13 @@ function standingLetter(step) {
   return OUTCOME_LETTERS[standing(step)] ?? "–";
 }
 
+const WAS = { new: "never built before", failed: "failed before", restorable: "its result was in the store", "out of date": "out of date" };
+
+/** Why the last build ran a step: where it stood before, and what had changed. */
+function whyRan(step) {
+  return step.was in WAS && !(step.was === "out of date" && step.because.length) ? [WAS[step.was], ...step.because] : step.because;
+}
+
 /** When the last build began with what is a step's own; the last step of an action has the others of it in its time, and begins after them. */
 const ownStart = new Map();
 for (const steps of groupedBy(report.steps.filter((step) => step.started !== null && step.ended !== null), (step) => step.action).values()) {
