@@ -18,7 +18,8 @@ from epbuild.cluster.labels import offered
 from epbuild.remote.opening import open_remote
 
 _AGAIN_SECONDS = 3.0
-_CONNECT_SECONDS = "10s"
+_CONNECT_SECONDS = "30s"
+"""Within which a worker's process has begun, with all its imports, and is connected."""
 _PLAIN_SETTINGS = {
     "distributed.worker.daemon": False,  # its compilers are its children
     "distributed.worker.memory.target": False,  # what takes memory here are other processes
@@ -72,7 +73,12 @@ async def _serve(
                 progress.connected(serving.address.text, serving.offer)
                 await nanny.finished()
                 reason = "it went away"
-        except (OSError, TimeoutError, RuntimeError) as error:
+        except (
+            OSError,
+            TimeoutError,
+            RuntimeError,
+            AssertionError,
+        ) as error:  # the last: Dask's, of a process that begins slowly
             reason = str(error) or type(error).__name__
         progress.waiting(serving.address.text, reason)
         await asyncio.sleep(_AGAIN_SECONDS)
