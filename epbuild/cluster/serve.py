@@ -73,12 +73,7 @@ async def _serve(
                 progress.connected(serving.address.text, serving.offer)
                 await nanny.finished()
                 reason = "it went away"
-        except (
-            OSError,
-            TimeoutError,
-            RuntimeError,
-            AssertionError,
-        ) as error:  # the last: Dask's, of a process that begins slowly
+        except (OSError, TimeoutError, RuntimeError, AssertionError) as error:  # the last: Dask's, where a process begins slowly
             reason = str(error) or type(error).__name__
         progress.waiting(serving.address.text, reason)
         await asyncio.sleep(_AGAIN_SECONDS)
