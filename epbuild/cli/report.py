@@ -8,7 +8,7 @@ from typing import Annotated
 from epbuild.cli import arguments, build_files, remote_options
 from epbuild.cli.report_files import compared, write_report
 from epbuild.cli.usage import UsageError
-from epbuild.commands.report import report as report_of
+from epbuild.commands.reporting.report import report as report_of
 from epbuild.commands.request import Request
 from epbuild.report.documents import print_json
 from epbuild.report.report_summary import print_report

@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from epbuild.commands.against import PAGES, read_report, with_comparison
-from epbuild.commands.build_record import BuildRecords
 from epbuild.commands.planning import workspace_of
-from epbuild.commands.report import report as report_of
-from epbuild.commands.report_values import Report
+from epbuild.commands.reporting.against import PAGES, read_report, with_comparison
+from epbuild.commands.reporting.build_record import BuildRecords
+from epbuild.commands.reporting.report import report as report_of
+from epbuild.commands.reporting.values import Report
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
 from epbuild.report.documents import json_text

@@ -24,9 +24,9 @@ from epbuild.commands.making import Making
 from epbuild.commands.plan import plan_again, with_orphans
 from epbuild.commands.planning import ReadVariables, remote_of, workspace_of
 from epbuild.commands.provisioning import ONLINE, Circumstances, Provisioning
-from epbuild.commands.recording import Recording, recorded
 from epbuild.commands.remote import ModelFetcher, RemoteModels
 from epbuild.commands.removal import remove_orphan
+from epbuild.commands.reporting.recording import Recording, recorded
 from epbuild.commands.request import Request
 from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.toolchains import PlanToolchains, ToolchainSources

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 
-from epbuild.commands.report_changes import ComparedModel, ModelChange, ReportedAgainst
+from epbuild.commands.reporting.changes import ComparedModel, ModelChange, ReportedAgainst
 from epbuild.core.units import counted
 from epbuild.report.amounts import amount, limited
 from epbuild.report.changes import Sizes, size_rows

@@ -18,7 +18,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from epbuild.commands.report_values import Report
+from epbuild.commands.reporting.values import Report
 from epbuild.report.report_tables import static_tables
 from epbuild.report.report_text import report_document
 

@@ -11,10 +11,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from epbuild.commands.build_record import ReportedError
 from epbuild.commands.events import ModelCovered
-from epbuild.commands.report_values import Report, ReportedBuild, ReportedStep
-from epbuild.commands.reported import ReportedCoverage
+from epbuild.commands.reporting.build_record import ReportedError
+from epbuild.commands.reporting.recipe_values import ReportedCoverage
+from epbuild.commands.reporting.values import Report, ReportedBuild, ReportedStep
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import counted
 from epbuild.engine.events import StepFailed

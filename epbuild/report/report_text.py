@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from epbuild.commands.report_values import Report
+from epbuild.commands.reporting.values import Report
 from epbuild.core.typed_json import to_json
 
 

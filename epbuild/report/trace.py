@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from epbuild.commands.build_record import BuildRecord, ReportedSpan, StepRun
+from epbuild.commands.reporting.build_record import BuildRecord, ReportedSpan, StepRun
 
 _Event = dict[str, Any]
 

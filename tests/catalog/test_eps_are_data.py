@@ -13,6 +13,10 @@ PACKAGE = Path(epbuild.__file__).parent
 EP = re.compile(r"qnn|openvino|tensorrt|vitis_?ai|migraphx|core_?ml|web_?gpu|\b\w+ExecutionProvider", re.IGNORECASE)
 CPU = "CPUExecutionProvider"
 REASONS = {
+    "commands/importing/build.py": "a path of an EP's library, as the configurations of those tools have",
+    "commands/importing/olive.py": "what that tool's configurations have",
+    "commands/importing/weight_sharing_tool.py": "what that tool's command lines have",
+    "commands/importing/winml.py": "what that tool's configurations have",
     "runtime/plugins.py": "applications have the runtime and onnxruntime alone, and so no catalog",
     "compile/worker/compile.py": f"the worker runs in the toolchain's interpreter, which has no catalog: {CPU} alone",
     "compile/worker/preparations/step.py": f"as the worker: {CPU} alone",

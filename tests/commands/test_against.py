@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from small_builds import Workshop, source_model
 
-from epbuild.commands.against import read_report, with_comparison
-from epbuild.commands.report import report
-from epbuild.commands.report_changes import ReportedAgainst
+from epbuild.commands.reporting.against import read_report, with_comparison
+from epbuild.commands.reporting.changes import ReportedAgainst
+from epbuild.commands.reporting.report import report
 from epbuild.core.errors import NothingToVerify
 from epbuild.diff.traits import Incomparable
 from epbuild.report.documents import json_text

@@ -13,10 +13,10 @@ import pytest
 from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
 from epbuild.cache.memory import Configuration
-from epbuild.commands.build_record import BuildRecord, BuildRecords
 from epbuild.commands.events import Fetched, Fetching, ToolchainReady, ToolchainStarted
-from epbuild.commands.recorded import record_of
-from epbuild.commands.recording import Recording
+from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords
+from epbuild.commands.reporting.recorded import record_of
+from epbuild.commands.reporting.recording import Recording
 from epbuild.commands.request import Request
 from epbuild.commands.run import run
 from epbuild.engine.events import Event, NoProgress, RunStarted, StepFinished, StepStarted

@@ -11,8 +11,8 @@ import pytest
 from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, LET_THE_CPU, SHARE, STEPS, Workshop
 
 from epbuild.commands.events import ModelCovered
-from epbuild.commands.report import report
-from epbuild.commands.report_values import Report, ReportedStep
+from epbuild.commands.reporting.report import report
+from epbuild.commands.reporting.values import Report, ReportedStep
 from epbuild.core.schemas import schema
 from epbuild.core.typed_json import from_json
 from epbuild.engine.events import StepFinished

@@ -9,8 +9,7 @@ import pytest
 from reports import large_report, zoo_report
 from small_builds import Workshop
 
-from epbuild.commands.report import report
-from epbuild.commands.report_changes import (
+from epbuild.commands.reporting.changes import (
     ComparedFile,
     ComparedModel,
     FileChange,
@@ -20,7 +19,8 @@ from epbuild.commands.report_changes import (
     SourceChange,
     VersionChange,
 )
-from epbuild.commands.report_values import Report
+from epbuild.commands.reporting.report import report
+from epbuild.commands.reporting.values import Report
 from epbuild.core.typed_json import from_json
 from epbuild.report.changes import ChangeReport
 from epbuild.report.coverage import CoverageList

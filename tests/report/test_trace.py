@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from typing import Any
 
-from epbuild.commands.build_record import BuildRecord, ReportedError, ReportedSpan, StepRun
+from epbuild.commands.reporting.build_record import BuildRecord, ReportedError, ReportedSpan, StepRun
 from epbuild.report.trace import trace_document
 
 SHARE, ONE, TWO, OTHER, LOST = "share:g/npu", "compile:g/npu/one", "compile:g/npu/two", "compile:h/npu/x", "compile:i/npu/y"

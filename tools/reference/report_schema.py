@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from epbuild.commands.report_values import FORMAT, Report
+from epbuild.commands.reporting.values import FORMAT, Report
 
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
 

@@ -12,13 +12,12 @@ from datetime import UTC, datetime
 
 from epbuild import __version__
 from epbuild.cache.digests import Digests
-from epbuild.commands.build_record import BuildRecord, BuildRecords, ReportedError, StepRun
 from epbuild.commands.coverage import all_models
 from epbuild.commands.plan import Surveyed, surveyed
 from epbuild.commands.planning import workspace_of
 from epbuild.commands.publishing import ends_of
-from epbuild.commands.recorded import error_of
-from epbuild.commands.report_parts import (
+from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords, ReportedError, StepRun
+from epbuild.commands.reporting.parts import (
     accuracy_of,
     coverage_of,
     identities,
@@ -27,8 +26,9 @@ from epbuild.commands.report_parts import (
     targets_of,
     toolchains_of,
 )
-from epbuild.commands.report_values import FORMAT, Report, ReportedBuild, ReportedStep, ReportedWarning
-from epbuild.commands.reported import ReportedMachine, ReportedRecipe, ReportedSharing
+from epbuild.commands.reporting.recipe_values import ReportedMachine, ReportedRecipe, ReportedSharing
+from epbuild.commands.reporting.recorded import error_of
+from epbuild.commands.reporting.values import FORMAT, Report, ReportedBuild, ReportedStep, ReportedWarning
 from epbuild.commands.request import Request
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.host import cpu_count, cpu_name

@@ -13,7 +13,7 @@ from epbuild.archive.artifact import MANIFEST
 from epbuild.archive.opened import opened
 from epbuild.archive.refusal import UnsoundArchive
 from epbuild.commands.coverage import worst_figures
-from epbuild.commands.report_changes import (
+from epbuild.commands.reporting.changes import (
     ComparedFile,
     ComparedModel,
     FileChange,
@@ -23,7 +23,7 @@ from epbuild.commands.report_changes import (
     SourceChange,
     VersionChange,
 )
-from epbuild.commands.report_values import FORMAT, Report
+from epbuild.commands.reporting.values import FORMAT, Report
 from epbuild.core.errors import Problem
 from epbuild.core.typed_json import MalformedJson, from_json
 from epbuild.diff.traits import Incomparable

@@ -16,7 +16,7 @@ from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Event, Progress, StepFinished, StepOutput
 
 if TYPE_CHECKING:
-    from epbuild.commands.build_record import BuildRecord
+    from epbuild.commands.reporting.build_record import BuildRecord
     from epbuild.commands.request import Request
     from epbuild.survey.status import Survey
 
@@ -54,14 +54,14 @@ class Recording:
         self.exit_code, self.seconds = exit_code, time.monotonic() - self._begin
         if self.found is None or self._workspace is None or not self.found.todo:
             return
-        from epbuild.commands.build_record import BuildRecords
+        from epbuild.commands.reporting.build_record import BuildRecords
 
         with suppress(OSError):  # it is only remembered
             BuildRecords(self._workspace.directory).put(self.record())
 
     def record(self) -> BuildRecord:
         """What the events come to."""
-        from epbuild.commands.recorded import record_of
+        from epbuild.commands.reporting.recorded import record_of
 
         return record_of(self)
 

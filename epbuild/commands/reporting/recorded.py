@@ -14,17 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from epbuild import __version__
-from epbuild.commands.build_record import (
-    FORMAT,
-    BuildRecord,
-    ReportedChange,
-    ReportedError,
-    ReportedPublication,
-    ReportedSpan,
-    ReportedTraffic,
-    RunOutcome,
-    StepRun,
-)
 from epbuild.commands.events import (
     ComparisonStarted,
     Fetched,
@@ -36,12 +25,23 @@ from epbuild.commands.events import (
     ToolchainReady,
     ToolchainStarted,
 )
+from epbuild.commands.reporting.build_record import (
+    FORMAT,
+    BuildRecord,
+    ReportedChange,
+    ReportedError,
+    ReportedPublication,
+    ReportedSpan,
+    ReportedTraffic,
+    RunOutcome,
+    StepRun,
+)
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, StepStarted
 from epbuild.publish.events import OutputCompared
 
 if TYPE_CHECKING:
-    from epbuild.commands.recording import Recording
+    from epbuild.commands.reporting.recording import Recording
     from epbuild.survey.status import Survey
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from epbuild.commands.build_record import ReportedError, ReportedPublication, ReportedSpan, ReportedTraffic, RunOutcome
-from epbuild.commands.report_changes import ReportedAgainst
-from epbuild.commands.reported import (
+from epbuild.commands.reporting.build_record import ReportedError, ReportedPublication, ReportedSpan, ReportedTraffic, RunOutcome
+from epbuild.commands.reporting.changes import ReportedAgainst
+from epbuild.commands.reporting.recipe_values import (
     ReportedAccuracy,
     ReportedCoverage,
     ReportedMachine,

@@ -11,7 +11,7 @@ from epbuild.cache.digests import Digests
 from epbuild.catalog.numbers import METRICS
 from epbuild.commands.events import ModelCovered
 from epbuild.commands.locked import HeldLock
-from epbuild.commands.reported import (
+from epbuild.commands.reporting.recipe_values import (
     ReportedAccuracy,
     ReportedCoverage,
     ReportedData,

@@ -1,0 +1,1 @@
+"""Reports: what the builds of a recipe came to, and what changed since others."""
