@@ -59,7 +59,7 @@ def ports(cluster: Cluster) -> set[int]:
     """Those that the scheduler, the worker and what keeps it running listen on."""
     found = set()
     assert cluster.scheduler is not None
-    for begun in (cluster.scheduler.pid, *(worker.process.pid for worker in cluster.workers)):
+    for begun in (cluster.scheduler.process.pid, *(worker.process.pid for worker in cluster.workers)):
         parent = psutil.Process(begun)
         for process in (parent, *parent.children(recursive=True)):
             found |= {place.laddr.port for place in process.net_connections("tcp") if place.status == psutil.CONN_LISTEN}

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,31 @@ PATIENCE = 90
 """Seconds after which a wait that should have ended fails its test."""
 
 
-@dataclass
-class Worker:
-    """One `epbuild worker`, in a process group of its own."""
+class GuardedProcess:
+    """A process in a group of its own, which is killed even where the test run itself is."""
 
-    process: subprocess.Popen[bytes]
-    log: Path
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+        # Its input ends with the test run, however that ends; in a session of its own it outlives a Ctrl-C.
+        guard = ["/bin/sh", "-c", 'read -r _; kill -9 "-$0"', str(self.process.pid)]
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def kill(self) -> None:
+        """End it and its children at once, as a power cut does."""
+        self._guard.kill()  # before another process can have the group's number
+        self._guard.communicate()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # although it may have ended: its children may not
+        self.process.wait()
+
+
+class Worker(GuardedProcess):
+    """One `epbuild worker`."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(command, log, environment)
+        self.log = log
 
     def wait_for(self, words: str) -> None:
         wait_until(lambda: words in self.log.read_text(encoding="utf-8"), PATIENCE, f"the worker logs '{words}'")
@@ -46,12 +65,6 @@ class Worker:
 
     def thaw(self) -> None:
         os.killpg(self.process.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End it and its children at once, as a power cut does."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 @dataclass
@@ -65,7 +78,7 @@ class Cluster:
     """Environment variables of the scheduler."""
     place: str = ""
     """The address of the remote cache; empty: its directory."""
-    scheduler: subprocess.Popen[bytes] | None = None
+    scheduler: GuardedProcess | None = None
     port: int = 0
     workers: list[Worker] = field(default_factory=list)
 
@@ -91,9 +104,7 @@ class Cluster:
             own = self.certificates / "scheduler"
             command += ["--protocol", "tls", "--tls-ca-file", str(own / "ca.pem")]
             command += ["--tls-cert", str(own / "cert.pem"), "--tls-key", str(own / "key.pem")]
-        environment = {**os.environ, **self.settings}
-        with (self.folder / "scheduler.log").open("ab") as log:
-            self.scheduler = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        self.scheduler = GuardedProcess(command, self.folder / "scheduler.log", {**os.environ, **self.settings})
         wait_until(
             lambda: described.exists() and described.read_text(encoding="utf-8").strip() != "", PATIENCE, "the scheduler begins"
         )
@@ -102,7 +113,6 @@ class Cluster:
     def stop_scheduler(self) -> None:
         if self.scheduler is not None:
             self.scheduler.kill()
-            self.scheduler.wait()
 
     def start_worker(
         self,
@@ -126,12 +136,10 @@ class Cluster:
             "EPBUILD_SIGNING_KEY": self.key.text,
             **(environment or {}),
         }
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output, env=variables, start_new_session=True)
-        if file_size is not None:
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (file_size, file_size))
-        worker = Worker(process, log)
+        worker = Worker(command, log, variables)
         self.workers.append(worker)
+        if file_size is not None:
+            resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (file_size, file_size))
         return worker
 
 

@@ -1,0 +1,18 @@
+"""A test run that begins a process with a child, and one that is frozen, and never ends by itself; it prints their groups."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from clusters import Worker
+
+_PARENT = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); time.sleep(600)"
+
+log = Path(sys.argv[1])
+begun = [Worker([sys.executable, "-c", _PARENT], log, os.environ) for _ in range(2)]
+begun[1].freeze()
+print(*(worker.process.pid for worker in begun), flush=True)
+time.sleep(600)
