@@ -99,7 +99,7 @@ class Machine:
                 for blob in request.files:
                     self.remote.fetch(blob, store)
                 progress.report(StepStarted(action.steps[0], "staging"))
-                environment = self._environment(action, request)
+                environment = self._environment(action, request, cancelled)
                 document = _document_here(action, environment, request, store)
                 with self._open(action, environment, progress, cancelled) as execution:
                     try:
@@ -147,11 +147,13 @@ class Machine:
         is_whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return record if is_whole else None
 
-    def _environment(self, action: Action, request: ActionRequest) -> Environment:
+    def _environment(self, action: Action, request: ActionRequest, cancelled: threading.Event) -> Environment:
         needs = action.runs_in
         if needs is None:
             raise MalformedJson("it runs in no toolchain")
-        return self.toolchains.prepare(needs.toolchain, self.root, needs.entries, request.environment, needs.packages)
+        return self.toolchains.prepare(
+            needs.toolchain, self.root, needs.entries, request.environment, needs.packages, UvListener(cancelled)
+        )
 
     @contextmanager
     def _open(
