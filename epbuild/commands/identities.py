@@ -1,4 +1,4 @@
-"""IdentityRequests of toolchains that other machines have, or make."""
+"""Identities of toolchains that other machines have, or make."""
 
 from __future__ import annotations
 
