@@ -87,15 +87,19 @@ class DaskExecutor:
         name, placement = f"epbuild-{request.key}-{next(self._attempts[request.key])}", pending.placement
         allowed = [offer.machine for offer in self.offers() if placement.allows(offer)] if placement.without else None
         self._pending[name] = pending
-        future = self._client.submit(
-            run_request,
-            request.text,
-            key=name,
-            resources=dict(needed(placement.labels, placement.memory)),
-            retries=0,
-            priority=round(request.seconds),
-            workers=allowed,
-        )
+        try:
+            future = self._client.submit(
+                run_request,
+                request.text,
+                key=name,
+                resources=dict(needed(placement.labels, placement.memory)),
+                retries=0,
+                priority=round(request.seconds),
+                workers=allowed,
+            )
+        except distributed().client.ClosedClientError as error:  # it stops to connect again after a while
+            del self._pending[name]
+            raise _gone() from error
         future.add_done_callback(lambda _: pending.changed.set())
         try:
             pending.changed.wait()
@@ -112,11 +116,12 @@ class DaskExecutor:
             future.release()  # what is held is executed again where its machine dies
 
     def _stop(self, future: Any, pending: PendingRequest) -> None:
-        """Have a request end where it is executed."""
-        future.cancel()
+        """Have a request end where it is executed, unless the scheduler is gone."""
         there = [address for address in pending.machines if address in self._workers]
-        if there:
-            self._client.run(cancel_request, future.key, workers=there[-1:], on_error="ignore")
+        with suppress(OSError, distributed().client.ClosedClientError):
+            future.cancel()
+            if there:
+                self._client.run(cancel_request, future.key, workers=there[-1:], on_error="ignore")
 
     def _reply_of(self, future: Any, pending: PendingRequest) -> MachineReply:
         package = distributed()
@@ -125,7 +130,7 @@ class DaskExecutor:
         except package.KilledWorker as error:
             raise lost_action(list(pending.machines.values())) from error
         except package.client.FutureCancelledError as error:
-            raise Lost(Problem("EPB535", "the cluster's scheduler went away", None, _RUN_AGAIN)) from error
+            raise _gone() from error
         except MalformedJson as error:
             raise BuildError(Problem("EPB534", f"a machine gave no reply: {error}", None, _LOGS)) from error
 
@@ -177,8 +182,11 @@ class DaskExecutor:
 
     def _look(self) -> Mapping[str, Any]:
         """The workers of epbuild's that the scheduler knows, by address. Raises Lost."""
+        scheduler = self._client.scheduler
+        if scheduler is None:  # while it connects again
+            raise _gone()
         try:
-            known = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_SECONDS)
+            known = self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_SECONDS)
         except (OSError, RuntimeError, ValueError) as error:
             raise _unreachable(self._address, error) from error
         return {
@@ -199,6 +207,10 @@ def _offer(worker: Mapping[str, Any]) -> Offer:
         int(resources.get(MEMORY, 0)),
         {str(label): (str(outcome), str(why)) for label, (outcome, why) in found.items()},
     )
+
+
+def _gone() -> Lost:
+    return Lost(Problem("EPB535", "the cluster's scheduler went away", None, _RUN_AGAIN))
 
 
 def _unreachable(address: ClusterAddress, error: Exception) -> Lost:

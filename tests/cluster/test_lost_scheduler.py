@@ -1,0 +1,66 @@
+"""A scheduler that goes away while requests are waited for, and stays away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from clusters import Cluster
+from quick_builds import wait_until
+
+from epbuild.cache.leases import Cancelled
+from epbuild.cluster.address import ClusterAddress
+from epbuild.cluster.dask_client import DaskExecutor
+from epbuild.cluster.executor import Lost, Placement
+from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.request import ActionRequest
+from epbuild.engine.events import EventList
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    running = Cluster(tmp_path)
+    try:
+        running.start_scheduler()
+        yield running
+    finally:
+        running.stop_scheduler()
+
+
+def ask(executor: DaskExecutor, key: str) -> MachineReply:
+    return executor.execute(ActionRequest(key, "s", "compile", {}, ()), Placement(frozenset({"x"})), EventList())
+
+
+def test_requests_end_when_it_goes_while_it_is_sought_and_after_that(cluster: Cluster) -> None:
+    executor = DaskExecutor(ClusterAddress(f"tcp://127.0.0.1:{cluster.port}"), threading.Event())
+    try:
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(ask, executor, "before")
+            wait_until(lambda: executor._pending, what="it is asked")
+            cluster.stop_scheduler()
+            with pytest.raises(Lost, match="went away"):
+                waiting.result(20)
+            for moment in ("while", "after"):
+                with pytest.raises(Lost, match="went away"):
+                    pool.submit(ask, executor, moment).result(40)
+    finally:
+        executor.close()
+
+
+def test_a_build_can_be_stopped_while_it_is_sought(cluster: Cluster) -> None:
+    cancelled = threading.Event()
+    executor = DaskExecutor(ClusterAddress(f"tcp://127.0.0.1:{cluster.port}"), cancelled)
+    try:
+        cluster.stop_scheduler()
+        wait_until(lambda: executor._client.status == "connecting", what="it is sought")
+        stopping = threading.Timer(4, cancelled.set)  # once the cluster was looked at in vain
+        stopping.start()
+        with pytest.raises(Cancelled):
+            ask(executor, "while")
+    finally:
+        executor.close()
