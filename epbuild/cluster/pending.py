@@ -27,12 +27,12 @@ class PendingRequest:
         """Take note that a machine begins to execute it: the one before is gone then."""
         if address in self.machines:
             return
-        former = list(self.machines.values())
+        previous = list(self.machines.values())
         self.machines[address] = machine
-        if former:
-            self._progress.report(StepOutput(self._step, f"{former[-1]} went away; {machine} takes over"))
-        if len(former) >= MOST_LOSSES:
-            self.fail(lost_action(former))
+        if previous:
+            self._progress.report(StepOutput(self._step, f"{previous[-1]} went away; {machine} takes over"))
+        if len(previous) >= MOST_LOSSES:
+            self.fail(lost_action(previous))
 
     def report(self, event: Event) -> None:
         """Pass on what the machine reports."""

@@ -70,9 +70,9 @@ class Publishing:
 
     def adopt(self) -> None:
         current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in self._found.todo]
-        stands = [(emission, self._found.actions[emission.id]) for emission in current]
+        statuses = [(emission, self._found.actions[emission.id]) for emission in current]
         self._outputs.adopt(
-            self._emitted(emission, status.key or action_key(status.document), status.document) for emission, status in stands
+            self._emitted(emission, status.key or action_key(status.document), status.document) for emission, status in statuses
         )
         self._clear_away({emission.path: emission for emission in current})
         for emission in current:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from clusters import Worker
 
-_PARENT = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); time.sleep(600)"
+_PARENT = (
+    "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); time.sleep(600)"
+)
 
 log = Path(sys.argv[1])
 begun = [Worker([sys.executable, "-c", _PARENT], log, os.environ) for _ in range(2)]
 begun[1].freeze()
-print(*(worker.process.pid for worker in begun), flush=True)
+sys.stdout.write(f"{begun[0].process.pid} {begun[1].process.pid}\n")
+sys.stdout.flush()
 time.sleep(600)
