@@ -39,7 +39,8 @@ def graph(
         ),
     ] = None,
     output: Annotated[
-        Path | None, arguments.option("--output", "-o", metavar="FILE", help="The file to write; default: standard output.")
+        Path | None,
+        arguments.option("--output", "-o", metavar="FILE", dir_okay=False, help="The file to write; default: standard output."),
     ] = None,
     locked: arguments.Locked = False,
     remote_cache: remote_options.RemoteCacheReading = "read",

@@ -58,3 +58,9 @@ def test_a_file_that_cannot_be_written_is_one_sentence(folder: Path) -> None:
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
     assert "nowhere" in done.stderr
+
+
+def test_a_folder_is_refused_as_the_file(folder: Path) -> None:
+    done = epbuild(folder, "graph", "-o", ".")
+    assert done.returncode == 2
+    assert "is a directory" in done.stderr

@@ -268,6 +268,8 @@ def test_the_section_of_winml_as_the_program_writes_it(folder: Path) -> None:
         ('{"compile": {}}', "it leaves the EP to the machine"),
         ('{"compile": {"execution_provider": "qnn", "enable_ep_context": false}}', "enable_ep_context is false"),
         ('{"compile": {"execution_provider": "qnn"}}', "names no ONNX model"),
+        ('{"passes": {"a": {"type": "EPContextBinaryGenerator"}}, "systems": {"x": {"accelerators": 5}}}', "names no ONNX model"),
+        ('{"compile": {"execution_provider": "qnn"}, "export": {"input_tensors": 5}}', "names no ONNX model"),
     ],
 )
 def test_what_nothing_can_be_made_of_is_refused(folder: Path, text: str, why: str) -> None:

@@ -147,3 +147,8 @@ def _option_text(value: object) -> str:
 def mapping(value: Any) -> Mapping[str, Any]:
     """A JSON object, or nothing where it is something else."""
     return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: object) -> Sequence[Any]:
+    """A JSON array, or nothing where it is something else."""
+    return value if isinstance(value, list) else ()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse
+from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse, sequence
 from epbuild.commands.init.kinds import KINDS
 
 TOOL = "Olive"
@@ -113,8 +113,8 @@ def _accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
     )
     for system in chosen:
         config = {**mapping(system), **mapping(mapping(system).get("config"))}
-        for accelerator in config.get("accelerators") or ():
-            eps = mapping(accelerator).get("execution_providers") or ()
+        for accelerator in sequence(config.get("accelerators")):
+            eps = sequence(mapping(accelerator).get("execution_providers"))
             first = eps[0] if eps else ""
             name = first[0] if isinstance(first, list) and first else first
             if name:
@@ -161,7 +161,7 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
 def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[str, Any]) -> None:
     settings = {**model, **older}
     kind = str(model.get("type") or "")
-    components = [{**mapping(one), **mapping(mapping(one).get("config"))} for one in settings.get("model_components") or ()]
+    components = [{**mapping(one), **mapping(mapping(one).get("config"))} for one in sequence(settings.get("model_components"))]
     if kind.lower() == "compositemodel" and components:
         build.models = [str(one.get("model_path") or "") for one in components]
     elif kind.lower() == "onnxmodel" and settings.get("model_path"):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse
+from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse, sequence
 
 TOOL = "winml"
 _EPS = {
@@ -101,7 +101,7 @@ def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str
 def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
     """The sizes of inputs; all else was done when the model was exported."""
     sizes = {}
-    for tensor in export.get("input_tensors") or ():
+    for tensor in sequence(export.get("input_tensors")):
         shape = mapping(tensor).get("shape")
         if isinstance(shape, list) and shape and all(isinstance(size, int) and size > 0 for size in shape):
             sizes[str(tensor.get("name"))] = tuple(shape)
