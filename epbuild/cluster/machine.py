@@ -77,6 +77,8 @@ class Machine:
             problem = Problem("EPB530", f"it cannot be executed: {error}", None, _ELSEWHERE)
             return MachineReply.failure("refused", self.name, EnvironmentFailure(problem))
         except EpbuildError as error:
+            if cancelled.is_set():  # an installation that is ended fails: it is no refusal, as others may wait for the same
+                return MachineReply("cancelled", self.name)
             return MachineReply.failure("refused", self.name, error)
 
     def _execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:

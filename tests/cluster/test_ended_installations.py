@@ -1,0 +1,35 @@
+"""An installation that ends since its build is stopped, on another machine."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+from epbuild.cluster.identifying import KIND
+from epbuild.cluster.machine import Machine
+from epbuild.cluster.request import ActionRequest
+from epbuild.core.errors import Problem, ToolchainError
+from epbuild.engine.events import EventList
+from epbuild.toolchain.environment import Toolchains
+
+ASKED = {"toolchain": {"name": "t", "where": ["epbuild.yaml", 1, 1]}, "entries": [], "records": [], "packages": {}}
+
+
+class Ended(Toolchains):
+    """Fails as uv does where it is killed."""
+
+    def prepare(self, *arguments: Any, **options: Any) -> Any:
+        raise ToolchainError(Problem("EPB302", "uv failed: nothing"))
+
+
+def outcome(tmp_path: Path, cancelled: threading.Event) -> str:
+    machine = Machine(tmp_path, Ended(tmp_path), cast("Any", None), "m")
+    return machine.execute(ActionRequest("k", "t", KIND, ASKED, ()), EventList(), cancelled).outcome
+
+
+def test_it_is_no_refusal_of_the_machine(tmp_path: Path) -> None:
+    cancelled = threading.Event()
+    assert outcome(tmp_path, cancelled) == "refused"
+    cancelled.set()
+    assert outcome(tmp_path, cancelled) == "cancelled"
