@@ -12,11 +12,18 @@ if TYPE_CHECKING:
 
 JUnit = Annotated[
     Path | None,
-    arguments.option("--junit", metavar="FILE", help="Write what came of each step to FILE, as JUnit XML, also when steps fail."),
+    arguments.option(
+        "--junit",
+        metavar="FILE",
+        dir_okay=False,
+        help="Write what came of each step to FILE, as JUnit XML, also when steps fail.",
+    ),
 ]
 Sarif = Annotated[
     Path | None,
-    arguments.option("--sarif", metavar="FILE", help="Write what is wrong, with its places, to FILE, as SARIF 2.1.0."),
+    arguments.option(
+        "--sarif", metavar="FILE", dir_okay=False, help="Write what is wrong, with its places, to FILE, as SARIF 2.1.0."
+    ),
 ]
 
 

@@ -1,6 +1,6 @@
 """What a report has of another one, or of outputs: all in which they differ.
 
-Docstrings of fields are descriptions in `schemas/report.schema.json`, as in `reported`.
+Docstrings of fields are descriptions in `schemas/report.schema.json`, as in `recipe_values`.
 """
 
 from __future__ import annotations
