@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 from epbuild import api
 from epbuild.cli import arguments, remote_options
+from epbuild.cli.usage import UsageError
 from epbuild.commands.graph import step_graph
 from epbuild.commands.request import Request
-from epbuild.core.atomic import write_file
 from epbuild.core.graphviz import find_graphviz
 from epbuild.report.dot import dot_text
 from epbuild.report.mermaid import mermaid_text
 from epbuild.report.problems import print_problems
+from epbuild.report.report_file import write_document
 from epbuild.report.svg import svg_text
 
 _FORMATS: dict[str, Any] = {
@@ -22,7 +23,7 @@ _FORMATS: dict[str, Any] = {
     "dot": dot_text,
     "mermaid": mermaid_text,
 }
-_ENDINGS = {".dot": "dot", ".gv": "dot", ".mmd": "mermaid", ".mermaid": "mermaid"}
+_ENDINGS = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid", ".mermaid": "mermaid"}
 
 app = arguments.application()
 
@@ -53,14 +54,17 @@ def graph(
     More than 200 steps are grouped, as finely as so many can be read: by group and target, by group, or by target. SVG needs Graphviz or
     `pip install 'epbuild[graph]'`; DOT and Mermaid need nothing.
     """
+    ending = output.suffix.lower() if output is not None else ".svg"
+    chosen = form or _ENDINGS.get(ending)
+    if chosen is None:
+        raise UsageError(f"'{output}' ends with none of {', '.join(_ENDINGS)}: name its format with --format")
     file, steps, places = arguments.named(names, recipe)
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
     found = api.plan(Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places))
     print_problems(found.plan.warnings, "warning")
-    chosen = form or _ENDINGS.get(output.suffix.lower() if output is not None else "", "svg")
     text = _FORMATS[chosen](step_graph(str(file), found.steps()))
     if output is None:
         sys.stdout.write(text)
     else:
-        write_file(output, text)
+        write_document(output, text)
     return 0

@@ -57,6 +57,4 @@ def write_document(path: Path, text: str) -> None:
         write_file(path, text)
     except OSError as error:
         message = f"{path} could not be written: {error.strerror or error}"
-        raise EnvironmentFailure(
-            Problem("EPB443", message, None, "Name another file; the build itself is not concerned.")
-        ) from error
+        raise EnvironmentFailure(Problem("EPB443", message, None, "Name another file; results and outputs are kept.")) from error

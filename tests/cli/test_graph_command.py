@@ -39,8 +39,8 @@ def test_mermaid_and_dot_go_to_standard_output(folder: Path) -> None:
     assert '"compile:main/phone/relu" -> "emit:main/phone/directory";' in dot.stdout
 
 
-def test_the_ending_of_the_file_is_the_format_and_svg_the_default(folder: Path) -> None:
-    for name, begins in (("plan.mmd", "---"), ("plan.dot", "digraph"), ("plan.svg", "<?xml"), ("plan", "<?xml")):
+def test_the_ending_of_the_file_is_the_format_(folder: Path) -> None:
+    for name, begins in (("plan.mmd", "---"), ("plan.dot", "digraph"), ("plan.svg", "<?xml")):
         done = epbuild(folder, "graph", "-o", name)
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
         assert (folder / name).read_text(encoding="utf-8").startswith(begins)
@@ -54,10 +54,17 @@ def test_steps_are_those_that_are_named(folder: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(folder: Path) -> None:
-    done = epbuild(folder, "graph", "--format", "dot", "-o", os.path.join("nowhere", "plan.dot"))  # noqa: PTH118
+    done = epbuild(folder, "graph", "--format", "dot", "-o", os.path.join("relu.onnx", "plan.dot"))  # noqa: PTH118
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
-    assert "nowhere" in done.stderr
+    assert "EPB443" in done.stderr
+
+
+def test_a_file_that_is_no_picture_is_left_alone(folder: Path) -> None:
+    done = epbuild(folder, "graph", "-o", "epbuild.yaml")
+    assert done.returncode == 2
+    assert "ends with none of .svg" in done.stderr
+    assert (folder / "epbuild.yaml").read_text(encoding="utf-8") == RECIPE
 
 
 def test_a_folder_is_refused_as_the_file(folder: Path) -> None:
