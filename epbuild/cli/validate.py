@@ -40,7 +40,7 @@ def validate(
     if len(recipes) < 2:
         return _validate(recipes[0] if recipes else arguments.DEFAULT, tuple(settings), sarif, json)
     if json or sarif is not None:
-        raise UsageError("--json and --sarif are for one recipe.")
+        raise UsageError("--json and --sarif are for one recipe")
     errors: list[EpbuildError] = []
     for recipe in recipes:
         try:
