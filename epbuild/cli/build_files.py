@@ -46,6 +46,13 @@ def check_suffix(file: Path) -> None:
         raise UsageError(f"a report is a page or JSON: '{file}' ends with neither .html nor .json")
 
 
+def spare_recipe(recipe: Path, *files: Path | None) -> None:
+    """Raises UsageError where one of the files to be written is the recipe."""
+    for file in files:
+        if file is not None and file.resolve() == recipe.resolve():
+            raise UsageError(f"'{file}' is the recipe: name another file to write")
+
+
 def written_after(
     request: Request, report: Path | None, against: Path | None, trace: Path | None
 ) -> AbstractContextManager[None]:

@@ -99,6 +99,7 @@ def run(
     Of STEPs that are named, what they need is built as well.
     """
     file, steps, places = arguments.named(names, recipe)
+    build_files.spare_recipe(file, junit, sarif, trace, summary)
     if push_only and no_emit:
         raise UsageError("--push-only pushes outputs; --no-emit makes none")
     if rebuild_and_compare and no_compile:

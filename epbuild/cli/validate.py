@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from epbuild.cli import arguments, report_options
+from epbuild.cli import arguments, build_files, report_options
 from epbuild.cli.usage import UsageError
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import Request
@@ -54,6 +54,7 @@ def validate(
 
 
 def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, json: bool) -> int:
+    build_files.spare_recipe(recipe, sarif)
     try:
         loaded, plan = read_plan(Request(recipe, settings=settings))
     except EpbuildError as error:

@@ -137,3 +137,14 @@ def test_several_recipes_are_all_checked_and_all_their_mistakes_shown(wrong: Pat
     refused = epbuild(wrong, "validate", "good.yaml", "other.yaml", "--json")
     assert refused.returncode == 2
     assert "--json and --sarif are for one recipe" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("validate", "--sarif"), *(("run", option) for option in ("--junit", "--sarif", "--trace", "--summary"))]
+)
+def test_a_recipe_is_not_written_over(wrong: Path, arguments: tuple[str, ...]) -> None:
+    before = (wrong / "epbuild.yaml").read_bytes()
+    refused = epbuild(wrong, *arguments, str(wrong / "epbuild.yaml"))
+    assert refused.returncode == 2
+    assert "is the recipe: name another file" in refused.stderr.replace("\n", " ")
+    assert (wrong / "epbuild.yaml").read_bytes() == before
