@@ -108,6 +108,17 @@ def test_a_class_has_a_name_of_its_own() -> None:
     assert {name: rooms for name, rooms in found.items() if len(rooms) > 1} == {}
 
 
+def test_a_dataclass_costs_nothing_until_it_is_used() -> None:
+    """It is made by `epbuild.core.values`, but where a room stands alone."""
+    found = {
+        name
+        for name, tree in modules().items()
+        for node in _running(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "dataclasses" and "dataclass" in {one.name for one in node.names}
+    }
+    assert {room(name) for name in found} <= {"runtime"}
+
+
 def test_a_module_says_what_it_is_in_one_line() -> None:
     """A noun phrase of at most 80 characters; what else there is to know comes below it."""
     first = {name: (ast.get_docstring(tree) or "").split("\n")[0] for name, tree in modules().items()}

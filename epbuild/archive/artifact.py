@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.core.digest import Write
 from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.core.values import dataclass
 
 MANIFEST = "manifest.json"
 

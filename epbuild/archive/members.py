@@ -9,7 +9,6 @@ import shutil
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from epbuild.archive.artifact import MANIFEST, own_manifest
@@ -17,6 +16,7 @@ from epbuild.archive.refusal import cannot_unpack, damaged, harmful, quoted
 from epbuild.core.clone import copy_file
 from epbuild.core.safepath import BadReference, check_reference, is_device
 from epbuild.core.shown import ProgressLines
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 

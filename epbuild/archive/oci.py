@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from epbuild.archive.refusal import damaged, nothing, quoted
 from epbuild.archive.zstd import Compressed
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import Blob, Reading, digest_of
+from epbuild.core.values import dataclass
 from epbuild.recipe.image_reference import DEFAULT_TAG
 
 _EMPTY = b"{}"

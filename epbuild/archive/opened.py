@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from epbuild.archive import oci
@@ -18,6 +18,7 @@ from epbuild.archive.oci_layout import INDEX, LAYOUT
 from epbuild.archive.refusal import cannot_unpack, nothing
 from epbuild.core.errors import EpbuildError
 from epbuild.core.shown import NO_LINES, ProgressLines
+from epbuild.core.values import dataclass
 
 _PREFIX = "epbuild-unpacked-"
 _ARCHIVES = tuple(f".{name}" for name in FORMATS)

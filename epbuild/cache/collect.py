@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +28,7 @@ from epbuild.cache.entries import CacheEntry
 from epbuild.cache.garbage import Garbage
 from epbuild.cache.needs import CacheUsers
 from epbuild.cache.records import ActionRecords
+from epbuild.core.values import dataclass
 
 _MODELS_AT_ONCE = 100
 """Remote models that are removed under their leases, each of which is an open file."""

@@ -7,7 +7,6 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -16,6 +15,7 @@ from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import LARGE_BYTES, Readable, hash_stream
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.host import on_windows
+from epbuild.core.values import dataclass
 
 # To hand a small file over to a thread takes longer than to read it.
 _BATCH = 20

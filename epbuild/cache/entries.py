@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from epbuild.core.values import dataclass
 
 Kind = Literal["record", "blob", "remote model", "partial download", "damaged"]
 KINDS: tuple[Kind, ...] = ("record", "blob", "remote model", "partial download", "damaged")

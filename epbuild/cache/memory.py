@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.database import Database, rows, sealed, storable
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import digest_of
+from epbuild.core.values import dataclass
 
 if TYPE_CHECKING:
     import sqlite3

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +21,7 @@ from epbuild.cache.errors import explained
 from epbuild.cache.leases import any_held
 from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord, all_outputs, all_steps
 from epbuild.cache.schema import MIGRATIONS, TABLES, VERSION
+from epbuild.core.values import dataclass
 
 _STATE = "state.sqlite"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from epbuild.catalog.normalize import UnknownName
 from epbuild.catalog.options import Option
 from epbuild.catalog.userfile import BadCatalog, load_catalog
 from epbuild.core.errors import nearest
+from epbuild.core.values import dataclass
 
 CPU_EP = "CPUExecutionProvider"
 """The EP that every ONNX Runtime has, which runs what no other EP takes and compiles nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.catalog.options import Option, read_options
 from epbuild.catalog.rows import read_row
 from epbuild.core.digest import document_digest
+from epbuild.core.values import dataclass
 
 _DIGEST_FORMAT = 1
 _NO_REASON = "the catalog does not state that this EP can share weights"

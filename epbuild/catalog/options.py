@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 from epbuild.catalog.rows import read_row
+from epbuild.core.values import dataclass
 
 OptionType = Literal["text", "choice", "boolean", "integer", "number", "size", "name", "list", "pattern", "file", "folder"]
 Effect = Literal["measured", "documented", "unknown", "none"]

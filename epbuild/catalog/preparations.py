@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from epbuild.catalog.rows import read_row
 from epbuild.core.errors import nearest
+from epbuild.core.values import dataclass
 
 PreparationOptionType = Literal[
     "boolean", "integer", "number", "choice", "names", "flag-or-names", "files", "ranges", "sizes", "table"

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.commands.planning import workspace_of
@@ -16,6 +15,7 @@ from epbuild.commands.reporting.report import report as report_of
 from epbuild.commands.reporting.values import Report
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
+from epbuild.core.values import dataclass
 from epbuild.report.documents import json_text
 from epbuild.report.report_file import write_document
 from epbuild.report.report_page import report_page

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from epbuild.cluster.dask import distributed
 from epbuild.core.errors import Argument, PlanError, Problem
+from epbuild.core.values import dataclass
 from epbuild.recipe.remote_address import is_loopback
 
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from epbuild.cluster.reply import MachineReply
 from epbuild.cluster.request import ActionRequest
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress
 
 MOST_LOSSES = 2

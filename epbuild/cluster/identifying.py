@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.entries import EpEntry
@@ -11,6 +11,7 @@ from epbuild.cluster.request import ActionRequest, received, sent_toolchain, wri
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import EnvironmentFailure, Position, Problem
 from epbuild.core.typed_json import MalformedJson
+from epbuild.core.values import dataclass
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment

@@ -10,7 +10,7 @@ import platform
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from epbuild.core.digest import Blob
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
 from epbuild.core.installer import UvListener
 from epbuild.core.typed_json import MalformedJson, to_json
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, StepStarted
 from epbuild.engine.leases import WaitLine
 from epbuild.plan.key import action_key

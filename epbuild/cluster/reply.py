@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from epbuild.core.digest import Blob
@@ -19,6 +18,7 @@ from epbuild.core.errors import (
     VerifyError,
 )
 from epbuild.core.typed_json import MalformedJson, from_json, to_json
+from epbuild.core.values import dataclass
 
 _ERRORS: Mapping[str, type[EpbuildError]] = {
     kind.__name__: kind for kind in (BuildError, EnvironmentFailure, PlanError, StoreError, ToolchainError, VerifyError)

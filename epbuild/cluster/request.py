@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Position
 from epbuild.core.typed_json import Forms, MalformedJson, from_json, to_json
+from epbuild.core.values import dataclass
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.preparing import Preparation

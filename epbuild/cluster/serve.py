@@ -6,7 +6,6 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ from epbuild.cluster.dask import distributed
 from epbuild.cluster.dask_worker import INSECURE, worker_settings
 from epbuild.cluster.executor import Offer
 from epbuild.cluster.labels import offered
+from epbuild.core.values import dataclass
 from epbuild.remote.opening import open_remote
 
 _AGAIN_SECONDS = 3.0

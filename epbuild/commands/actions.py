@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from epbuild.cache.leases import Cancelled
@@ -24,6 +23,7 @@ from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, Store
 from epbuild.core.garbage import uncollected
 from epbuild.core.shown import shown_path
 from epbuild.core.typed_json import to_json
+from epbuild.core.values import dataclass
 from epbuild.engine.action import Cost, Runnable
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import BuildError, Problem
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, Outcome, Progress, RunFinished, StepFailed, StepFinished, Warned
 
 

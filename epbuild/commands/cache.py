@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from epbuild.cache.records import ActionRecords, address_records
 from epbuild.cache.roots import Roots
 from epbuild.commands.gc import LEASE, blob_sizes, readable_workspace
 from epbuild.core.errors import StoreError
+from epbuild.core.values import dataclass
 from epbuild.plan.result import action_records
 from epbuild.toolchain.identity import toolchain_records
 

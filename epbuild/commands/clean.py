@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.cache.digests import Digests
@@ -21,6 +20,7 @@ from epbuild.commands.planning import ReadVariables, read_plan, workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
+from epbuild.core.values import dataclass
 from epbuild.plan.selection import matching
 from epbuild.publish.removal import Cleaned, Emitted, Why
 from epbuild.survey.kinds import is_stored

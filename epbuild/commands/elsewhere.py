@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from epbuild.commands.execution import KeyedAction, digests_of
 from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.toolchains import PlanToolchains
 from epbuild.core.errors import Argument, EnvironmentFailure, PlanError, Problem, StepId
+from epbuild.core.values import dataclass
 from epbuild.engine.action import Runnable
 from epbuild.engine.events import Progress, StepStarted, Warned
 from epbuild.engine.loop import Idle

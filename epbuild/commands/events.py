@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from epbuild.core.errors import Problem
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Completion, Event, Progress
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.shown import shown_path
+from epbuild.core.values import dataclass
 from epbuild.engine.loop import Idle
 from epbuild.plan.key import differences
 from epbuild.plan.made import Made

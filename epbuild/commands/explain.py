@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from epbuild.commands.plan import survey
 from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.errors import PlanError, Problem
+from epbuild.core.values import dataclass
 from epbuild.plan.key import Change, changes
 from epbuild.plan.result import action_records
 from epbuild.plan.selection import Places, matching

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from epbuild.cache.needs import Needs
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import Problem, StoreError
+from epbuild.core.values import dataclass
 from epbuild.plan.result import is_action_record
 from epbuild.survey.orphans import RESULTS, files_of
 from epbuild.survey.snapshot_file import remove_older

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from epbuild.core.values import dataclass
 from epbuild.survey.action_status import StepState
 from epbuild.survey.status import StepStatus
 

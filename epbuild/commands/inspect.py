@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epbuild.core.values import dataclass
 from epbuild.verify.inspection import inspect_files, inspect_model
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import lock_path, lock_text
@@ -11,6 +10,7 @@ from epbuild.commands.plan import survey
 from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.errors import Problem
+from epbuild.core.values import dataclass
 from epbuild.survey.costs import likely_seconds
 from epbuild.survey.jobs import Label, RunnerJob, Runners, jobs_of, missing_actions
 

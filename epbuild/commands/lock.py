@@ -6,7 +6,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from epbuild.commands.request import Request
 from epbuild.commands.run import lasting_workspace
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, nearest
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.planner import problems_of_the_rest
 from epbuild.plan.sources import find_source

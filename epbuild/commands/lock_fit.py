@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.catalog.catalog import Catalog, session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import Position, Problem
+from epbuild.core.values import dataclass
 from epbuild.recipe.address import PackageAddress, parse_address
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.toolchain.lock_facts import Lock, LockedModel, LockedToolchain

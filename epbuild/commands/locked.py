@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.cache.digests import Digests
 from epbuild.core.errors import EpbuildError, PlanError, Position, Problem, ToolchainError
 from epbuild.core.safepath import read_regular
+from epbuild.core.values import dataclass
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epbuild.commands.execution import KeyedAction
 from epbuild.commands.unmade import NoMaker
 from epbuild.compile.makers import ActionMaker, maker_of
 from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.core.values import dataclass
 from epbuild.engine.action import Runnable
 from epbuild.engine.events import Outcome
 from epbuild.engine.loop import Idle

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epbuild.cache.blobs import BlobStore
@@ -20,6 +20,7 @@ from epbuild.commands.shared_results import remote_cache, results_of
 from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.errors import Problem
 from epbuild.core.shown import shown_path
+from epbuild.core.values import dataclass
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe

@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory, tag_cache
 from epbuild.commands.events import ToolchainFailed, ToolchainInstalling, ToolchainReady, ToolchainStarted
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.key import differences
 from epbuild.plan.steps import Action

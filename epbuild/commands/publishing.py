@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +19,7 @@ from epbuild.core.directory import mend, unfinished
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import HttpCancelled, StepId, StoreError
 from epbuild.core.shown import shown_path
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger

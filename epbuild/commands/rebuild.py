@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from epbuild.cache.blobs import BlobStore
@@ -27,6 +27,7 @@ from epbuild.compile.makers import maker_of
 from epbuild.core.differences import shown
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.shown import shown_path
+from epbuild.core.values import dataclass
 from epbuild.diff.bytes_differ import FileDifference, compare_bytes
 from epbuild.diff.difference import compare
 from epbuild.engine.action import Runnable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import PlanError, StoreError
+from epbuild.core.values import dataclass
 from epbuild.recipe.address import PackageAddress
 from epbuild.recipe.model import ModelSpec
 

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from epbuild.commands.plan import Surveyed, surveyed
 from epbuild.commands.request import Request
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem, RecipeError, StoreError
+from epbuild.core.values import dataclass
 from epbuild.plan.made import Made
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache

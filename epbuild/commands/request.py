@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.core.defaults import DEFAULT_RECIPE
+from epbuild.core.values import dataclass
 from epbuild.toolchain.environment import Toolchains, toolchains_here
 
 if TYPE_CHECKING:

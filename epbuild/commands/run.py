@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StoreError
 from epbuild.core.shown import shown_path
+from epbuild.core.values import dataclass
 from epbuild.engine.action import Runnable
 from epbuild.engine.capacity import memory_here
 from epbuild.engine.events import Progress, RunStarted, Serialised, Warned

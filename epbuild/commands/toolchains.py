@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import file_digest
 from epbuild.core.installer import UvListener
+from epbuild.core.values import dataclass
 from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Action, InTarget, Plan, ToolchainNeeds
 from epbuild.survey.platforms import possible_platforms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +12,7 @@ from epbuild.archive.refusal import UnsoundArchive
 from epbuild.catalog.numbers import Thresholds
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.shown import ProgressLines
+from epbuild.core.values import dataclass
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.findings import Finding, sentence
 from epbuild.verify.statement import check_statement

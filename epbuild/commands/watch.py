@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from epbuild.commands.locked import lock_path
@@ -20,6 +20,7 @@ from epbuild.commands.planning import read_plan, read_recipe
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError, Position
 from epbuild.core.shown import shown_path
+from epbuild.core.values import dataclass
 from epbuild.survey.snapshot import look_again
 from epbuild.survey.snapshot_file import place_of, read
 

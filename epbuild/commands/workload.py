@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from epbuild.cache.workspace import Workspace
@@ -15,6 +14,7 @@ from epbuild.cluster.labels import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, eps_of,
 from epbuild.commands.jobs import locked_platforms
 from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request
+from epbuild.core.values import dataclass
 from epbuild.survey.costs import likely_seconds
 from epbuild.survey.jobs import Runners, missing_actions
 from epbuild.survey.status import Survey

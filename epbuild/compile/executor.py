@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
 from epbuild.core.safepath import real_path
+from epbuild.core.values import dataclass
 from epbuild.engine.events import StepOutput, StepStarted
 from epbuild.onnxfile.epcontext import compatibility
 from epbuild.onnxfile.headers import read_header

@@ -10,13 +10,14 @@ import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.compile.executor import remake
 from epbuild.core.errors import EpbuildError
+from epbuild.core.values import dataclass
 from epbuild.engine.events import EventList
 from epbuild.plan.ability import Ability
 from epbuild.plan.planner import make_plan

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from epbuild.core.values import dataclass
 
 
 def canonical_json(document: Mapping[str, Any]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from epbuild.core.canonical import canonical_json
+from epbuild.core.values import dataclass
 
 if TYPE_CHECKING:
     from xxhash import xxh3_128

@@ -8,10 +8,10 @@ import itertools
 import os
 import shutil
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.digest import digest_of
+from epbuild.core.values import dataclass
 
 _MARK = ".epbuild-"
 _LONGEST_NAME_BYTES = 255

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NewType
+
+from epbuild.core.values import dataclass
 
 
 class Position(NamedTuple):

@@ -17,7 +17,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from urllib.parse import unquote, urljoin, urlsplit
 
 import urllib3
@@ -27,6 +26,7 @@ from urllib3.exceptions import HTTPError
 from epbuild import __version__
 from epbuild.core.digest import Write
 from epbuild.core.errors import HttpCancelled
+from epbuild.core.values import dataclass
 
 TIMEOUT_SECONDS = 30.0
 """How long a server may send nothing."""

@@ -6,9 +6,9 @@ import io
 import struct
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.places import model_places
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.verify.payload import Payload

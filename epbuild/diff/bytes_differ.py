@@ -9,11 +9,12 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
+from epbuild.core.values import dataclass
 from epbuild.diff.anatomy import FilePart, parts, with_rest
 from epbuild.verify.payload import Payload
 

@@ -7,12 +7,13 @@ has (the options, the toolchain and the source models, where there is no manifes
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from epbuild.core.differences import Kind, Place, changed_facts
+from epbuild.core.values import dataclass
 from epbuild.diff.matching import paired_models
 from epbuild.diff.pairing import Pair, paired_artifacts, place_of
 from epbuild.diff.sizes import SizeChange, model_files, size_changes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from epbuild.core.differences import facts
+from epbuild.core.values import dataclass
 from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, ModelTraits
 
 ModelPair = tuple[ModelTraits | None, ModelTraits | None]

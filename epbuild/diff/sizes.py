@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal
 
 from epbuild.core.safepath import BadReference, locate
+from epbuild.core.values import dataclass
 from epbuild.verify.facts import Model
 
 SizedKind = Literal["model", "context binary", "external data"]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
+from epbuild.core.values import dataclass
 from epbuild.diff.sizes import FileSizes, model_files
 from epbuild.onnxfile.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, compatibility
 from epbuild.onnxfile.model_header import Initializer, ModelHeader

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Protocol
 
 from epbuild.core.errors import EpbuildError
+from epbuild.core.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, Protocol
 
 from epbuild.core.errors import Problem
+from epbuild.core.values import dataclass
 
 Outcome = Literal["built", "restored", "current", "emitted", "failed", "skipped", "allowed"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.cache.leases import lease
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.engine.loop import Idle
 

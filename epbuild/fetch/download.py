@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Protocol
 
 from epbuild.cache.blobs import BlobStore
@@ -16,6 +15,7 @@ from epbuild.cache.records import ActionRecords, address_records
 from epbuild.core.digest import Blob, digest_of
 from epbuild.core.errors import HttpCancelled, Problem
 from epbuild.core.http import HttpClient, Timeouts, Unreachable
+from epbuild.core.values import dataclass
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.hub import HubSource
 from epbuild.fetch.objects import ObjectSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 
 from epbuild.cache.blobs import BlobStore
@@ -17,6 +17,7 @@ from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.http import HttpClient
 from epbuild.core.safepath import BadReference, check_reference
+from epbuild.core.values import dataclass
 from epbuild.fetch.download import FetchProgress, fetch
 from epbuild.fetch.failures import writing
 from epbuild.fetch.wheels import model_in_wheel

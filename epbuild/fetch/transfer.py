@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
+
+from epbuild.core.values import dataclass
 
 
 class MissingPackage(Exception):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from epbuild.core.errors import ChangeRefused, Problem
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ModelHeader, ValueInfo
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from epbuild.core.values import dataclass
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.headers import parse_header, read_header, read_tensor
 from epbuild.onnxfile.model_header import Initializer

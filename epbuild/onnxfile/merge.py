@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from epbuild.core.digest import file_digest
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.connection import ConnectedModel, Connection, check_connections, fits, same_names, shown
 from epbuild.onnxfile.epcontext import COMPATIBILITY, resolve
 from epbuild.onnxfile.equal_values import equal_inputs

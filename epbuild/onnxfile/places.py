@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from epbuild.core.values import dataclass
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader
 

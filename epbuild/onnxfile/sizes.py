@@ -7,10 +7,11 @@ and its weights are copied in pieces, so memory does not grow with them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
+from epbuild.core.values import dataclass
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.headers import parse_header, read_header
 from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo, symbol

@@ -9,12 +9,13 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile, canonical_json
+from epbuild.core.values import dataclass
 from epbuild.output.manifest import ManifestModel, beside, named_files
 from epbuild.output.materials import (
     Distribution,

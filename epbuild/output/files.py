@@ -7,12 +7,12 @@ references, merged models are their own identities and the settings, and what is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.core.digest import Blob
+from epbuild.core.values import dataclass
 from epbuild.plan.key import action_key
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import Any, Literal
 
 from epbuild.catalog.catalog import BUILT_IN, CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.safepath import climbs, is_anchored
+from epbuild.core.values import dataclass
 from epbuild.recipe.model import GenaiRole
 
 _PROMPT, _TOKEN = "on the prompt", "on each token"

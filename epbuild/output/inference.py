@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
+from epbuild.core.values import dataclass
 from epbuild.plan.target import PlannedEp, PlannedTarget
 
 _SHARE = "ep.share_ep_contexts"

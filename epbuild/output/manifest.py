@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
+from epbuild.core.values import dataclass
 
 FORMAT = 1
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os.path
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PureWindowsPath
 from typing import TypeVar
 from urllib.parse import quote
 
+from epbuild.core.values import dataclass
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
 from epbuild.recipe.address import BadAddress, PackageAddress, beside, parse_address

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, VerifyError
 from epbuild.core.typed_json import to_json
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import compatibility
 from epbuild.onnxfile.headers import read_header
 from epbuild.output.files import OutputFile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
 from epbuild.core.errors import StepId
+from epbuild.core.values import dataclass
 from epbuild.output.files import OutputFile, Resolve, named
 from epbuild.output.layout import LAYOUTS, Layout
 from epbuild.output.pack import PACKS, Destination, Files, Identities

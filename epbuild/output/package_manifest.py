@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -17,6 +17,7 @@ from epbuild.archive.artifact import Artifact
 from epbuild.catalog.catalog import CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.digest import digest_of
+from epbuild.core.values import dataclass
 from epbuild.output.inference import WRITES_FILES
 from epbuild.output.manifest import FORMAT, listed
 from epbuild.plan.outputs import GENAI_CONFIG

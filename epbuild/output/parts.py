@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,6 +13,7 @@ from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.typed_json import to_json
+from epbuild.core.values import dataclass
 from epbuild.output.arrangement import arrange
 from epbuild.output.files import OutputFile, RelinkedModel, Resolve, UserFile
 from epbuild.output.manifest import ManifestModel, PartManifest, beside

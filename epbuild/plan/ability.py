@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from epbuild.catalog.entries import EpEntry
+from epbuild.core.values import dataclass
 from epbuild.plan.steps import Action, InTarget
 from epbuild.plan.target import PlannedEp
 from epbuild.plan.verification import Verification

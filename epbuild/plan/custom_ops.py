@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file, user_path
+from epbuild.core.values import dataclass
 from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.model import Reference
 

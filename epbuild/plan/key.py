@@ -7,11 +7,11 @@ recipe's keys. What changed is derived from two documents alone (`changes`): *wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
 from epbuild.core.differences import Kind, Place, changed_facts, facts, shown
 from epbuild.core.digest import document_digest
+from epbuild.core.values import dataclass
 
 _ORDERS = {"members": "member order", "eps": "EP order"}
 """The lists whose items go by their names, and what their order is called."""

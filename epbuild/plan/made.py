@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from epbuild.cache.blobs import BlobStore
+from epbuild.core.values import dataclass
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.result import ActionResult, CompileResult, PreparationResult
 from epbuild.plan.steps import Action, SessionGroup

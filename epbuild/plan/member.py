@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from epbuild.core.errors import Position
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import Dimension
 from epbuild.recipe.model import CompileSettings, Expectation, InputShape, ModelSpec
 from epbuild.recipe.template import substitute

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PureWindowsPath
 
 from epbuild.catalog.catalog import Catalog, find_session_key
@@ -14,6 +14,7 @@ from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, fin
 from epbuild.catalog.options import Option, release_numbers
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import user_path
+from epbuild.core.values import dataclass
 from epbuild.plan.possible import compile_problems
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import EpChoice, Setting, Target, ToolchainSpec

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from epbuild.core.values import dataclass
 from epbuild.plan.steps import Action
 
 

@@ -12,7 +12,7 @@ import itertools
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,6 +21,7 @@ from epbuild.core.defaults import WORKSPACE
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import Dimension
 from epbuild.onnxfile.sizes import fit_sizes
 from epbuild.plan.member import ModelFiles

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from epbuild.catalog.catalog import session_keys
 from epbuild.core.safepath import real_path
+from epbuild.core.values import dataclass
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.key import action_key
 from epbuild.plan.member import Member

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
 from epbuild.core.typed_json import MalformedJson, from_json
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode
 from epbuild.onnxfile.weights import WeightBytes
 

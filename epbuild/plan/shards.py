@@ -7,8 +7,7 @@ the same split in each of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from epbuild.core.values import dataclass
 from epbuild.plan.packing import bundles, names, pack
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup
 

@@ -6,11 +6,11 @@ import importlib.util
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.safepath import climbs, is_anchored, is_file, is_inside, leaves, real_path
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.wire import MalformedModel

@@ -14,13 +14,14 @@ of action is a further class here, of the `Action` protocol, and an entry each i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.connection import Connection
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +10,7 @@ from epbuild.catalog.catalog import session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import KnownDifference, Limitation
 from epbuild.core.errors import Position
+from epbuild.core.values import dataclass
 from epbuild.recipe.model import DeviceChoice, GraphOptimization, ToolchainSpec
 
 _ACCEPTED = "the recipe accepts that the same compile gives other bytes"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Event
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +10,7 @@ from epbuild.cache.digests import Digests, StatKey, unchanged
 from epbuild.core.directory import Owned, mend, prepare, swap_in
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
+from epbuild.core.values import dataclass
 from epbuild.output.existing import Written
 from epbuild.output.owned import listed_files
 from epbuild.output.provenance import is_statement_about

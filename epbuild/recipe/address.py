@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from epbuild.core.errors import BadText, Position, Problem, nearest
+from epbuild.core.values import dataclass
 from epbuild.recipe.model_path import PACKAGE, RELEASE, SCHEME
 from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.requirement import read_requirement

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.core.safepath import open_regular, real_path
 from epbuild.core.schemas import schema_text
+from epbuild.core.values import dataclass
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, merged, without
 from epbuild.recipe.paths import is_same

@@ -6,8 +6,9 @@ What becomes of the files is in `output/layout.py` and `output/pack.py`, under t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from epbuild.core.values import dataclass
 from epbuild.recipe.model import CompressionMethod, Layout, Pack
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address
 
 from epbuild.core.errors import BadText
+from epbuild.core.values import dataclass
 from epbuild.recipe.problems import quoted
 
 DEFAULT_TAG = "latest"

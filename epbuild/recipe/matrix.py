@@ -6,10 +6,10 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.errors import Position, Problem
+from epbuild.core.values import dataclass
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.names import unknown
 from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, render

@@ -6,12 +6,13 @@ Every thing that a later message may have to point at carries `where`, its posit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from epbuild.core.errors import Position
+from epbuild.core.values import dataclass
 from epbuild.recipe.model_path import is_remote, package_file
 from epbuild.recipe.nodes import Node, Scalar
 from epbuild.recipe.requirement import Requirement, read_requirement

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
 from epbuild.core.errors import Position, nearest
+from epbuild.core.values import dataclass
 from epbuild.recipe.address import BadAddress
 from epbuild.recipe.model_path import SCHEME
 from epbuild.recipe.problems import one_of, quoted

@@ -10,7 +10,8 @@ requirements, and it takes 20 ms to import. Only versions that are spelled diffe
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from epbuild.core.values import dataclass
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 # A version as indexes and installed metadata write it: 1.31.1, 2.0rc1, 1.24.0.post1, 1.25.0.dev20260801001, 1.22+cu12.

@@ -7,12 +7,12 @@ for the whole subschema, `patternErrorMessage` for its pattern; `synonyms` has w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from epbuild.core.errors import Problem, nearest
 from epbuild.core.schemas import import_jsonschema, schema
+from epbuild.core.values import dataclass
 from epbuild.recipe.fit import Predicate, predicate
 from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, plain, render
 from epbuild.recipe.problems import (

@@ -9,10 +9,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from epbuild.core.errors import Argument, Position, Problem, nearest
+from epbuild.core.values import dataclass
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, render
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, one_of, quoted
 

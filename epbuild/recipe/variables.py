@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
+from epbuild.core.values import dataclass
 from epbuild.recipe.nodes import KeyedNode, Scalar, ScalarNode
 from epbuild.recipe.problems import TEMPLATE, WRONG_VALUE, quoted
 from epbuild.recipe.source import read

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +20,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, Reading, Write, hash_stream
+from epbuild.core.values import dataclass
 from epbuild.remote.attempts import Attempts, Breaker, SwitchedOff, Warn
 from epbuild.remote.envelope import MOST_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey

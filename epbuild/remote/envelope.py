@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import Blob
 from epbuild.core.safepath import BadReference, check_reference, unportable
+from epbuild.core.values import dataclass
 from epbuild.remote.keys import SigningKey, is_signed
 from epbuild.remote.reapi import MalformedMessage, ReapiFile, ReapiResult
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from epbuild.core.digest import Blob
+from epbuild.core.values import dataclass
 
 _VARINT, _LENGTH = 0, 2  # wire types
 _FIXED_BYTES = {1: 8, 5: 4}

@@ -7,7 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from epbuild.core.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from epbuild.core.values import dataclass
 
 Space = Literal["ac", "cas"]
 """The records, by their keys, and the blobs, by their SHA-256."""

@@ -11,12 +11,12 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 
 from epbuild.commands.events import OutputRemoved, ToolchainReady
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFinished
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.amounts import amount, percent, signed

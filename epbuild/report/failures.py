@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Problem, printable
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunStarted, StepFailed
 from epbuild.report.terminal import BOLD, coloured, painted, wrapped
 

@@ -9,11 +9,12 @@ import re
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import EpbuildError, Problem
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunStarted, StepFailed, StepFinished, StepStarted
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from epbuild.commands.graph import REMOTE, GraphNode, StepGraph
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 
 _LONGEST = 48
 _MOST_REASONS = 6

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from epbuild.core.errors import printable
+from epbuild.core.values import dataclass
 
 _OPEN_ROWS = 12
 """A longer list is folded."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from epbuild.commands.reporting.build_record import BuildRecord, ReportedSpan, StepRun
+from epbuild.core.values import dataclass
 
 _Event = dict[str, Any]
 

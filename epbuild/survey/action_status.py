@@ -10,9 +10,10 @@ failed        it failed the last time, and nothing has changed since: it is not 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from epbuild.core.values import dataclass
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Action, Emission, Plan
 

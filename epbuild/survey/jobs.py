@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from epbuild.core.errors import Problem
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 from epbuild.plan.packing import bundles, names, pack
 from epbuild.plan.steps import Action, Emission
 from epbuild.survey.platforms import possible_platforms

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -12,6 +11,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
 from epbuild.core.typed_json import from_json
+from epbuild.core.values import dataclass
 from epbuild.engine.capacity import estimated_memory
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult

@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from epbuild.cache.leases import lease, lease_if_free
 from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.digest import digest_of
+from epbuild.core.values import dataclass
 
 PLACE, RESULTS = "place", "results"
 """What the record of an emission's step holds as its result: where its output is, and the keys of the results that are in it."""

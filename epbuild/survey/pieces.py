@@ -11,12 +11,13 @@ import io
 import marshal
 import pickle
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position
+from epbuild.core.values import dataclass
 from epbuild.recipe import model
 from epbuild.recipe.model import GroupSpec, Recipe
 from epbuild.survey.snapshot_file import PIECES, read_own, write_own

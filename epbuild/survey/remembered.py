@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from epbuild import __version__
 from epbuild.cache.logs import action_name
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, VerifyError
+from epbuild.core.values import dataclass
 
 _FORMAT = 1
 _OF_THE_KEY = frozenset(

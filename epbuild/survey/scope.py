@@ -8,12 +8,12 @@ shares an output with them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from epbuild.core.errors import Problem
+from epbuild.core.values import dataclass
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step, StepKind
 from epbuild.plan.verification import Verification
 from epbuild.recipe.model import Recipe

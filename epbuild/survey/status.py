@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
 from epbuild.core.garbage import uncollected
 from epbuild.core.typed_json import MalformedJson
+from epbuild.core.values import dataclass
 from epbuild.output.existing import Written
 from epbuild.output.output import Output
 from epbuild.plan.key import action_key, differences

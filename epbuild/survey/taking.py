@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import digest_of
 from epbuild.core.garbage import uncollected
 from epbuild.core.safepath import links_on_the_way
+from epbuild.core.values import dataclass
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
 from epbuild.survey.pieces import Pieces

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from epbuild.catalog.entries import EpEntry
+from epbuild.core.values import dataclass
 from epbuild.toolchain.log_lines import without_boilerplate
 from epbuild.toolchain.process import Ending
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.installer import UvListener
 from epbuild.core.safepath import user_path
+from epbuild.core.values import dataclass
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import Requirement
 from epbuild.toolchain.fingerprint import Fingerprint, look, of_package, watched

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, file_digest
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import real_path
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.log_lines import readable, tells_progress

@@ -10,13 +10,14 @@ import contextlib
 import json
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.safepath import links_on_the_way
+from epbuild.core.values import dataclass
 from epbuild.toolchain.packages import REPAIRED, FileState, Tree, digest_of_all, digests_of, is_library, package_tree, state_of
 
 FORMAT = 4

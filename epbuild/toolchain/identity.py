@@ -22,7 +22,6 @@ import platform as machine
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +29,7 @@ from epbuild.cache.records import ActionRecords
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import document_digest
 from epbuild.core.typed_json import MalformedJson, from_json
+from epbuild.core.values import dataclass
 from epbuild.recipe.requirement import is_same_version, plain_name
 from epbuild.toolchain.environment import RUNTIME, Environment, modules_of
 from epbuild.toolchain.host import host_identity

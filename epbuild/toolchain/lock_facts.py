@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from epbuild.core.values import dataclass
 from epbuild.recipe.requirement import plain_name
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import ToolchainError
+from epbuild.core.values import dataclass
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import Environment, modules_of
 from epbuild.toolchain.fingerprint import look

@@ -11,11 +11,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 from epbuild.core.host import on_windows
+from epbuild.core.values import dataclass
 from epbuild.toolchain.reports import read_report
 
 if TYPE_CHECKING:

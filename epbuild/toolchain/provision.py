@@ -9,13 +9,13 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.installer import UvListener, is_network, reported, run_uv
+from epbuild.core.values import dataclass
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.packages import digests_of, package_tree
 

@@ -8,13 +8,13 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from epbuild.core.errors import Problem, ToolchainError
 from epbuild.core.installer import is_network, reported, run_uv
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import is_same_version, plain_name
 from epbuild.toolchain.environment import Environment

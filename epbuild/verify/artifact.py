@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.safepath import BadReference, locate
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.verify.facts import Model
 from epbuild.verify.manifest import NAME, BadManifest, ListedModel, Manifest, read_manifest

@@ -7,8 +7,8 @@ trusts an exit status, a file name or an option.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.rewrite import PROTOBUF_LIMIT
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Flaw

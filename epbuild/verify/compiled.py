@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.errors import Problem, StepId, VerifyError
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.verify.checks import (
     ExpectedEp,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from epbuild.core.safepath import BadReference, locate
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode, compatibility
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader

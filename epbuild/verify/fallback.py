@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 from epbuild.plan.result import LeftNode, ModelResult
 
 _SHOWN = 5

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from epbuild.core.values import dataclass
 
 Outcome = Literal["passed", "failed", "skipped"]
 """`skipped`: it could not be checked here, for the reason in the message; that is no failure."""

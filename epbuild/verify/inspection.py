@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.core.typed_json import to_json
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode, compatibility
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader, operator_name

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from epbuild.catalog.catalog import entry, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue as BadOption
 from epbuild.catalog.normalize import UnknownName, find_option, normalize
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode
 from epbuild.verify.checks import ExpectedEp, read_target
 from epbuild.verify.facts import Model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.core.schemas import import_jsonschema, schema
 from epbuild.core.typed_json import from_json
+from epbuild.core.values import dataclass
 from epbuild.plan.result import LeftNode, ModelSignature
 
 NAME = "manifest.json"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.digest import part_digest
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode, resolve
 
 _CHUNK = 1 << 20

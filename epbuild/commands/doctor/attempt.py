@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.compile.probing import NAME, compile_probe, planned_probe, write_probe_model
 from epbuild.core.errors import EpbuildError, Position
+from epbuild.core.values import dataclass
 from epbuild.plan.ability import Ability
 from epbuild.plan.planner import make_plan
 from epbuild.plan.steps import SessionGroup

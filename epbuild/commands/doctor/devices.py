@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from epbuild.commands.doctor.health import HealthCheck, HealthState, of_error
 from epbuild.commands.init.kinds import StarterKind
 from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.core.errors import EpbuildError
+from epbuild.core.values import dataclass
 from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Plan, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from epbuild.cache.location import cache_directory, toolchain_directory
@@ -20,6 +20,7 @@ from epbuild.commands.planning import read_plan, workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
 from epbuild.toolchain.environment import Toolchains

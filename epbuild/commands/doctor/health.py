@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from epbuild.core.errors import EpbuildError
+from epbuild.core.values import dataclass
 
 HealthState = Literal["ok", "note", "warning", "error"]
 """An `error` has to be mended before builds can work; with a `warning` they do, though not all of what they could; a `note` is to know."""

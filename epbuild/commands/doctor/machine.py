@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from epbuild.commands.doctor.health import HealthCheck, TooSlow, of_error, within
 from epbuild.core.errors import ToolchainError
 from epbuild.core.installer import run_uv
+from epbuild.core.values import dataclass
 from epbuild.engine.capacity import memory_here
 from epbuild.toolchain.platforms import platform_here
 

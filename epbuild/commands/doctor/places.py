@@ -9,11 +9,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.commands.doctor.health import HealthCheck, Topic
 from epbuild.core.clone import CannotClone, clone
+from epbuild.core.values import dataclass
 
 _FULL_BYTES = 200 << 20
 _SHORT_BYTES = 5 << 30

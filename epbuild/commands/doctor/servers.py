@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ from epbuild.cluster.executor import Offer
 from epbuild.commands.doctor.health import HealthCheck, TooSlow, of_error, within
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 from epbuild.plan.remote_record import COMPILE
 from epbuild.recipe.remote_address import CacheChoice
 from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, remote_settings, signing_key

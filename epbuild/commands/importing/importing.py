@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from epbuild.commands.init.recipe import CarriedOver, RecipeChoices, model_names
 from epbuild.commands.init.sizing import BadSizes, Sized, Sizing
 from epbuild.commands.init.sources import find_models
 from epbuild.core.errors import Position, Problem, printable
+from epbuild.core.values import dataclass
 
 _MOST_BYTES = 16 << 20
 

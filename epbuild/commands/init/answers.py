@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from epbuild.commands.init.recipe import RecipeChoices, model_names, why_not, wr
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
 from epbuild.commands.init.sources import FoundModel, LeftOut, find_models
 from epbuild.core.errors import Problem
+from epbuild.core.values import dataclass
 
 
 class BadAnswer(ValueError):

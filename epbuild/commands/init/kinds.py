@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Limitation, Start
+from epbuild.core.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import re
 import secrets
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path, PurePath
 
 from epbuild.commands.init.kinds import StarterKind
@@ -15,6 +15,7 @@ from epbuild.commands.init.sizing import Sized
 from epbuild.commands.init.sources import is_address
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import EpbuildError, Problem, printable
+from epbuild.core.values import dataclass
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.load import load
 

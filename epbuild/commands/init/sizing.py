@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo, symbol
 from epbuild.onnxfile.sizes import fit_sizes, shape_text, sized_header
 from epbuild.onnxfile.suggestion import suggest_sizes

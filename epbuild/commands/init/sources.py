@@ -5,10 +5,10 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.errors import PlanError, Position
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.sources import find_source
 from epbuild.recipe.model import ModelSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from epbuild.commands.reporting.changes import (
 from epbuild.commands.reporting.values import FORMAT, Report
 from epbuild.core.errors import Problem
 from epbuild.core.typed_json import MalformedJson, from_json
+from epbuild.core.values import dataclass
 from epbuild.diff.traits import Incomparable
 from epbuild.publish.sizes import is_about_others
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts

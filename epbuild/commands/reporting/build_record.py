@@ -12,13 +12,13 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
 from epbuild.core.atomic import write_file
 from epbuild.core.typed_json import from_json, to_json
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Origin, Outcome
 from epbuild.survey.action_status import StepState
 

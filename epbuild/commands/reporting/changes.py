@@ -6,10 +6,10 @@ Docstrings of fields are descriptions in `schemas/report.schema.json`, as in `re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from epbuild.commands.events import Coverage
+from epbuild.core.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ descriptions in `schemas/report.schema.json` (`python -m tools.reference --write
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from epbuild.commands.events import Coverage
+from epbuild.core.values import dataclass
 
 
 @dataclass(frozen=True)

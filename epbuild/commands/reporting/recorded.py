@@ -10,7 +10,7 @@ import heapq
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from epbuild import __version__
@@ -37,6 +37,7 @@ from epbuild.commands.reporting.build_record import (
     StepRun,
 )
 from epbuild.core.errors import Problem
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, StepStarted
 from epbuild.publish.events import OutputCompared
 

@@ -6,7 +6,6 @@ Its JSON is what `epbuild report --json` prints and what a page embeds; `schemas
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from epbuild.commands.reporting.build_record import ReportedError, ReportedPublication, ReportedSpan, ReportedTraffic, RunOutcome
 from epbuild.commands.reporting.changes import ReportedAgainst
@@ -21,6 +20,7 @@ from epbuild.commands.reporting.recipe_values import (
     ReportedTarget,
     ReportedToolchain,
 )
+from epbuild.core.values import dataclass
 from epbuild.engine.events import Origin
 from epbuild.plan.steps import StepKind
 from epbuild.survey.action_status import StepState

@@ -10,7 +10,6 @@ import json
 import re
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -19,6 +18,7 @@ from epbuild.archive.oci import Document, Image
 from epbuild.archive.oci_layout import MANIFEST_TYPE
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.core.http import Answer, Body, HttpClient, Timeouts, Unreachable, asked_pause, origin
+from epbuild.core.values import dataclass
 from epbuild.publish.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from epbuild.core.shown import ProgressLines
+from epbuild.core.values import dataclass
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding, Outcome, sentence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from epbuild.cache.location import cache_directory
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import BuildError, EpbuildError, Problem
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 from epbuild.engine.events import NoProgress
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ValueInfo

@@ -7,10 +7,10 @@ import math
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ValueInfo
 from epbuild.recipe.model import MadeInputs
 

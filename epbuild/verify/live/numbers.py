@@ -6,9 +6,9 @@ grows with the range of an output, also for those of its elements that happen to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epbuild.core.values import dataclass
 from epbuild.verify.live.metrics import check_alike
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epbuild.core.values import dataclass
 from epbuild.plan.result import Figures
 from epbuild.verify.live.inputs import Sample
 from epbuild.verify.live.metrics import DifferentOutput, Meter

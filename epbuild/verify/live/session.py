@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.catalog.catalog import BUILT_IN, entries_for, find_session_key, known_eps
 from epbuild.core.errors import Position
 from epbuild.core.shown import ProgressLines
+from epbuild.core.values import dataclass
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.custom_ops import names_library

@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.shown import ProgressLines
+from epbuild.core.values import dataclass
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import Environment, Toolchains

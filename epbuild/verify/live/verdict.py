@@ -7,11 +7,12 @@ throughout, or one that stays below what the EP's precision or a tolerance can d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from epbuild.catalog.numbers import METRICS, Numbers, Thresholds
 from epbuild.core.units import counted
+from epbuild.core.values import dataclass
 from epbuild.plan.result import Figures
 
 Outcome = Literal["passed", "failed", "unjudgeable"]

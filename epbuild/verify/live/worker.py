@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from epbuild.cache.leases import Cancelled
+from epbuild.core.values import dataclass
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.request import HERE, ep_document, places
 from epbuild.plan.target import PlannedEp
