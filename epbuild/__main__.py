@@ -32,7 +32,7 @@ def main() -> NoReturn:
 
     arguments = sys.argv[1:]
     try:
-        known = answer(arguments, lambda: time.perf_counter() - begin, _warn)
+        known = answer(arguments, lambda: time.perf_counter() - begin, _warn, hand_on=True)
     except OSError:  # the reader of the warnings has gone: the commands deal with that
         known = None
     if known is None:

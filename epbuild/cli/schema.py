@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from epbuild.cli import arguments
 from epbuild.commands.schema import SCHEMAS, editor_schema
 from epbuild.core.atomic import write_file
+from epbuild.core.canonical import indented_json
 from epbuild.report.terminal import print_line
 
 app = arguments.application()
@@ -30,7 +30,7 @@ def schema(
     That of the recipe knows the options of every EP: an editor with a YAML language server completes and explains them in a recipe that
     begins with '# yaml-language-server: $schema=FILE'.
     """
-    text = json.dumps(editor_schema(name), indent=2)
+    text = indented_json(editor_schema(name))
     if output is None:
         print_line(text)
     else:

@@ -15,7 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epbuild.core.canonical import indented_json
 from epbuild.core.errors import Argument, Location, Position, Problem
+from epbuild.engine.events import StepFinished
 from epbuild.plan.verification import needs_real_device
 from epbuild.report.listener import Listener
 
@@ -84,7 +86,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def json_text(document: Mapping[str, Any]) -> str:
     """A document for machines and, since it is indented, for people."""
-    return json.dumps(document, indent=2) + "\n"
+    return f"{indented_json(document)}\n"
 
 
 class JsonLines(Listener):
@@ -94,7 +96,8 @@ class JsonLines(Listener):
         kind: Any = type(event)
         document = {"event": _event_name(kind), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
         sys.stdout.write(json.dumps(document) + "\n")
-        sys.stdout.flush()
+        if not isinstance(event, StepFinished) or event.progress is not None:
+            sys.stdout.flush()  # of what was not to do thousands come at once: they go with what follows them
 
 
 @cache
@@ -103,12 +106,14 @@ def _event_name(kind: Any) -> str:
 
 
 @cache
-def _fields(kind: Any) -> tuple[str, ...] | None:
-    """The fields of a dataclass; None for any other type."""
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+def _fields(kind: Any) -> tuple[tuple[str, str], ...] | None:
+    """The fields of a dataclass, each with its name in JSON (`from_`: a word of Python's); None for any other type."""
+    return tuple((field.name, field.name.rstrip("_")) for field in fields(kind)) if is_dataclass(kind) else None
 
 
 def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int)):
+        return value  # most are: 10,000 steps that are current have 90,000 of them
     if isinstance(value, float):
         return round(value, 3)
     if isinstance(value, Problem):
@@ -116,5 +121,5 @@ def _plain(value: Any) -> Any:
     kind: Any = type(value)
     names = _fields(kind)
     if names is not None:
-        return {name.rstrip("_"): _plain(getattr(value, name)) for name in names}  # `from_`: a word of Python's
+        return {written: _plain(getattr(value, name)) for name, written in names}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from epbuild import __version__
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
+from epbuild.report.documents import json_text
 from epbuild.report.error_help import ADDRESS, error_help
 
 Level = Literal["error", "warning", "note"]
@@ -62,7 +62,7 @@ class SarifDocument:
             "columnKind": "unicodeCodePoints",
             "results": [self._result(level, problem, codes.index(problem.code)) for level, problem in self._found],
         }
-        return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+        return json_text({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
     def _result(self, level: Level, problem: Problem, rule: int) -> dict[str, Any]:
         # What is about the command line, or about no place, is shown at the recipe: code scanning shows nothing that is nowhere.

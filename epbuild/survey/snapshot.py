@@ -46,13 +46,21 @@ _HASHED_AT_ONCE = 1 << 20  # bytes
 # What decides where the store, the toolchains and the Python packages with models are.
 _PLACES = (*CACHE_VARIABLES, "EPBUILD_TOOLCHAIN_DIR", "PYTHONPATH")
 
+_first_looks: dict[tuple[str, Sequence[str], Sequence[str]], Snapshot] = {}
+"""What `answer` saw where it had none: the command that begins then need not look at all files once more."""
+
 
 def answer(
-    arguments: Sequence[str], seconds: Callable[[], float], warn: Callable[[Sequence[PlainProblem]], object] | None = None
+    arguments: Sequence[str],
+    seconds: Callable[[], float],
+    warn: Callable[[Sequence[PlainProblem]], object] | None = None,
+    *,
+    hand_on: bool = False,
 ) -> str | None:
     """The line to print for a command line that is done with that, since its snapshot still holds; None if there is any doubt.
 
-    `seconds` gives how long it has taken, `warn` gets the warnings of the run that took the snapshot, which a run gives again.
+    `seconds` gives how long it has taken, `warn` gets the warnings of the run that took the snapshot, which a run gives again. With
+    `hand_on`, what was seen is what the next `look_again` sees.
     """
     asked = read_run(arguments)
     if asked is None:
@@ -61,9 +69,12 @@ def answer(
     if not check and os.environ.get("GITHUB_STEP_SUMMARY"):  # which a run appends tables to, even of nothing
         return None
     look = look_again(recipe, settings, selection)
-    if look is None or look.changed or look.facts.unsettled or (locked and look.facts.lock != "held"):
+    if look is None:
         return None
-    if look.facts.warnings and look.facts.view != view_of(recipe):
+    doubted = look.changed or look.facts.unsettled or (locked and look.facts.lock != "held")
+    if doubted or (look.facts.warnings and look.facts.view != view_of(recipe)):
+        if hand_on:
+            _first_looks[recipe, settings, selection] = look
         return None
     if look.facts.warnings and warn is not None and not check:
         warn(look.facts.warnings)
@@ -76,6 +87,9 @@ def answer(
 
 def look_again(recipe: str, settings: Sequence[str], selection: Sequence[str] = ()) -> Snapshot | None:
     """The snapshot of what was asked, with what has changed since; None where there is none that holds for anything."""
+    seen = _first_looks.pop((recipe, tuple(settings), tuple(selection)), None)
+    if seen is not None:
+        return seen
     place = place_of(recipe, settings, selection)
     if place is None:
         return None

@@ -1,0 +1,41 @@
+"""JSON that epbuild writes is what Python's own encoder writes."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.core.canonical import JsonFile, indented_json
+
+_DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+class _Pair(NamedTuple):
+    first: str
+    second: int
+
+
+@given(st.dictionaries(st.text(), _DOCUMENTS), st.booleans(), st.booleans())
+def test_indented_json_is_that_of_python(document: dict[str, Any], sort_keys: bool, ascii_only: bool) -> None:
+    expected = json.dumps(document, indent=2, sort_keys=sort_keys, ensure_ascii=ascii_only)
+    assert indented_json(document, sort_keys=sort_keys, ascii_only=ascii_only) == expected
+
+
+def test_what_is_a_mapping_or_a_list_of_another_type_is_indented_as_well() -> None:
+    document: dict[str, object] = {"b": OrderedDict(z=1, a=()), "a": (_Pair("x", 1), [])}
+    assert indented_json(document) == json.dumps(document, indent=2)
+    assert JsonFile(document).data.decode() == json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(TypeError):
+        indented_json({"a": [object()]})
