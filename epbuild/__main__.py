@@ -7,6 +7,7 @@ once: an exception would be a traceback out of an import that is half done, or l
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the part of `signal` that needs no other import
+import gc
 import os
 import sys
 import time
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _INTERRUPTED = 130
+_NEW_OBJECTS = 20_000
+"""How many there are before Python looks for garbage among them: a tenth of a short command is such looks, and nothing is found."""
 _PROCESS = os.getpid()
 
 
@@ -45,6 +48,7 @@ def main() -> NoReturn:
 
 
 def _execute(arguments: Sequence[str]) -> int:
+    gc.set_threshold(_NEW_OBJECTS)
     from epbuild.cli.app import execute
 
     sys.unraisablehook = _interrupt_again

@@ -89,13 +89,16 @@ def json_text(document: Mapping[str, Any]) -> str:
     return f"{indented_json(document)}\n"
 
 
+_encoded = json.JSONEncoder().encode
+
+
 class JsonLines(Listener):
     """A listener that writes each event as one line of JSON on standard output."""
 
     def report(self, event: Event, /) -> None:
         kind: Any = type(event)
         document = {"event": _event_name(kind), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
-        sys.stdout.write(json.dumps(document) + "\n")
+        sys.stdout.write(f"{_encoded(document)}\n")
         if not isinstance(event, StepFinished) or event.progress is not None:
             sys.stdout.flush()  # of what was not to do thousands come at once: they go with what follows them
 
@@ -112,8 +115,6 @@ def _fields(kind: Any) -> tuple[tuple[str, str], ...] | None:
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int)):
-        return value  # most are: 10,000 steps that are current have 90,000 of them
     if isinstance(value, float):
         return round(value, 3)
     if isinstance(value, Problem):
@@ -121,5 +122,8 @@ def _plain(value: Any) -> Any:
     kind: Any = type(value)
     names = _fields(kind)
     if names is not None:
-        return {written: _plain(getattr(value, name)) for name, written in names}
+        return {
+            written: field if (field := getattr(value, name)) is None or isinstance(field, (str, int)) else _plain(field)
+            for name, written in names
+        }
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
