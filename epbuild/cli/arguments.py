@@ -129,6 +129,9 @@ Jobs = Annotated[
 ]
 Retry = Annotated[bool, option("--retry", help="Try again what failed before, although nothing that it depends on has changed.")]
 DryRun = Annotated[bool, option("--dry-run", "-n", help="Show what would be removed, and remove nothing.")]
+NewName = Annotated[str | None, option("--name", metavar="NAME", help="What the build is called; default: the folder's name.")]
+NewRecipe = Annotated[Path, option("--output", "-o", metavar="PATH", help=f"The recipe's file; default: {DEFAULT_RECIPE}.")]
+Force = Annotated[bool, option("--force", "-f", help="Replace a file that is there.")]
 
 DEFAULT = Path(DEFAULT_RECIPE)
 

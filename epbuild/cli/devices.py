@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from epbuild import __version__
 from epbuild.cli import arguments
-from epbuild.cli.doctor import NoCompile, RecipeIfAny, recipe_if_any
+from epbuild.cli.doctor import NoCompile, RecipeIfAny, recipe_if_any, show_health
 from epbuild.commands.doctor.doctor import DoctorRequest, devices_of
-from epbuild.report.documents import print_json
-from epbuild.report.health import HealthPrinter, devices_document
+from epbuild.report.health import devices_document
 
 app = arguments.application()
 
@@ -25,11 +23,4 @@ def devices(
     Installs nothing. Each EP compiles a small model, in a process of its own, and opens it. Exit codes are those of `epbuild doctor`.
     """
     request = DoctorRequest(recipe_if_any(recipe), tuple(settings), attempts=not no_compile)
-    if json:
-        found = devices_of(request, lambda check: None)
-        print_json(devices_document(found))
-    else:
-        printer = HealthPrinter(f"epbuild {__version__}")
-        found = devices_of(request, printer.print_check)
-        printer.print_sum(found)
-    return 0 if found.is_healthy else 1
+    return show_health(devices_of, request, devices_document if json else None)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from epbuild import __version__
 from epbuild.cli import arguments, cluster_options, completion, remote_options
 from epbuild.cluster.address import ClusterAddress
-from epbuild.commands.doctor.doctor import DoctorRequest, examine
+from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, examine
 from epbuild.core.errors import EpbuildError
 from epbuild.report.documents import print_json
 from epbuild.report.health import HealthPrinter, health_document
@@ -28,10 +29,25 @@ RecipeIfAny = Annotated[
 ]
 NoCompile = Annotated[bool, arguments.option("--no-compile", help="Compile nothing: list devices only.")]
 
+Look = Callable[[DoctorRequest, HealthListener], Diagnoses]
+"""What looks at the health of a machine, or at a part of it."""
+
 
 def recipe_if_any(recipe: Path | None) -> Path | None:
     """The recipe that is named, else the one in this folder, if there is one."""
     return recipe if recipe is not None or not arguments.DEFAULT.exists() else arguments.DEFAULT
+
+
+def show_health(look: Look, request: DoctorRequest, document: Callable[[Diagnoses], dict[str, Any]] | None) -> int:
+    """Show what `look` finds: as its JSON `document`, or, without one, line by line as it comes; returns the exit code."""
+    if document is not None:
+        found = look(request, lambda check: None)
+        print_json(document(found))
+    else:
+        printer = HealthPrinter(f"epbuild {__version__}")
+        found = look(request, printer.print_check)
+        printer.print_sum(found)
+    return 0 if found.is_healthy else 1
 
 
 @app.command()
@@ -65,11 +81,4 @@ def doctor(
         insecure=insecure,
         cluster=None if offline else cluster,
     )
-    if json:
-        found = examine(request, lambda check: None)
-        print_json(health_document(found))
-    else:
-        printer = HealthPrinter(f"epbuild {__version__}")
-        found = examine(request, printer.print_check)
-        printer.print_sum(found)
-    return 0 if found.is_healthy else 1
+    return show_health(examine, request, health_document if json else None)

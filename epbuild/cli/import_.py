@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -51,13 +50,9 @@ def import_(
         str | None,
         arguments.option("--ep", metavar="EP", help="The execution provider, where a configuration of winml has none."),
     ] = None,
-    name: Annotated[
-        str | None, arguments.option("--name", metavar="NAME", help="What the build is called; default: the folder's name.")
-    ] = None,
-    output: Annotated[
-        Path, arguments.option("--output", "-o", metavar="PATH", help=f"The recipe's file; default: {arguments.DEFAULT}.")
-    ] = arguments.DEFAULT,
-    force: Annotated[bool, arguments.option("--force", "-f", help="Replace a file that is there.")] = False,
+    name: arguments.NewName = None,
+    output: arguments.NewRecipe = arguments.DEFAULT,
+    force: arguments.Force = False,
     json: arguments.Json = False,
 ) -> int:
     """Write the recipe of another tool's build, and show what could not be carried over.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -65,13 +64,9 @@ def init(
         bool | None,
         arguments.option("--share-weights/--no-share-weights", help="Whether the models share one context binary."),
     ] = None,
-    name: Annotated[
-        str | None, arguments.option("--name", metavar="NAME", help="What the build is called; default: the folder's name.")
-    ] = None,
-    output: Annotated[
-        Path, arguments.option("--output", "-o", metavar="PATH", help=f"The recipe's file; default: {arguments.DEFAULT}.")
-    ] = arguments.DEFAULT,
-    force: Annotated[bool, arguments.option("--force", "-f", help="Replace a file that is there.")] = False,
+    name: arguments.NewName = None,
+    output: arguments.NewRecipe = arguments.DEFAULT,
+    force: arguments.Force = False,
 ) -> int:
     """Write a commented recipe that validates and builds, for the models that it finds.
 

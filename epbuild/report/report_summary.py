@@ -12,10 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from epbuild.commands.events import ModelCovered
-from epbuild.commands.reporting.build_record import ReportedError
 from epbuild.commands.reporting.recipe_values import ReportedCoverage
 from epbuild.commands.reporting.values import Report, ReportedBuild, ReportedStep
-from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import counted
 from epbuild.engine.events import StepFailed
 from epbuild.plan.result import LeftNode
@@ -109,12 +107,8 @@ def _failures(steps: Iterable[ReportedStep]) -> FailureList:
     found = FailureList()
     for step in steps:
         if step.errors:
-            found.report(StepFailed(step.id, tuple(_problem(step, error) for error in step.errors)))
+            found.report(StepFailed(step.id, tuple(error.problem(step.id) for error in step.errors)))
     return found
-
-
-def _problem(step: ReportedStep, error: ReportedError) -> Problem:
-    return Problem(error.code, error.message, StepId(error.step or step.id), error.hint, error.reason)
 
 
 def _savings(report: Report, *, measured: bool) -> list[SharingSaved]:

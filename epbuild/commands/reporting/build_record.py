@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from epbuild.core.atomic import write_file
+from epbuild.core.errors import Problem, StepId
 from epbuild.core.typed_json import from_json, to_json
 from epbuild.core.values import dataclass
 from epbuild.engine.events import Origin, Outcome
@@ -46,6 +47,10 @@ class ReportedError:
     """What to do."""
     step: str | None
     """The step at fault, where it is another one of the same action."""
+
+    def problem(self, step: str) -> Problem:
+        """It as a problem again, of one that `step` was reported with."""
+        return Problem(self.code, self.message, StepId(self.step or step), self.hint, self.reason)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from epbuild.commands.reporting.recipe_values import ReportedMachine, ReportedRe
 from epbuild.commands.reporting.recorded import error_of
 from epbuild.commands.reporting.values import FORMAT, Report, ReportedBuild, ReportedStep, ReportedWarning
 from epbuild.commands.request import Request
-from epbuild.core.errors import Problem, StepId
+from epbuild.core.errors import Problem
 from epbuild.core.host import cpu_count, cpu_name
 from epbuild.engine.capacity import memory_here
 from epbuild.engine.ledger import step_at_fault
@@ -118,7 +118,7 @@ class _Report:
             return failure.problems
         runs = (run for step in self._plan.actions[ident].steps if (run := self._runs.get(step)) is not None)
         return [
-            _problem_of(error, run)
+            error.problem(run.step)
             for run in runs
             if None in (run.key, status.key) or run.key == status.key
             for error in run.errors
@@ -199,10 +199,6 @@ def _group_and_target(action: Action) -> tuple[str | None, str | None]:
         case Emission(parts=[part]):
             return part.group, part.target.name
     return None, None
-
-
-def _problem_of(error: ReportedError, run: StepRun) -> Problem:
-    return Problem(error.code, error.message, StepId(error.step or run.step), error.hint, error.reason)
 
 
 def _build_of(record: BuildRecord) -> ReportedBuild:
