@@ -1,4 +1,4 @@
-"""Options for reports and traces, which few command lines have."""
+"""Options for files about a build, which few command lines have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,23 @@ from epbuild.cli.usage import UsageError
 
 if TYPE_CHECKING:
     from epbuild.commands.request import Request
+    from epbuild.report.listener import Listener
 
+JUnit = Annotated[
+    Path | None,
+    arguments.option(
+        "--junit",
+        metavar="FILE",
+        dir_okay=False,
+        help="Write what came of each step to FILE, as JUnit XML, also when steps fail.",
+    ),
+]
+Sarif = Annotated[
+    Path | None,
+    arguments.option(
+        "--sarif", metavar="FILE", dir_okay=False, help="Write what is wrong, with its places, to FILE, as SARIF 2.1.0."
+    ),
+]
 ReportFile = Annotated[
     Path | None,
     arguments.option(
@@ -51,6 +67,21 @@ def spare_recipe(recipe: Path, *files: Path | None) -> None:
     for file in files:
         if file is not None and file.resolve() == recipe.resolve():
             raise UsageError(f"'{file}' is the recipe: name another file to write")
+
+
+def with_documents(listener: Listener, recipe: Path, junit: Path | None, sarif: Path | None) -> Listener:
+    """A listener that also writes the documents that are asked for."""
+    if junit is not None:
+        from epbuild.report.build_document import DocumentFile
+        from epbuild.report.junit import JUnitDocument
+
+        listener = DocumentFile(listener, junit, JUnitDocument())
+    if sarif is not None:
+        from epbuild.report.build_document import DocumentFile
+        from epbuild.report.sarif import SarifDocument
+
+        listener = DocumentFile(listener, sarif, SarifDocument(recipe))
+    return listener
 
 
 def written_after(

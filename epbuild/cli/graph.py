@@ -12,10 +12,10 @@ from epbuild.cli.usage import UsageError
 from epbuild.commands.graph import step_graph
 from epbuild.commands.request import Request
 from epbuild.core.graphviz import find_graphviz
+from epbuild.report.build_document import write_document
 from epbuild.report.dot import dot_text
 from epbuild.report.mermaid import mermaid_text
 from epbuild.report.problems import print_problems
-from epbuild.report.report_file import write_document
 from epbuild.report.svg import svg_text
 
 _FORMATS: dict[str, Any] = {

@@ -16,8 +16,8 @@ from epbuild.commands.reporting.values import Report
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
 from epbuild.core.values import dataclass
+from epbuild.report.build_document import write_document
 from epbuild.report.documents import json_text
-from epbuild.report.report_file import write_document
 from epbuild.report.report_page import report_page
 from epbuild.report.report_text import report_document
 from epbuild.report.trace import trace_document

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from epbuild import api
-from epbuild.cli import arguments, build_files, cluster_options, job_options, remote_options, report_options
+from epbuild.cli import arguments, build_files, cluster_options, job_options, remote_options
 from epbuild.cli.usage import UsageError
 from epbuild.cli.watching import build, build_and_watch
 from epbuild.commands.request import Request
@@ -87,8 +87,8 @@ def run(
             help="Append tables of the build to FILE, in Markdown; default: in GitHub Actions, the job's summary.",
         ),
     ] = None,
-    junit: report_options.JUnit = None,
-    sarif: report_options.Sarif = None,
+    junit: build_files.JUnit = None,
+    sarif: build_files.Sarif = None,
     report: build_files.ReportFile = None,
     against: build_files.Against = None,
     trace: build_files.TraceFile = None,
@@ -125,7 +125,7 @@ def run(
 
         @contextmanager
         def listening() -> Iterator[Listener]:
-            listener = report_options.with_report_files(reporter(json=json, summary=summary), file, junit, sarif)
+            listener = build_files.with_documents(reporter(json=json, summary=summary), file, junit, sarif)
             with build_files.written_after(request, report, against, trace), listener as progress:
                 yield progress
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from epbuild.cli import arguments, build_files, report_options
+from epbuild.cli import arguments, build_files
 from epbuild.cli.usage import UsageError
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
 from epbuild.plan.possible import obstacles
+from epbuild.report.build_document import write_document
 from epbuild.report.documents import print_json, problem_document
 from epbuild.report.problems import print_problems
-from epbuild.report.report_file import write_document
 from epbuild.report.sarif import SarifDocument
 from epbuild.report.terminal import print_line
 
@@ -29,7 +29,7 @@ def validate(
     recipes: arguments.Recipes,
     *,
     settings: arguments.Settings,
-    sarif: report_options.Sarif = None,
+    sarif: build_files.Sarif = None,
     json: arguments.Json = False,
 ) -> int:
     """Check RECIPE and the models that it names; build nothing.

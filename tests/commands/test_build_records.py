@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from build_records import EMPTY
 from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
 from epbuild.cache.memory import Configuration
@@ -189,23 +190,3 @@ def test_toolchains_and_fetches_have_times_too(workshop: Workshop) -> None:
         ("toolchain", "qnn", 2.0, 4.0, False),
         ("toolchain", "other", 5.0, 6.0, True),
     ]
-
-
-EMPTY = BuildRecord(
-    format=1,
-    epbuild="1",
-    recipe="epbuild.yaml",
-    configuration="ab" * 32,
-    began=0.0,
-    seconds=0.0,
-    exit_code=0,
-    machine="here",
-    process=os.getpid(),
-    jobs=1,
-    steps=0,
-    todo=0,
-    runs=(),
-    spans=(),
-    published=(),
-    remote=(),
-)

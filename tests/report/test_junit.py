@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import EnvironmentFailure, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, StepStarted
+from epbuild.report.build_document import DocumentFile
 from epbuild.report.junit import JUnitDocument, suite_of
 from epbuild.report.listener import Listener
-from epbuild.report.report_file import ReportFile
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).parent / "schemas/junit-10.xsd")
 REFUSED = Problem("EPB401", "Unable to compile any nodes", StepId("compile:main/phone/relu"), "See the log.")
@@ -129,7 +129,7 @@ def test_the_suite_of_a_step(step: str, suite: str) -> None:
 
 def test_the_file_is_written_whole_when_the_build_fails_and_its_folders_are_made(tmp_path: Path) -> None:
     place = tmp_path / "reports" / "junit.xml"
-    with pytest.raises(RecipeError), ReportFile(Silent(), place, JUnitDocument()):
+    with pytest.raises(RecipeError), DocumentFile(Silent(), place, JUnitDocument()):
         raise RecipeError(Problem("EPB103", "unknown key"))
     SCHEMA.validate(place)
     assert [path.name for path in place.parent.iterdir()] == ["junit.xml"]
@@ -140,8 +140,8 @@ def test_a_file_that_cannot_be_written_is_an_error_of_its_own_and_hides_no_other
 ) -> None:
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "junit.xml"
-    with pytest.raises(EnvironmentFailure, match="EPB443"), ReportFile(Silent(), place, JUnitDocument()):
+    with pytest.raises(EnvironmentFailure, match="EPB443"), DocumentFile(Silent(), place, JUnitDocument()):
         pass
-    with pytest.raises(RecipeError), ReportFile(Silent(), place, JUnitDocument()):
+    with pytest.raises(RecipeError), DocumentFile(Silent(), place, JUnitDocument()):
         raise RecipeError(Problem("EPB103", "unknown key"))
     assert "[EPB443]" in capsys.readouterr().err

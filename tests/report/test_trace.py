@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
-from epbuild.commands.reporting.build_record import BuildRecord, ReportedError, ReportedSpan, StepRun
+from build_records import EMPTY
+
+from epbuild.commands.reporting.build_record import ReportedError, ReportedSpan, StepRun
 from epbuild.report.trace import trace_document
 
 SHARE, ONE, TWO, OTHER, LOST = "share:g/npu", "compile:g/npu/one", "compile:g/npu/two", "compile:h/npu/x", "compile:i/npu/y"
@@ -35,16 +37,11 @@ def ran(step: str, times: tuple[float, float] | None, worker: int | None = 0, **
     return StepRun(**{**found, **changes})
 
 
-RECORD = BuildRecord(
-    format=1,
-    epbuild="1.0",
-    recipe="epbuild.yaml",
-    configuration="ab" * 32,
+RECORD = replace(
+    EMPTY,
     began=1_800_000_000.0,
     seconds=10.0,
     exit_code=1,
-    machine="here",
-    process=os.getpid(),
     jobs=2,
     steps=6,
     todo=6,
@@ -62,8 +59,6 @@ RECORD = BuildRecord(
         ReportedSpan("fetch", "m", 0.2, 0.4, False),
         ReportedSpan("toolchain", "third", 2.0, 3.0, False),
     ),
-    published=(),
-    remote=(),
 )
 
 EVENTS: list[dict[str, Any]] = json.loads(json.dumps(trace_document(RECORD)))["traceEvents"]

@@ -22,7 +22,7 @@ class BuildDocument(Protocol):
         """The document of a build that `error` ended, or that went to its end."""
 
 
-class ReportFile(Listener):
+class DocumentFile(Listener):
     """A listener that passes every event on, and writes a document to a file in the end."""
 
     def __init__(self, listener: Listener, path: Path, document: BuildDocument) -> None:
