@@ -6,24 +6,22 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from epbuild.cache.leases import Cancelled
-from epbuild.cache.logs import log_file
 from epbuild.cache.workspace import Measurement
 from epbuild.commands.coverage import covered_models
-from epbuild.commands.execution import KeyedAction, WatchedExecution, last_written
+from epbuild.commands.execution import Executions, KeyedAction
 from epbuild.commands.making import MAKES_ALL, Making
 from epbuild.commands.provisioning import Provisioning, name_of
 from epbuild.commands.publishing import Publishing, step_record
 from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.unmade import NotMade
-from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
+from epbuild.core.errors import EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.garbage import uncollected
 from epbuild.core.shown import shown_path
 from epbuild.core.typed_json import to_json
-from epbuild.core.values import dataclass
 from epbuild.engine.action import Cost, Runnable
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
@@ -39,8 +37,6 @@ from epbuild.publish.sizes import savings
 from epbuild.survey.costs import expected_cost, subject_of
 from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import Survey, Surveyor, read_result
-from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.execution import Execution
 
 
 class Actions:
@@ -61,6 +57,7 @@ class Actions:
         self.idle = Idle()
         """The actions that wait for another build to do the same, and those whose compile is done and that store what it made."""
         self.leases = Leases(progress, cancelled, self.idle)
+        self.executions = Executions(surveyor, toolchains, progress, cancelled, self.idle)
         self._found = found
         self._plan = found.plan
         self._toolchains = toolchains
@@ -223,7 +220,7 @@ class Actions:
                 self._make(asked, again=again)
                 return
         self._progress.report(StepStarted(action.steps[0], kind.doing))
-        machine, work = None, _Workplace(self, subject)
+        machine, work = None, self.executions.workplace(subject)
         with self.leases.hold(action.id, action.steps[0], self._store.root, key):
             begin = time.monotonic()  # to wait for another build is no work
             outcome, result = self._result(action, key, again=again)
@@ -343,53 +340,7 @@ class Actions:
         if unmet:
             raise VerifyError(*unmet)
 
-    @contextmanager
-    def execution(self, subject: KeyedAction, name: str) -> Iterator[Execution]:
-        """One run of an action while its files are what its document holds; the log is that of `name`."""
-        action = subject.action
-        environment = self._held_still(action, subject.document)
-        own = set(action.files) - {
-            self._store.place(digest) for made in subject.needed for digest in made.result.digests.values()
-        }
-        log = log_file(self._workspace.directory, name, self._memory.configuration.recipe)
-        log.parent.mkdir(exist_ok=True)
-        with self._workspace.staging(name.replace("/", "-").replace(":", "-")) as staging:
-            yield WatchedExecution(
-                environment,
-                staging,
-                log,
-                shown_path(log),
-                self._store,
-                self._progress,
-                self.cancelled,
-                subject,
-                self._surveyor,
-                self.idle,
-                {path: last_written(path) for path in action.files if path in own},
-            )
-
-    def _held_still(self, action: Action, document: Mapping[str, Any]) -> Environment:
-        """The action's toolchain as it is now; raises BuildError unless it is still what `document` has."""
-        kind, name = kind_of(action), name_of(action)
-        environment = self._toolchains.current(action)
-        changes = differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
-        if changes:
-            message = f"the toolchain '{name}' changed before it was {kind.done}: {'; '.join(changes)}"
-            raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
-        return environment
-
 
 def _record(document: Mapping[str, Any], result: ActionResult) -> dict[str, Any]:
     """The action record of a result."""
     return {"document": document, "result": to_json(result)}
-
-
-@dataclass(frozen=True)
-class _Workplace:
-    """Executions for an action of a build: its own, without a name, and further ones with names below its own."""
-
-    actions: Actions
-    subject: KeyedAction
-
-    def open(self, name: str) -> AbstractContextManager[Execution]:
-        return self.actions.execution(self.subject, f"{self.subject.action.id}/{name}".removesuffix("/"))

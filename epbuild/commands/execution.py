@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from epbuild.cache.logs import log_file
+from epbuild.commands.provisioning import Provisioning, name_of
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.shown import shown_path
 from epbuild.core.values import dataclass
+from epbuild.engine.events import Progress
 from epbuild.engine.loop import Idle
 from epbuild.plan.key import differences
 from epbuild.plan.made import Made
@@ -17,7 +21,8 @@ from epbuild.plan.steps import Action
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import Surveyor
-from epbuild.toolchain.execution import Execution
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.execution import Execution, Workplace
 
 _MOST_STORING = 4  # when more than these wait for the disk, further compiles would only pile up
 
@@ -67,6 +72,65 @@ class WatchedExecution(Execution):
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
         return self.surveyor.digests.relinking(paths)
+
+
+class Executions:
+    """Opens executions for the actions of one build."""
+
+    def __init__(
+        self, surveyor: Surveyor, toolchains: Provisioning, progress: Progress, cancelled: threading.Event, idle: Idle
+    ) -> None:
+        self._surveyor = surveyor
+        self._toolchains = toolchains
+        self._progress = progress
+        self._cancelled = cancelled
+        self._idle = idle
+
+    def workplace(self, subject: KeyedAction) -> Workplace:
+        """Where executions of an action are opened: its own, without a name, and further ones with names below its own."""
+        return _Workplace(self, subject)
+
+    @contextmanager
+    def open(self, subject: KeyedAction, name: str) -> Iterator[Execution]:
+        """One run of an action while its files are what its document holds; the log is that of `name`."""
+        action, workspace, store = subject.action, self._surveyor.workspace, self._surveyor.store
+        environment = self._held_still(action, subject.document)
+        own = set(action.files) - {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}
+        log = log_file(workspace.directory, name, self._surveyor.memory.configuration.recipe)
+        log.parent.mkdir(exist_ok=True)
+        with workspace.staging(name.replace("/", "-").replace(":", "-")) as staging:
+            yield WatchedExecution(
+                environment,
+                staging,
+                log,
+                shown_path(log),
+                store,
+                self._progress,
+                self._cancelled,
+                subject,
+                self._surveyor,
+                self._idle,
+                {path: last_written(path) for path in action.files if path in own},
+            )
+
+    def _held_still(self, action: Action, document: Mapping[str, Any]) -> Environment:
+        """The action's toolchain as it is now; raises BuildError unless it is still what `document` has."""
+        kind, name = kind_of(action), name_of(action)
+        environment = self._toolchains.current(action)
+        changes = differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
+        if changes:
+            message = f"the toolchain '{name}' changed before it was {kind.done}: {'; '.join(changes)}"
+            raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
+        return environment
+
+
+@dataclass(frozen=True)
+class _Workplace:
+    executions: Executions
+    subject: KeyedAction
+
+    def open(self, name: str) -> AbstractContextManager[Execution]:
+        return self.executions.open(self.subject, f"{self.subject.action.id}/{name}".removesuffix("/"))
 
 
 def digests_of(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:

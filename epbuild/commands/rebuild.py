@@ -115,8 +115,9 @@ class _Rebuilding:
         with self._actions.leases.hold(ident, ident, self._workspace.directory, lease):
             with _explained(ident):
                 _remove(place)
+            subject = KeyedAction(made.action, made.needed, made.document)
             # No member is called by an empty name: the log is nobody's else.
-            with self._actions.execution(KeyedAction(made.action, made.needed, made.document), f"{ident}//{_NEW}") as execution:
+            with self._actions.executions.open(subject, f"{ident}//{_NEW}") as execution:
                 files, trees = self._remake(made, execution), execution.staging / _FOLDER
                 with _explained(ident):
                     differences = self._compare(made, files, trees)
