@@ -6,10 +6,9 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from epbuild.cache.logs import log_file
-from epbuild.commands.provisioning import Provisioning, name_of
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.shown import shown_path
 from epbuild.core.values import dataclass
@@ -74,11 +73,18 @@ class WatchedExecution(Execution):
         return self.surveyor.digests.relinking(paths)
 
 
+class CurrentToolchains(Protocol):
+    """The toolchains of a build as they are now."""
+
+    def current(self, action: Action) -> Environment:
+        """That of an action. Raises EpbuildError."""
+
+
 class Executions:
     """Opens executions for the actions of one build."""
 
     def __init__(
-        self, surveyor: Surveyor, toolchains: Provisioning, progress: Progress, cancelled: threading.Event, idle: Idle
+        self, surveyor: Surveyor, toolchains: CurrentToolchains, progress: Progress, cancelled: threading.Event, idle: Idle
     ) -> None:
         self._surveyor = surveyor
         self._toolchains = toolchains
@@ -115,11 +121,10 @@ class Executions:
 
     def _held_still(self, action: Action, document: Mapping[str, Any]) -> Environment:
         """The action's toolchain as it is now; raises BuildError unless it is still what `document` has."""
-        kind, name = kind_of(action), name_of(action)
-        environment = self._toolchains.current(action)
+        kind, environment = kind_of(action), self._toolchains.current(action)
         changes = differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
-            message = f"the toolchain '{name}' changed before it was {kind.done}: {'; '.join(changes)}"
+            message = f"the toolchain '{environment.name}' changed before it was {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
         return environment
 
