@@ -10,6 +10,7 @@ import pkgutil
 import threading
 from dataclasses import field
 from functools import cached_property
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,56 @@ def test_objects_are_made_with_defaults_factories_and_keywords() -> None:
     assert Derived("a") == Derived("a") != Base("a")
 
 
+def _make(**options: bool) -> list[Any]:
+    """One class twice: as `dataclasses` makes it, and as it is made here."""
+
+    class Kind:
+        """With a field of each sort."""
+
+        first: str
+        second: tuple[int, ...] = ()
+        shown: int = field(default=1, compare=False)
+        hidden: int = field(default=2, repr=False)
+
+    def copy(kind: type) -> Any:
+        return type(kind.__name__, kind.__bases__, {name: value for name, value in vars(kind).items() if name != "__dict__"})
+
+    return [dataclasses.dataclass(**options)(copy(Kind)), dataclass(**options)(copy(Kind))]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"frozen": True}, {"eq": False}, {"frozen": True, "eq": False}, {"order": True}], ids=str
+)
+def test_a_class_does_what_the_standard_library_makes_of_it(options: dict[str, bool]) -> None:
+    outcomes = []
+    for kind in _make(**options):
+        one, same, near, other = kind("a", (1,)), kind("a", (1,)), kind("a", (1,), 5), kind("a", (1,), hidden=9)
+        hashable = type(one).__hash__ is not None
+        hashes = [hash(one) == hash(same), hash(one) == hash(near), hash(one) == hash(other)] if hashable else None
+        outcomes.append(
+            [repr(one).rpartition(".")[2], one == same, one == near, one == other, one == 3, hashes, kind.__match_args__]
+        )
+    assert outcomes[0] == outcomes[1]
+
+
+def test_what_a_class_has_itself_stays() -> None:
+    @dataclass(frozen=True)
+    class Own:
+        name: str
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Own) and other.name.lower() == self.name.lower()
+
+        def __hash__(self) -> int:
+            return hash(self.name.lower())
+
+        def __repr__(self) -> str:
+            return f"<{self.name}>"
+
+    assert {Own("a")} == {Own("A")}
+    assert repr(Own("a")) == "<a>"
+
+
 @pytest.mark.parametrize(("values", "named"), [((), {}), (("a", [], 1, "x"), {}), (("a",), {"other": 1}), (("a",), {"seen": []})])
 def test_what_does_not_fit_the_fields_is_refused(values: tuple[object, ...], named: dict[str, object]) -> None:
     with pytest.raises(TypeError, match="__init__"):
@@ -75,6 +126,19 @@ def test_a_frozen_object_stays_as_it_is_and_another_does_not() -> None:
         del base.name
     counter.number += counter.step
     assert repr(counter) == "Counter(number=1)"
+
+
+def test_what_python_itself_makes_may_be_made_of_one() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class More(Base):
+        count: int = 1
+
+    assert More("a", count=2) == More("a", [], 2)
+    with pytest.raises(TypeError, match="cannot inherit"):
+
+        @dataclasses.dataclass
+        class Open(Base):  # type: ignore[misc]
+            count: int = 1
 
 
 def test_fields_can_be_looked_at_before_there_is_an_object() -> None:
