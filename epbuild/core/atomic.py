@@ -35,8 +35,11 @@ _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 # EINVAL: this file system cannot. EPERM and ENOSYS: this container or kernel does not let us. Anything else the renames will meet as well.
 _CANNOT_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV})
 
-# File systems with a journal commit what several threads wait for at once: on ext4, 60 small files took 0.05 s so, and 0.35 s in turn.
+# File systems with a journal commit together what was begun together. Where a system can be asked to begin, one thread waits for it all:
+# for 10 small files on ext4 that takes 1.0 ms of a processor, with eight threads that each wait for their share 2.0 ms.
+_SYNCED_TOGETHER = 64
 _SYNCING_THREADS = 8
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 def rename(source: Path, destination: Path) -> None:
@@ -111,9 +114,29 @@ def sync_directory(directory: Path) -> None:
 
 def sync_tree(folders: Sequence[Path], files: Sequence[Path]) -> None:
     """Wait until `files` and the names in `folders` are on the disk, so that a rename after it never shows less. Raises OSError."""
+    begin_writing = _sync_file_range()
+    if begin_writing is not None:
+        for number in range(0, len(files), _SYNCED_TOGETHER):
+            _sync_together(files[number : number + _SYNCED_TOGETHER], begin_writing)
+        _sync_share(((), folders))
+        return
     shares = [(files[number::_SYNCING_THREADS], folders[number::_SYNCING_THREADS]) for number in range(_SYNCING_THREADS)]
     for _ in _syncing().map(_sync_share, [share for share in shares if any(share)]):
         pass
+
+
+def _sync_together(files: Sequence[Path], begin_writing: Callable[..., int]) -> None:
+    """Wait for some files that the system has begun to write meanwhile."""
+    descriptors: list[int] = []
+    try:
+        for path in files:
+            descriptors.append(os.open(path, os.O_RDONLY))
+            begin_writing(descriptors[-1], 0, 0, _SYNC_FILE_RANGE_WRITE)  # where it does not, only the wait is longer
+        for descriptor in descriptors:
+            _wait_for(descriptor)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _sync_share(share: tuple[Sequence[Path], Sequence[Path]]) -> None:
@@ -154,6 +177,19 @@ def _renameat2() -> Callable[..., int] | None:
     return lambda *arguments: syscall(number, *arguments)
 
 
+@cache
+def _sync_file_range() -> Callable[..., int] | None:
+    """The function that has a system begin to write a file, where it has one."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return function
+
+
 def _declared(function: ctypes._NamedFuncPointer, first: Sequence[type]) -> Callable[..., int]:
     import ctypes
 
@@ -165,12 +201,17 @@ def _declared(function: ctypes._NamedFuncPointer, first: Sequence[type]) -> Call
 def _sync(path: Path, flags: int) -> None:
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
     try:
+        _wait_for(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int) -> None:
+    try:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno != errno.EINVAL:  # a file system that has nothing to sync
             raise
-    finally:
-        os.close(descriptor)
 
 
 @cache
