@@ -107,5 +107,4 @@ def _try(root: Path, key: str) -> tuple[BaseFileLock, bool]:
     place = root / "leases" / f"{key}.lock"
     lock = FileLock(place)
     with explained(f"lock {place}"):
-        place.parent.mkdir(parents=True, exist_ok=True)
         return lock, try_lock(lock)

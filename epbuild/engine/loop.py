@@ -58,55 +58,83 @@ def drive(
     failure that is not allowed also skips what has not started. Anything else that is raised than EpbuildError, and Ctrl-C, sets
     `cancelled`, waits for what runs, and goes up.
     """
-    running: dict[str, threading.Thread] = {}
+    workers = _Workers(executor)
     try:
-        _work_off(scheduler, executor, running, jobs, Idle() if idle is None else idle, poll_seconds, keep_going=keep_going)
+        _work_off(scheduler, executor, workers, jobs, Idle() if idle is None else idle, poll_seconds, keep_going=keep_going)
     except BaseException:
         cancelled.set()
         # Each ends within moments, but for one that reads or writes a large file: that one ends with the process.
-        deadline = time.monotonic() + _STOP_SECONDS
-        for thread in running.values():
-            if thread.is_alive():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        workers.end(_STOP_SECONDS)
         raise
+    workers.end()
+
+
+class _Workers:
+    """The threads that execute actions, kept: to start one for each action takes as long as a fifth of publishing a small output."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
+        self.running: set[str] = set()
+        """The actions that have begun, until `finish`."""
+        self._executor = executor
+        self._begun: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def begin(self, action: str) -> None:
+        self.running.add(action)
+        self._begun.put(action)
+        if len(self._threads) < len(self.running):
+            thread = threading.Thread(target=self._work, name=f"action-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def finish(self, action: str) -> None:
+        self.running.remove(action)
+
+    def end(self, seconds: float | None = None) -> None:
+        """Wait until what has begun has ended, for so long at most."""
+        deadline = time.monotonic() + seconds if seconds is not None else None
+        for _ in self._threads:
+            self._begun.put(None)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()) if deadline is not None else None)
+
+    def _work(self) -> None:
+        while (action := self._begun.get()) is not None:
+            try:
+                self._executor.execute(action)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the loop has to know
+                self.ended.put((action, error))
+            else:
+                self.ended.put((action, None))
 
 
 def _work_off(
     scheduler: Scheduler,
     executor: Executor,
-    running: dict[str, threading.Thread],
+    workers: _Workers,
     jobs: int,
     idle: Idle,
     poll_seconds: float,
     *,
     keep_going: bool,
 ) -> None:
-    """What `drive` does as long as nothing is wrong but actions; `running` has the thread of each action that has begun and not ended."""
-    ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
-    idle.wake(ended)
-
-    def work(action: str) -> None:
-        try:
-            executor.execute(action)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the loop below has to know
-            ended.put((action, error))
-        else:
-            ended.put((action, None))
-
+    """What `drive` does as long as nothing is wrong but actions."""
+    idle.wake(workers.ended)
     while True:
-        while len(running) < jobs + len(idle) and (action := scheduler.next()) is not None:
-            running[action] = threading.Thread(target=work, args=(action,), name=action, daemon=True)
-            running[action].start()
-        if not running:
+        while len(workers.running) < jobs + len(idle) and (action := scheduler.next()) is not None:
+            workers.begin(action)
+        if not workers.running:
             return
         try:
-            end = ended.get(timeout=poll_seconds)
+            end = workers.ended.get(timeout=poll_seconds)
         except queue.Empty:
             continue
         if end is None:
             continue  # there is one more place
         action, error = end
-        running.pop(action).join()
+        workers.finish(action)
         if error is None:
             scheduler.finish(action)
         elif isinstance(error, EpbuildError):
