@@ -148,7 +148,7 @@ class ActionRecords:
         """The file of a record, whether or not it is there."""
         if not _KEY.fullmatch(key):
             raise ValueError(f"not an action key: {key!r}")
-        return self._records / key[:2] / f"{key}.json"
+        return self._records.joinpath(key[:2], f"{key}.json")
 
 
 def address_records(root: Path) -> ActionRecords:
