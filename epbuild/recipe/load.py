@@ -270,13 +270,14 @@ class _Assembler:
         if "for_each" not in fields.entries:
             yield base, fields, members
             return
+        # Without any template it is the same for every model: to read a list of all models for each of them would take long.
+        is_same = isinstance(entry.node, MappingNode) and fields.entries is entry.node.entries
         for number, member in enumerate(members):
             name = f"{base}-{member.name}"
-            own = self._group_fields(base, name, entry.node, names)
+            own = fields if is_same else self._group_fields(base, name, entry.node, names)
             if own is None:
                 self._all_groups_known = False
                 return
-            # Without any template it is the same for every model.
             found = members if own.entries is fields.entries else self._members(own)
             yield name, own, found[number : number + 1]
 

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path, PurePath
@@ -204,14 +205,16 @@ def _is_one_group(choices: RecipeChoices) -> bool:
 def model_names(models: Sequence[str]) -> dict[str, str]:
     """A name for each model: that of its file, with its folder's before it or a number after it where another has it."""
     stems = [_plain_name(PurePath(model).stem) or "model" for model in models]
+    counts = Counter(stems)
     names: dict[str, str] = {}
+    taken: set[str] = set()
     for model, stem in zip(models, stems, strict=True):
-        name = stem if stems.count(stem) == 1 else _plain_name(f"{Path(model).absolute().parent.name}-{stem}")
-        taken = {other.lower() for other in names}
+        name = stem if counts[stem] == 1 else _plain_name(f"{Path(model).absolute().parent.name}-{stem}")
         unique, number = name, 2
         while unique.lower() in taken:
             unique, number = f"{name}-{number}", number + 1
         names[unique] = model
+        taken.add(unique.lower())
     return names
 
 
