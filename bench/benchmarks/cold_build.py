@@ -14,7 +14,7 @@ from rounds import Contender, interleave
 from workshop import SCRIPTS, SETTLED_SECONDS, Unable, Workshop
 
 FACTOR = 1.05
-ALLOWANCE = 0.35
+ALLOWANCE = 0.3
 PARALLEL_FACTOR = 0.65
 _GROUPS = 4
 _PARALLEL_MB = 256

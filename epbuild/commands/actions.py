@@ -98,8 +98,7 @@ class Actions:
     @uncollected()
     def take_over(self) -> None:
         """Count in what needs no work: results that are current, and results that the store already has."""
-        for rest in self._found.rest:
-            self._ledger.end(StepFinished(rest.step.id, "current", 0.0))
+        self._ledger.end_current(rest.step.id for rest in self._found.rest)
         known, recorded = [], self._memory.keys()
         for ident, status in self._found.actions.items():
             if status.made is None or ident in self._found.todo:

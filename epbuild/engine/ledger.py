@@ -47,6 +47,13 @@ class Ledger:
             progress = self._tally.end(event.step, compiled=event.outcome == "built")
             self._progress.report(event if progress is None else replace(event, progress=progress))
 
+    def end_current(self, steps: Iterable[str]) -> None:
+        """Steps that were not to do stand as they are, however many."""
+        with self._ending:
+            for step in steps:
+                self.outcomes[step] = "current"
+                self._progress.report(StepFinished(step, "current", 0.0))
+
     def end_all(self, action: str, outcome: Outcome, note: str = "", from_: Origin | None = None) -> None:
         """All steps of an action have ended, and took no time."""
         for step in self._steps[action]:

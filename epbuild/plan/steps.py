@@ -96,12 +96,12 @@ class InTarget:
         """Those of its custom operators whose library a package of the toolchain ships."""
         return tuple(ops for ops in self.custom_ops if ops.library is None)
 
-    @property
+    @cached_property
     def uses(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
         """What its toolchain's identity is about: the EPs, and the packages of custom operators."""
         return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
 
-    @property
+    @cached_property
     def runs_in(self) -> ToolchainNeeds:
         """The target's toolchain, with its EPs that come in packages."""
         entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)
@@ -272,7 +272,7 @@ class Emission:
         """The session groups whose artifacts it publishes, each once."""
         return tuple(dict.fromkeys(ident for part in self.parts for ident in part.session_groups))
 
-    @property
+    @cached_property
     def needs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.session_groups, *(part.verification for part in self.parts if part.verification))))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -328,7 +329,7 @@ class Surveyor:
 
     def _with_kept(self, emission: Emission, status: ActionStatus) -> ActionStatus:
         """The status of an emission that names what a build will keep, since it was changed after epbuild wrote it."""
-        if status.state == "current":
+        if status.state == "current" or not (emission.is_file or os.path.lexists(emission.path)):
             return status
         changed = self.written(emission, self.outputs.last(emission.path)).changed(emission.path)
         reported = {f"{name} was changed" for name in changed}
