@@ -69,7 +69,7 @@ class Garbage:
             free = [
                 entry for entry in entries if held.enter_context(lease_if_free(self._root, f"remote-{Path(entry.name).name}"))
             ]
-            kept, gone = users.needs().models, set()
+            kept, gone = users.models(), set()
             for entry in free:
                 path = self._root / entry.name
                 with explained(f"remove {path}"):

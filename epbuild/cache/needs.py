@@ -23,5 +23,8 @@ class CacheUsers(Protocol):
     def needs(self) -> Needs:
         """What they need at this moment. Raises StoreError."""
 
+    def models(self) -> frozenset[str]:
+        """The remote models of that alone, which is asked often: it takes no look at what was built. Raises StoreError."""
+
     def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
         """The digests of the blobs that a record names."""

@@ -62,6 +62,9 @@ class _Workspaces:
     def needs(self) -> Needs:
         return needs(self.roots.workspaces()[0], self.root)
 
+    def models(self) -> frozenset[str]:
+        return frozenset(_models(self.roots.workspaces()[0], self.root))
+
     def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
         return blobs_of(record)
 
@@ -72,17 +75,23 @@ def needs(workspaces: Iterable[Path], root: Path) -> Needs:
     """
     keys: set[str] = set()
     blobs: set[str] = set()
-    models: set[str] = set()
+    workspaces = tuple(workspaces)
     for directory in workspaces:
         with readable_workspace(directory) as workspace:
             wanted = _needed_keys(workspace)
             keys |= wanted
             results = [step.result for _, step in workspace.steps() if step.action_key in wanted]
             blobs.update(digest for result in results for digest in blob_sizes(result))
+    return Needs(frozenset(keys), frozenset(blobs), frozenset(_models(workspaces, root)))
+
+
+def _models(workspaces: Iterable[Path], root: Path) -> Iterator[str]:
+    """The names in the store at `root` of the remote models that workspaces have fetched. Raises StoreError."""
+    for directory in workspaces:
+        with readable_workspace(directory) as workspace:
             for graph in map(Path, workspace.facts(_REMOTE_FACT).values()):
                 if graph.is_relative_to(root):
-                    models.add("/".join(graph.relative_to(root).parts[:2]))
-    return Needs(frozenset(keys), frozenset(blobs), frozenset(models))
+                    yield "/".join(graph.relative_to(root).parts[:2])
 
 
 def _needed_keys(workspace: Workspace) -> set[str]:

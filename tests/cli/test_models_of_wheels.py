@@ -117,6 +117,9 @@ class NoUsers:
     def needs(self) -> Needs:
         return Needs()
 
+    def models(self) -> frozenset[str]:
+        return frozenset()
+
     def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
         return ()
 

@@ -40,6 +40,9 @@ class Users:
     def needs(self) -> Needs:
         return self._needs.pop(0) if len(self._needs) > 1 else self._needs[0]
 
+    def models(self) -> frozenset[str]:
+        return self.needs().models
+
     def blobs_of(self, record: Mapping[str, Any]) -> list[str]:
         self._read(record)
         return blobs_of(record)
