@@ -23,6 +23,8 @@ from epbuild.cli.usage import ClickException, sentence
 from epbuild.core.errors import EpbuildError
 
 INTERRUPTED = 130
+_NO_MEMORY = ("can't start new thread", "failed to map segment")
+"""How Python reports that there is no memory for a thread, and the loader that there is none for a module."""
 USAGE = 2
 _ENVIRONMENT = 3
 _COMMANDS = {
@@ -151,7 +153,7 @@ def execute(arguments: Sequence[str]) -> int:
         text = "error: there is not enough memory to go on. Give this process more, or check its limits (`ulimit -a`)."
         return _failed(_ENVIRONMENT, arguments, text)
     except Exception as error:  # noqa: BLE001 - a mistake of epbuild's own is no reason to show a user its insides unasked
-        if "can't start new thread" in str(error):  # how Python reports that there is no memory for one
+        if any(sign in str(error) for sign in _NO_MEMORY):
             text = f"error: there is not enough memory to go on: {error}. Check the limits of this process (`ulimit -a`)."
             return _failed(_ENVIRONMENT, arguments, text)
         text = f"internal error: {type(error).__name__}: {error}. Please report it, with what `epbuild --debug` shows."

@@ -53,15 +53,24 @@ def _put_off(cls: Any, options: dict[str, bool]) -> None:
     def make() -> Any:
         with _making:
             if isinstance(vars(cls)[_FIELDS], _Fields):
-                delattr(cls, "__setstate__")
+                before = dict(vars(cls))
                 frozen = options.get("frozen", False)
                 # The standard library compares that with what the bases are, and makes two methods of it as well.
                 by_library = frozen and any(hasattr(base, _FIELDS) for base in cls.__mro__[1:])
-                dataclasses.dataclass(cls, init=False, repr=False, eq=False, frozen=by_library)
-                cls.__dataclass_params__.frozen = frozen
-                _complete(cls, **options)
-                # At last, since other threads may come meanwhile: until it is there, they wait.
-                cls.__init__ = _initialiser(cls, frozen=frozen)
+                try:
+                    dataclasses.dataclass(cls, init=False, repr=False, eq=False, frozen=by_library)
+                    cls.__dataclass_params__.frozen = frozen
+                    _complete(cls, **options)
+                    # At last, since other threads may come meanwhile: until it is there, they wait.
+                    cls.__init__ = _initialiser(cls, frozen=frozen)
+                    delattr(cls, "__setstate__")
+                except BaseException:  # no memory, or Ctrl-C: the next object has it made
+                    for name in vars(cls).keys() - before.keys():
+                        delattr(cls, name)
+                    for name in before.keys() - {"__dict__", "__weakref__"}:
+                        if vars(cls).get(name) is not before[name]:
+                            setattr(cls, name, before[name])
+                    raise
         return cls
 
     def initialise(self: Any, *values: Any, **named: Any) -> None:

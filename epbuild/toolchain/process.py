@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import re
@@ -145,15 +146,15 @@ def supervise(
         except BaseException as error:  # noqa: BLE001 - a pipe that nobody reads any more would stop the process without a word
             broken.append(error)
 
+    said, words = process.stdout, process.stderr
+    if said is None or words is None:
+        raise AssertionError("both are pipes")
     # Only the process itself may end these: they stop at the end of their pipes.
-    readers = [
-        threading.Thread(target=follow, args=(read_reports, process.stdout), daemon=True),
-        threading.Thread(target=follow, args=(read_words, process.stderr), daemon=True),
-    ]
+    readers = [_Reader(lambda: follow(read_reports, said)), _Reader(lambda: follow(read_words, words))]
     try:
         for reader in readers:
             reader.start()
-    except RuntimeError:  # no memory for another thread
+    except (RuntimeError, MemoryError):  # no memory for another thread
         tree.kill()
         raise
     how = _wait(tree, readers[0], timeout, lambda: cancelled.is_set() or bool(broken))
@@ -167,6 +168,33 @@ def supervise(
         raise broken[0]
     out_of_memory = _killed_for_memory() > killed_before
     return Ending(how, process.returncode, tuple(reports), tuple(tail), out_of_memory)
+
+
+class _Reader:
+    """A thread that reads. `Thread.start` of `threading` waits for ever for one that has no memory to begin with."""
+
+    def __init__(self, read: Callable[[], object]) -> None:
+        self._read = read
+        self._begun, self._ended = threading.Event(), threading.Event()
+
+    def start(self) -> None:
+        """Raises MemoryError where it does not begin, RuntimeError where there can be none."""
+        _thread.start_new_thread(self._work, ())
+        if not self._begun.wait(_GRACE_SECONDS):
+            raise MemoryError("a thread did not begin")
+
+    def join(self, timeout: float | None = None) -> None:
+        self._ended.wait(timeout)
+
+    def is_alive(self) -> bool:
+        return not self._ended.is_set()
+
+    def _work(self) -> None:
+        try:
+            self._begun.set()
+            self._read()
+        finally:
+            self._ended.set()
 
 
 def _whole_lines(pipe: IO[bytes], longest: int) -> Iterator[bytes]:
@@ -232,7 +260,7 @@ def _start(command: Sequence[str], folder: Path, environment: Mapping[str, str])
 
 
 def _wait(
-    tree: _Tree, reader: threading.Thread, timeout: float | None, cancelled: Callable[[], bool]
+    tree: _Tree, reader: _Reader, timeout: float | None, cancelled: Callable[[], bool]
 ) -> Literal["exited", "timed out", "cancelled"]:
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:

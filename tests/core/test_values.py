@@ -222,3 +222,14 @@ def test_every_dataclass_of_epbuild_can_be_made() -> None:
                 inspect.signature(kind)
                 count += 1
     assert count > 300
+
+
+def test_a_class_that_cannot_be_made_says_so_each_time() -> None:
+    @dataclass(frozen=True)
+    class Wrong:
+        name: str = field(default="a")
+        parts: list[str] = []  # noqa: RUF012
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="mutable default"):
+            Wrong("b")

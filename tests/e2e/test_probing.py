@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from projects import toolchain_python
 
+from epbuild.cache.location import toolchain_directory
 from epbuild.catalog.catalog import entries_for
 from epbuild.catalog.entries import EpEntry
 from epbuild.compile.probed import Probes
@@ -18,6 +18,7 @@ from epbuild.plan.ability import Ability
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.process import Ending
+from epbuild.toolchain.provision import Requirements, provision
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,11 +26,16 @@ pytestmark = [
 ]
 [QNN] = entries_for("QNNExecutionProvider")
 OPENVINO, PLUGIN = entries_for("OpenVINOExecutionProvider")
+PACKAGES = {
+    QNN.distribution: ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"),
+    OPENVINO.distribution: ("onnxruntime-openvino==1.24.1",),
+    PLUGIN.distribution: ("onnxruntime==1.31.1", "onnxruntime-ep-openvino==1.8.1"),
+}
 
 
 def environment(entry: EpEntry, home: Path) -> Environment:
-    release = "onnxruntime-openvino==1.24.1" if entry is OPENVINO else entry.distribution
-    toolchain = ToolchainSpec("probe", Position("here", 1, 1), interpreter=str(toolchain_python(release)))
+    python = provision(Requirements(PACKAGES[entry.distribution]), toolchain_directory(), name="probe", where=None)
+    toolchain = ToolchainSpec("probe", Position("here", 1, 1), interpreter=str(python))
     return Toolchains(home).prepare(toolchain, home, [entry])
 
 
