@@ -146,11 +146,11 @@ def supervise(
         except BaseException as error:  # noqa: BLE001 - a pipe that nobody reads any more would stop the process without a word
             broken.append(error)
 
-    said, words = process.stdout, process.stderr
-    if said is None or words is None:
+    reported, words = process.stdout, process.stderr
+    if reported is None or words is None:
         raise AssertionError("both are pipes")
     # Only the process itself may end these: they stop at the end of their pipes.
-    readers = [_Reader(lambda: follow(read_reports, said)), _Reader(lambda: follow(read_words, words))]
+    readers = [_Reader(lambda: follow(read_reports, reported)), _Reader(lambda: follow(read_words, words))]
     try:
         for reader in readers:
             reader.start()
