@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
@@ -13,38 +13,19 @@ if TYPE_CHECKING:
     from epbuild.commands.request import Request
     from epbuild.report.listener import Listener
 
-JUnit = Annotated[
-    Path | None,
-    arguments.option(
-        "--junit",
-        metavar="FILE",
-        dir_okay=False,
-        help="Write what came of each step to FILE, as JUnit XML, also when steps fail.",
-    ),
-]
-Sarif = Annotated[
-    Path | None,
-    arguments.option(
-        "--sarif", metavar="FILE", dir_okay=False, help="Write what is wrong, with its places, to FILE, as SARIF 2.1.0."
-    ),
-]
+
+def _file(name: str, text: str) -> Any:
+    """An option that names a file to write."""
+    return arguments.option(name, metavar="FILE", dir_okay=False, help=text)
+
+
+JUnit = Annotated[Path | None, _file("--junit", "Write what came of each step to FILE, as JUnit XML, also when steps fail.")]
+Sarif = Annotated[Path | None, _file("--sarif", "Write what is wrong, with its places, to FILE, as SARIF 2.1.0.")]
 ReportFile = Annotated[
-    Path | None,
-    arguments.option(
-        "--report",
-        metavar="FILE",
-        dir_okay=False,
-        help="Write what came of it to FILE, also when it fails: a page (.html), or JSON (.json).",
-    ),
+    Path | None, _file("--report", "Write what came of it to FILE, also when it fails: a page (.html), or JSON (.json).")
 ]
 TraceFile = Annotated[
-    Path | None,
-    arguments.option(
-        "--trace",
-        metavar="FILE",
-        dir_okay=False,
-        help="Write what it did when to FILE, as Chrome trace events: open it in ui.perfetto.dev.",
-    ),
+    Path | None, _file("--trace", "Write what it did when to FILE, as Chrome trace events: open it in ui.perfetto.dev.")
 ]
 Against = Annotated[
     Path | None,
@@ -71,13 +52,15 @@ def spare_recipe(recipe: Path, *files: Path | None) -> None:
 
 def with_documents(listener: Listener, recipe: Path, junit: Path | None, sarif: Path | None) -> Listener:
     """A listener that also writes the documents that are asked for."""
+    if junit is None and sarif is None:
+        return listener
+    from epbuild.report.build_document import DocumentFile
+
     if junit is not None:
-        from epbuild.report.build_document import DocumentFile
         from epbuild.report.junit import JUnitDocument
 
         listener = DocumentFile(listener, junit, JUnitDocument())
     if sarif is not None:
-        from epbuild.report.build_document import DocumentFile
         from epbuild.report.sarif import SarifDocument
 
         listener = DocumentFile(listener, sarif, SarifDocument(recipe))

@@ -63,7 +63,11 @@ class _Workspaces:
         return needs(self.roots.workspaces()[0], self.root)
 
     def models(self) -> frozenset[str]:
-        return frozenset(_models(self.roots.workspaces()[0], self.root))
+        found: set[str] = set()
+        for directory in self.roots.workspaces()[0]:
+            with readable_workspace(directory) as workspace:
+                found.update(_models(workspace, self.root))
+        return frozenset(found)
 
     def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
         return blobs_of(record)
@@ -75,23 +79,22 @@ def needs(workspaces: Iterable[Path], root: Path) -> Needs:
     """
     keys: set[str] = set()
     blobs: set[str] = set()
-    workspaces = tuple(workspaces)
+    models: set[str] = set()
     for directory in workspaces:
         with readable_workspace(directory) as workspace:
             wanted = _needed_keys(workspace)
             keys |= wanted
             results = [step.result for _, step in workspace.steps() if step.action_key in wanted]
             blobs.update(digest for result in results for digest in blob_sizes(result))
-    return Needs(frozenset(keys), frozenset(blobs), frozenset(_models(workspaces, root)))
+            models.update(_models(workspace, root))
+    return Needs(frozenset(keys), frozenset(blobs), frozenset(models))
 
 
-def _models(workspaces: Iterable[Path], root: Path) -> Iterator[str]:
-    """The names in the store at `root` of the remote models that workspaces have fetched. Raises StoreError."""
-    for directory in workspaces:
-        with readable_workspace(directory) as workspace:
-            for graph in map(Path, workspace.facts(_REMOTE_FACT).values()):
-                if graph.is_relative_to(root):
-                    yield "/".join(graph.relative_to(root).parts[:2])
+def _models(workspace: Workspace, root: Path) -> Iterator[str]:
+    """The names in the store at `root` of the remote models that a workspace has fetched. Raises StoreError."""
+    for graph in map(Path, workspace.facts(_REMOTE_FACT).values()):
+        if graph.is_relative_to(root):
+            yield "/".join(graph.relative_to(root).parts[:2])
 
 
 def _needed_keys(workspace: Workspace) -> set[str]:

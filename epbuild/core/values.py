@@ -91,6 +91,7 @@ def _complete(cls: Any, *, frozen: bool = False, eq: bool = True) -> None:
     names = frozenset(field.name for field in fields)
     shown = [field.name for field in fields if field.repr]
     compared = _values([field.name for field in fields if field.compare])
+    told_apart = _values([field.name for field in fields if (field.compare if field.hash is None else field.hash)])
 
     def described(self: Any) -> str:
         return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
@@ -99,7 +100,7 @@ def _complete(cls: Any, *, frozen: bool = False, eq: bool = True) -> None:
         return compared(self) == compared(other) if type(self) is type(other) else NotImplemented
 
     def hashed(self: Any) -> int:
-        return hash(compared(self))
+        return hash(told_apart(self))
 
     def refuse_to_set(self: Any, name: str, value: object) -> None:
         if type(self) is cls or name in names:

@@ -86,6 +86,11 @@ class StepFinished(Event):
     memory: int | None = None
     """The peak memory of what made it in this build, on the last step of its action, in bytes; None where that is not known."""
 
+    @property
+    def is_of_no_work(self) -> bool:
+        """Whether the step was current, and not to do."""
+        return self.outcome == "current" and self.progress is None
+
 
 @dataclass(frozen=True)
 class StepFailed(Event):

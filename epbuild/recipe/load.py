@@ -270,16 +270,17 @@ class _Assembler:
         if "for_each" not in fields.entries:
             yield base, fields, members
             return
-        # Without any template it is the same for every model: to read a list of all models for each of them would take long.
-        is_same = isinstance(entry.node, MappingNode) and fields.entries is entry.node.entries
+        if isinstance(entry.node, MappingNode) and fields.entries is entry.node.entries:
+            # Without any template it is the same for every model: to read a list of all models for each of them would take long.
+            yield from ((f"{base}-{member.name}", fields, (member,)) for member in members)
+            return
         for number, member in enumerate(members):
             name = f"{base}-{member.name}"
-            own = fields if is_same else self._group_fields(base, name, entry.node, names)
+            own = self._group_fields(base, name, entry.node, names)
             if own is None:
                 self._all_groups_known = False
                 return
-            found = members if own.entries is fields.entries else self._members(own)
-            yield name, own, found[number : number + 1]
+            yield name, own, self._members(own)[number : number + 1]
 
     def _group_fields(self, base: str, name: str, node: Node, names: TemplateNames) -> Fields | None:
         found, _ = self._definition(("groups", base), node, names.with_values({"group": name}), groups.LATER)

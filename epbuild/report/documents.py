@@ -89,17 +89,14 @@ def json_text(document: Mapping[str, Any]) -> str:
     return f"{indented_json(document)}\n"
 
 
-_encoded = json.JSONEncoder().encode
-
-
 class JsonLines(Listener):
     """A listener that writes each event as one line of JSON on standard output."""
 
     def report(self, event: Event, /) -> None:
         kind: Any = type(event)
         document = {"event": _event_name(kind), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
-        sys.stdout.write(f"{_encoded(document)}\n")
-        if not isinstance(event, StepFinished) or event.progress is not None:
+        sys.stdout.write(json.dumps(document) + "\n")
+        if not (isinstance(event, StepFinished) and event.is_of_no_work):
             sys.stdout.flush()  # of what was not to do thousands come at once: they go with what follows them
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -329,8 +328,8 @@ class Surveyor:
 
     def _with_kept(self, emission: Emission, status: ActionStatus) -> ActionStatus:
         """The status of an emission that names what a build will keep, since it was changed after epbuild wrote it."""
-        if status.state == "current" or not (emission.is_file or os.path.lexists(emission.path)):
-            return status
+        if status.state == "current" or not (emission.is_file or emission.path.exists()):
+            return status  # of a folder that is not there, nothing has to be asked
         changed = self.written(emission, self.outputs.last(emission.path)).changed(emission.path)
         reported = {f"{name} was changed" for name in changed}
         kept = (f"{name} was changed after epbuild wrote it, and will be kept" for name in changed)

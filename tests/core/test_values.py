@@ -72,6 +72,7 @@ def _make(**options: bool) -> list[Any]:
         second: tuple[int, ...] = ()
         shown: int = field(default=1, compare=False)
         hidden: int = field(default=2, repr=False)
+        unhashed: int = field(default=3, hash=False)
 
     def copy(kind: type) -> Any:
         return type(kind.__name__, kind.__bases__, {name: value for name, value in vars(kind).items() if name != "__dict__"})
@@ -86,10 +87,20 @@ def test_a_class_does_what_the_standard_library_makes_of_it(options: dict[str, b
     outcomes = []
     for kind in _make(**options):
         one, same, near, other = kind("a", (1,)), kind("a", (1,)), kind("a", (1,), 5), kind("a", (1,), hidden=9)
+        alike = kind("a", (1,), unhashed=8)
         hashable = type(one).__hash__ is not None
-        hashes = [hash(one) == hash(same), hash(one) == hash(near), hash(one) == hash(other)] if hashable else None
+        hashes = [hash(one) == hash(another) for another in (same, near, other, alike)] if hashable else None
         outcomes.append(
-            [repr(one).rpartition(".")[2], one == same, one == near, one == other, one == 3, hashes, kind.__match_args__]
+            [
+                repr(one).rpartition(".")[2],
+                one == same,
+                one == near,
+                one == other,
+                one == alike,
+                one == 3,
+                hashes,
+                kind.__match_args__,
+            ]
         )
     assert outcomes[0] == outcomes[1]
 

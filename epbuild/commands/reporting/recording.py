@@ -42,7 +42,7 @@ class Recording:
 
     def report(self, event: Event, /) -> None:
         """Keep an event, unless it is one of many, or of a step that was not to do."""
-        if not isinstance(event, _MANY) and not _is_of_no_work(event):
+        if not isinstance(event, _MANY) and not (isinstance(event, StepFinished) and event.is_of_no_work):
             self.events.append((time.monotonic() - self._begin, event))
         self._progress.report(event)
 
@@ -81,7 +81,3 @@ def recorded(request: Request, progress: Progress) -> Iterator[Recording]:
     except BaseException:
         recording.end(1)
         raise
-
-
-def _is_of_no_work(event: Event) -> bool:
-    return isinstance(event, StepFinished) and event.outcome == "current" and event.progress is None
