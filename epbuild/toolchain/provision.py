@@ -127,7 +127,8 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
             shutil.rmtree(folder, ignore_errors=True)
             raise _failure(requirements, name, where, done.stderr, lacks_python=arguments[0] == "venv")
 
-    install = ["pip", "install", "--no-config", "--python", str(interpreter)]
+    # Not linked to uv's cache: what is done to another environment's files would be done to these (docs/facts.md, "Hard links").
+    install = ["pip", "install", "--no-config", "--link-mode", "copy", "--python", str(interpreter)]
     uv("venv", "--no-project", "--python", _python(requirements), str(folder / "env"))
     if requirements.locked is None:
         held = requirements.packages

@@ -15,6 +15,8 @@ import pytest
 from projects import Project, compiled, toolchain_python
 from quick_builds import PATIENCE, start, wait_until, workers, write_model, write_project
 
+from epbuild.toolchain.provision import Requirements, provision
+
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
 
 
@@ -161,6 +163,14 @@ def test_a_link_to_a_library_that_an_installer_makes_elsewhere_is_no_change(
 ) -> None:
     done = while_it_compiles(own, lambda: (tmp_path / "linked.so").hardlink_to(library_of(environment)))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_epbuild_installs_shares_no_file_with_another_environment(tmp_path: Path) -> None:
+    """An installation elsewhere is then nothing to a compile; with links it could not be told from a change."""
+    homes = [tmp_path / "one", tmp_path / "other"]
+    pythons = [provision(Requirements(("typing-extensions",)), home, name="npu", where=None) for home in homes]
+    files = [file for python in pythons for file in python.parents[1].rglob("typing_extensions.py")]
+    assert [file.stat().st_nlink for file in files] == [1, 1]
 
 
 # -- Warnings ----------------------------------------------------------------------------------------------------------

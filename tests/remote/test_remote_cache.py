@@ -23,6 +23,7 @@ from cache_server import CacheServer, Fault, serving_cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from object_servers import SERVERS, ObjectServer
+from quick_builds import wait_until
 from remote_places import COMPILE, DirectoryPlace, Maker, ObjectPlace, Place, ServerPlace
 
 from epbuild.cache.blobs import BlobStore
@@ -616,8 +617,8 @@ def _kill_a_writer(where: str, name: str) -> None:
 def test_what_a_killed_writer_sent_is_never_seen(on_server: tuple[ServerPlace, str, dict[str, Any]]) -> None:
     place, name = on_server[0], "ab" * 32
     _kill_a_writer(place.server.address, name)
+    wait_until(lambda: place.server.count("PUT", f"cas/{name}") == 1, what="the server has the writer's request")
     assert place.transport().get("cas", name) is None
-    assert place.server.count("PUT", f"cas/{name}") == 1
 
 
 def test_what_a_killed_writer_left_is_never_seen_and_goes_after_a_day(tmp_path: Path) -> None:
