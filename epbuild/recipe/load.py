@@ -19,7 +19,19 @@ from epbuild.recipe.matrix import Matrix, MatrixRow
 from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec, OutputSpec, Recipe, Reference, Target, ToolchainSpec
 from epbuild.recipe.models import read_model
 from epbuild.recipe.names import clash_problems, is_glob, matching, name_problem, unknown
-from epbuild.recipe.nodes import KeyedNode, KeyPath, MappingNode, Node, Scalar, pruned, without
+from epbuild.recipe.nodes import (
+    KeyedNode,
+    KeyPath,
+    MappingNode,
+    Node,
+    Scalar,
+    ScalarNode,
+    SequenceNode,
+    extent,
+    merged,
+    pruned,
+    without,
+)
 from epbuild.recipe.outputs import read_output
 from epbuild.recipe.problems import BAD_NAME, TOO_LARGE, WRONG_VALUE, quoted
 from epbuild.recipe.remote_address import CacheChoice
@@ -270,17 +282,21 @@ class _Assembler:
         if "for_each" not in fields.entries:
             yield base, fields, members
             return
-        if isinstance(entry.node, MappingNode) and fields.entries is entry.node.entries:
-            # Without any template it is the same for every model: to read a list of all models for each of them would take long.
+        if not isinstance(entry.node, MappingNode) or fields.entries is entry.node.entries:  # without any template
             yield from ((f"{base}-{member.name}", fields, (member,)) for member in members)
             return
-        for number, member in enumerate(members):
+        items = {
+            self._root.long_form(item, "model").where_of("model"): item for item in self._root.of(entry.node).items("models")
+        }
+        for member in members:
             name = f"{base}-{member.name}"
-            own = self._group_fields(base, name, entry.node, names)
+            # With its own model alone: to read a list of all models for each of them would take long.
+            alone = _of_one(entry.node, items[member.model.where], member.model)
+            own = self._group_fields(base, name, alone, names)
             if own is None:
                 self._all_groups_known = False
                 return
-            yield name, own, self._members(own)[number : number + 1]
+            yield name, own, self._members(own)
 
     def _group_fields(self, base: str, name: str, node: Node, names: TemplateNames) -> Fields | None:
         found, _ = self._definition(("groups", base), node, names.with_values({"group": name}), groups.LATER)
@@ -361,3 +377,17 @@ class _Assembler:
             node, _ = self._definition(("outputs", index), item, names, outputs.LATER)
             if node is not None:
                 yield read_output(self._root.of(node), named)
+
+
+def _of_one(group: MappingNode, item: Node, model: Reference) -> MappingNode:
+    """The definition of a group with one model alone: that of an item of its list, which may be a glob, or have settings of its own."""
+    alone: Node = ScalarNode(model.where, model.name, model.name)
+    if isinstance(item, MappingNode):
+        alone = _with(item, "model", alone)
+    models = SequenceNode(group.entries["models"].node.where, (alone,), *extent([alone]))
+    return _with(group, "models", models)
+
+
+def _with(node: MappingNode, key: str, value: Node) -> MappingNode:
+    """The mapping with another value for a key that it has."""
+    return merged(node, node._replace(entries={key: node.entries[key]._replace(node=value)}))

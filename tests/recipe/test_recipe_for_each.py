@@ -47,6 +47,24 @@ def test_texts_of_a_group_have_its_own_name(tmp_path: Path) -> None:
     assert [group.members[0].compile.node_name_prefix for group in groups.values()] == ["zoo-big_big_", "zoo-a_a_", "zoo-b_b_"]
 
 
+def test_settings_of_a_model_stay_its_own_where_texts_have_the_name_of_its_group(tmp_path: Path) -> None:
+    text = changed('models: [big, "?"]', 'models: [{model: big, compile: {graph_optimization_level: basic}}, {model: "?"}]')
+    text = text.replace(EACH, f'{EACH}    compile: {{node_name_prefix: "${{group}}_"}}\n')
+    members = [group.members for group in load_text(tmp_path, text).groups.values()]
+    assert [[member.model.name for member in each] for each in members] == [["big"], ["a"], ["b"]]
+    assert [each[0].compile.node_name_prefix for each in members] == ["zoo-big_", "zoo-a_", "zoo-b_"]
+    assert [each[0].compile.graph_optimization_level for each in members] == ["basic", None, None]
+
+
+def test_a_zoo_of_a_thousand_models_has_texts_with_the_names_of_its_groups(tmp_path: Path) -> None:
+    """A glob that was written out for each of them would be a million names."""
+    models = ", ".join(f"m{number}: m{number}.onnx" for number in range(1000))
+    text = changed("models: {a: a.onnx, b: b.onnx, big: big.onnx}", f"models: {{{models}}}").replace('[big, "?"]', '["*"]')
+    groups = load_text(tmp_path, text.replace(EACH, f'{EACH}    compile: {{node_name_prefix: "${{group}}_"}}\n')).groups
+    assert len(groups) == 1000
+    assert groups["zoo-m7"].members[0].compile.node_name_prefix == "zoo-m7_"
+
+
 def test_a_member_is_called_by_its_name_there(tmp_path: Path) -> None:
     text = changed('models: [big, "?"]', "models: [{model: a, name: small}]")
     assert list(load_text(tmp_path, text).groups) == ["zoo-small"]
