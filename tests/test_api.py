@@ -36,7 +36,11 @@ def test_what_is_out_of_date_is_built_and_reported(workshop: Workshop, capfd: py
     assert list(result.outcomes) == [event.step for event in events if isinstance(event, api.StepFinished)]
     assert (result.failures, result.finished.exit_code) == ({}, 0)
     assert api.plan(workshop.request).up_to_date
-    assert set(api.run(workshop.request).outcomes.values()) == {"current"}
+    events = EventList()
+    assert set(api.run(workshop.request, events).outcomes.values()) == {"current"}
+    current = [event for event in events if isinstance(event, api.StepFinished)]
+    assert sorted(event.step for event in current) == sorted(STEPS)
+    assert {(event.outcome, event.progress) for event in current} == {("current", None)}
     assert {"digests", "references"} <= {
         finding.check for finding in api.verify(workshop.output()) if finding.outcome == "passed"
     }

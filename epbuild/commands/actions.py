@@ -98,7 +98,7 @@ class Actions:
     @uncollected()
     def take_over(self) -> None:
         """Count in what needs no work: results that are current, and results that the store already has."""
-        self._ledger.end_current(rest.step.id for rest in self._found.rest)
+        current = list(self._found.rest)
         known, recorded = [], self._memory.keys()
         for ident, status in self._found.actions.items():
             if status.made is None or ident in self._found.todo:
@@ -107,8 +107,13 @@ class Actions:
             self._results[ident] = status.made.result
             if recorded.get(ident) != status.made.key:  # the store has it, or another configuration made it here
                 known.append(step_record(ident, status.made.key, status.document, to_json(status.made.result)))
-            outcome: Outcome = "restored" if status.state == "restorable" else "current"
-            self._ledger.end_all(ident, outcome, from_="remote" if status.remote else None)
+            if status.state == "restorable":
+                self._ledger.end_current(current)  # in the order of the steps
+                current = []
+                self._ledger.end_all(ident, "restored", from_="remote" if status.remote else None)
+            else:
+                current += self._ledger.steps[ident]
+        self._ledger.end_current(current)
         if known:
             self._memory.record_steps(known)
         self._publishing.adopt()

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import BuildError, Problem
 from epbuild.core.values import dataclass
-from epbuild.engine.events import Event, Outcome, Progress, RunFinished, StepFailed, StepFinished, Warned
+from epbuild.engine.events import (
+    Event,
+    Outcome,
+    Progress,
+    RunFinished,
+    StepFailed,
+    StepFinished,
+    StepsCurrent,
+    TakesMany,
+    Warned,
+    one_by_one,
+)
 
 
 @dataclass(frozen=True)
@@ -31,11 +42,11 @@ class BuildFailed(BuildError):
         self.result = result
 
 
-class ResultCollector:
+class ResultCollector(TakesMany):
     """A `Progress` that passes every event on, and knows the result in the end."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+        self._progress = one_by_one(progress)
         self._outcomes: dict[str, Outcome] = {}
         self._failures: dict[str, tuple[Problem, ...]] = {}
         self._refused: list[Problem] = []
@@ -47,6 +58,8 @@ class ResultCollector:
         match event:
             case StepFinished(step, outcome):
                 self._outcomes[step] = outcome
+            case StepsCurrent(steps):
+                self._outcomes.update(dict.fromkeys(steps, "current"))
             case StepFailed(step, problems, allowed=allowed):
                 self._outcomes[step] = "allowed" if allowed else "failed"
                 self._failures[step] = problems

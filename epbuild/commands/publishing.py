@@ -75,8 +75,7 @@ class Publishing:
             self._emitted(emission, status.key or action_key(status.document), status.document) for emission, status in statuses
         )
         self._clear_away({emission.path: emission for emission in current})
-        for emission in current:
-            self._ledger.end_all(emission.id, "current")
+        self._ledger.end_current(step for emission in current for step in self._ledger.steps[emission.id])
 
     def publish(self, emission: Emission) -> None:
         """Put an output in its place, unless it is there; or push it, and put it nowhere.

@@ -177,7 +177,7 @@ def _build(request: Request, recording: Recording, stop: threading.Event, fetche
                 absent=(*known.absent(), *(() if lock.exists else (lock.path,))),
                 actions=dict(_ended(found, actions, surveyor)),
                 drivers=known.drivers(),
-                outputs={status.step.id: status.outputs for status in found.steps()},
+                outputs={status.step.id: status.outputs for status in found.looked_at()},
             )
             take(looked, request.settings, request.selection)
         return ended.exit_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, Protocol
 
@@ -86,10 +87,20 @@ class StepFinished(Event):
     memory: int | None = None
     """The peak memory of what made it in this build, on the last step of its action, in bytes; None where that is not known."""
 
+
+@dataclass(frozen=True)
+class StepsCurrent(Event):
+    """Steps that were not to do, all at once, as there may be thousands: it stands for a `StepFinished` of each.
+
+    Only what `TakesMany` is given it.
+    """
+
+    steps: tuple[str, ...]
+
     @property
-    def is_of_no_work(self) -> bool:
-        """Whether the step was current, and not to do."""
-        return self.outcome == "current" and self.progress is None
+    def each(self) -> Iterator[StepFinished]:
+        """What it stands for."""
+        return (StepFinished(step, "current", 0.0) for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -128,7 +139,31 @@ class RunFinished(Event):
     """Those that failed and are allowed to."""
 
 
-class NoProgress:
+class TakesMany:
+    """The base of a `Progress` that takes `StepsCurrent`; any other gets a `StepFinished` for each of the steps."""
+
+
+def one_by_one(progress: Progress) -> Progress:
+    """A `Progress` that takes all events for one that may not: itself, if it does."""
+    return progress if isinstance(progress, TakesMany) else _OneByOne(progress)
+
+
+class _OneByOne(TakesMany):
+    """A `Progress` in front of one that takes the end of each step by itself."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def report(self, event: Event, /) -> None:
+        """Pass an event on, or what it stands for."""
+        if isinstance(event, StepsCurrent):
+            for finished in event.each:
+                self._progress.report(finished)
+        else:
+            self._progress.report(event)
+
+
+class NoProgress(TakesMany):
     """A `Progress` that is not shown."""
 
     def report(self, event: Event, /) -> None:

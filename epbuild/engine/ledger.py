@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.action import Cost
-from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFailed, StepFinished
+from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFailed, StepFinished, StepsCurrent
 from epbuild.engine.tally import Tally
 
 _COUNTED: Sequence[tuple[Outcome, ...]] = (
@@ -22,12 +23,13 @@ _COUNTED: Sequence[tuple[Outcome, ...]] = (
 
 
 class Ledger:
-    """The outcomes of the steps of a build; `steps` has the steps of each action. For any thread."""
+    """The outcomes of the steps of a build. For any thread."""
 
     def __init__(self, steps: Mapping[str, Sequence[str]], progress: Progress) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self.exit_code = 0
-        self._steps = steps
+        self.steps = steps
+        """Those of each action."""
         self._progress = progress
         self._tally = Tally({}, {}, 1)
         self._ending = threading.Lock()
@@ -35,7 +37,7 @@ class Ledger:
 
     def expect(self, costs: Mapping[str, Cost], jobs: int) -> float | None:
         """Count from now on the actions of `costs`, `jobs` at once; returns the seconds that they are likely to take, if that is known."""
-        self._tally = Tally({action: self._steps[action] for action in costs}, costs, jobs)
+        self._tally = Tally({action: self.steps[action] for action in costs}, costs, jobs)
         return self._tally.seconds_left()
 
     def begin(self, action: str) -> None:
@@ -49,21 +51,22 @@ class Ledger:
 
     def end_current(self, steps: Iterable[str]) -> None:
         """Steps that were not to do stand as they are, however many."""
-        with self._ending:
-            for step in steps:
-                self.outcomes[step] = "current"
-                self._progress.report(StepFinished(step, "current", 0.0))
+        current = tuple(steps)
+        if current:
+            with self._ending:
+                self.outcomes.update(dict.fromkeys(current, "current"))
+                self._progress.report(StepsCurrent(current))
 
     def end_all(self, action: str, outcome: Outcome, note: str = "", from_: Origin | None = None) -> None:
         """All steps of an action have ended, and took no time."""
-        for step in self._steps[action]:
+        for step in self.steps[action]:
             self.end(StepFinished(step, outcome, 0.0, note, from_=from_))
 
     def fail(self, action: str, error: EpbuildError, *, allowed: bool, remembered: bool) -> str:
         """An action failed: the step at fault is reported and returned, the others of its group count as skipped."""
         if not allowed:
             self.exit_code = max(self.exit_code, error.exit_code)
-        steps = self._steps[action]
+        steps = self.steps[action]
         failed = step_at_fault(steps, error.problems)
         with self._ending:
             self.outcomes[failed] = "allowed" if allowed else "failed"
@@ -76,8 +79,8 @@ class Ledger:
 
     def finished(self, seconds: float) -> RunFinished:
         """The sum of it all."""
-        counts = [sum(outcome in wanted for outcome in self.outcomes.values()) for wanted in _COUNTED]
-        return RunFinished(self.exit_code, seconds, *counts)
+        counts = Counter(self.outcomes.values())
+        return RunFinished(self.exit_code, seconds, *(sum(counts[outcome] for outcome in wanted) for wanted in _COUNTED))
 
 
 def step_at_fault(steps: Sequence[str], problems: Iterable[Problem]) -> str:

@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild.core.canonical import indented_json
 from epbuild.core.errors import Argument, Location, Position, Problem
-from epbuild.engine.events import StepFinished
+from epbuild.engine.events import StepFinished, StepsCurrent
 from epbuild.plan.verification import needs_real_device
 from epbuild.report.listener import Listener
 
@@ -93,11 +94,24 @@ class JsonLines(Listener):
     """A listener that writes each event as one line of JSON on standard output."""
 
     def report(self, event: Event, /) -> None:
-        kind: Any = type(event)
-        document = {"event": _event_name(kind), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
-        sys.stdout.write(json.dumps(document) + "\n")
-        if not (isinstance(event, StepFinished) and event.is_of_no_work):
-            sys.stdout.flush()  # of what was not to do thousands come at once: they go with what follows them
+        if isinstance(event, StepsCurrent):
+            sys.stdout.write(_lines(event))  # it goes with what follows, as its lines are many
+        else:
+            sys.stdout.write(_line(event))
+            sys.stdout.flush()
+
+
+def _line(event: Event) -> str:
+    kind: Any = type(event)
+    document = {"event": _event_name(kind), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
+    return f"{json.dumps(document)}\n"
+
+
+def _lines(event: StepsCurrent) -> str:
+    """The lines of what it stands for: they differ in the step alone."""
+    any_step = "\0"
+    before, after = _line(StepFinished(any_step, "current", 0.0)).split(encode_basestring_ascii(any_step))
+    return "".join([f"{before}{encode_basestring_ascii(step)}{after}" for step in event.steps])
 
 
 @cache

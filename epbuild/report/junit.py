@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.values import dataclass
-from epbuild.engine.events import Event, RunStarted, StepFailed, StepFinished, StepStarted
+from epbuild.engine.events import Event, RunStarted, StepFailed, StepFinished, StepsCurrent, StepStarted
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LONGEST_MESSAGE = 2000
@@ -54,6 +54,9 @@ class JUnitDocument:
             case StepFinished(step, outcome, seconds, note):
                 words = ", ".join(filter(None, (outcome, note, event.from_, event.machine)))
                 self._add(step, _Case(step, seconds, message=words))
+            case StepsCurrent():
+                for finished in event.each:
+                    self.report(finished)
             case StepFailed(step, problems, allowed=True):
                 self._add(step, _Case(step, self._took(step), "skipped", problems, "failed, as the recipe allows: "))
             case StepFailed(step, problems):

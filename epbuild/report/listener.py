@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from epbuild.engine.events import TakesMany
+
 if TYPE_CHECKING:
     from epbuild.engine.events import Event
 
 
-class Listener:
+class Listener(TakesMany):
     """A `Progress` that is open for as long as a build runs."""
 
     def __enter__(self) -> Self:

@@ -7,7 +7,7 @@ shares an output with them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,18 +143,20 @@ class Scope:
             found.update(dict.fromkeys(warned))
         return tuple(found)
 
-    def rest(self, plan: Plan) -> list[tuple[Step, str | None, tuple[str, ...]]]:
-        """The steps that are not in `plan`, the part that is looked at: each with its key and its outputs."""
+    def steps(self) -> Iterator[tuple[Step, str | None, tuple[str, ...]]]:
+        """All steps that were asked for, in the plan's order, each with its key and its outputs."""
         actions = self.known.actions
-        return [
-            (Step(step.id, step.kind, step.needs, actions[step.action].id), actions[step.action].key, step.outputs)
-            for step in self.known.steps
-            if step.action in self.asked and actions[step.action].id not in plan.actions
-        ]
+        for step in self.known.steps:
+            if step.action in self.asked:
+                action = actions[step.action]
+                yield Step(step.id, step.kind, step.needs, action.id), action.key, step.outputs
 
-    def order(self) -> list[str]:
-        """The ids of all steps that were asked for, in the plan's order."""
-        return [step.id for step in self.known.steps if step.action in self.asked]
+    def rest(self, plan: Plan) -> list[str]:
+        """The ids of those that are not in `plan`, the part that is looked at."""
+        actions = self.known.actions
+        looked_at = {number for number in self.asked if actions[number].id in plan.actions} if plan.actions else set()
+        rest = self.asked - looked_at
+        return [step.id for step in self.known.steps if step.action in rest]
 
 
 @dataclass(frozen=True)

@@ -108,17 +108,19 @@ class Survey:
 
     def steps(self) -> list[StepStatus]:
         """The status of every step that was asked for, in order."""
-        looked_at = [self._step(step) for step in self.plan.steps]
         if self.scope is None:
-            return looked_at
-        found = {status.step.id: status for status in (*self.rest, *looked_at)}
-        return [found[ident] for ident in self.scope.order()]
+            return self.looked_at()
+        found, known = {status.step.id: status for status in self.looked_at()}, self.scope.steps()
+        return [found.get(step.id) or StepStatus(step, "current", (), key, outputs) for step, key, outputs in known]
+
+    def looked_at(self) -> list[StepStatus]:
+        """The status of the steps of the plan."""
+        return [self._step(step) for step in self.plan.steps]
 
     @cached_property
-    def rest(self) -> Sequence[StepStatus]:
-        """The status of the steps that were not looked at, as nothing has changed for them."""
-        rest = self.scope.rest(self.plan) if self.scope is not None else ()
-        return [StepStatus(step, "current", (), key, outputs) for step, key, outputs in rest]
+    def rest(self) -> Sequence[str]:
+        """The ids of the steps that were not looked at, as nothing has changed for them."""
+        return self.scope.rest(self.plan) if self.scope is not None else ()
 
     def _step(self, step: Step) -> StepStatus:
         status = self.actions[step.action]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from heard import ADDRESS, COMPILE, EVENTS, FAILURE, WARNING, WHERE
 
 from epbuild.commands.events import Fetching
 from epbuild.core.errors import Argument, Problem
-from epbuild.engine.events import Event, StepFailed
+from epbuild.engine.events import Event, StepFailed, StepFinished, StepsCurrent
 from epbuild.plan.steps import Emission, Part, Plan, Step
 from epbuild.report.documents import plan_document, print_json, problem_document
 from epbuild.report.reporter import reporter
@@ -76,6 +77,8 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
         "noted",
         "watching",
         "files_changed",
+        "step_finished",
+        "step_finished",
         "run_finished",
     ]
     assert {document["format"] for document in documents} == {1}
@@ -86,7 +89,7 @@ def test_every_event_of_a_step_names_the_step(lines: list[str]) -> None:
     documents = [json.loads(line) for line in lines]
     of_steps = [document for document in documents if document["event"].startswith("step_")]
     kinds = [document["step"].split(":")[0] for document in of_steps]
-    assert kinds == ["compile", "compile", "compile", "compile", "emit", "compile", "share", "compile"]
+    assert kinds == ["compile", "compile", "compile", "compile", "emit", "compile", "share", "compile", "emit", "emit"]
 
 
 def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str]) -> None:
@@ -107,6 +110,20 @@ def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str])
     }
 
 
+def test_steps_that_were_not_to_do_are_a_line_each_as_if_they_had_come_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1795439134.6634)
+    steps = ["emit:g/t/directory", 'emit:"→\\\t/\0"', "\0", ""]
+    written = []
+    for events in ([StepsCurrent(tuple(steps))], [StepFinished(step, "current", 0.0) for step in steps]):
+        stream = io.StringIO()
+        monkeypatch.setattr(sys, "stdout", stream)
+        for event in events:
+            reporter(json=True).report(event)
+        written.append(stream.getvalue())
+    assert written[0] == written[1]
+    assert [json.loads(line)["step"] for line in written[0].splitlines()] == steps
+
+
 def test_how_far_the_build_is_is_in_every_end_of_a_step_that_was_to_do(lines: list[str]) -> None:
     documents = [json.loads(line) for line in lines]
     told = {
@@ -116,7 +133,7 @@ def test_how_far_the_build_is_is_in_every_end_of_a_step_that_was_to_do(lines: li
         "step_failed": {"done": 2, "total": 3, "seconds_left": 0.0},
         "step_compared": {"done": 2, "total": 2, "seconds_left": 0.0},
     }
-    assert [document["progress"] for document in documents if document.get("outcome") == "current"] == [None]
+    assert [document["progress"] for document in documents if document.get("outcome") == "current"] == [None] * 3
     started = next(document for document in documents if document["event"] == "run_started")
     assert (started["todo"], started["seconds_left"], started["keep_going"]) == (3, 90.0, False)
 

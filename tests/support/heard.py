@@ -33,6 +33,7 @@ from epbuild.engine.events import (
     StepFailed,
     StepFinished,
     StepOutput,
+    StepsCurrent,
     StepStarted,
     Warned,
 )
@@ -43,6 +44,7 @@ from epbuild.verify.fallback import Outside
 COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"
 SHARE = "share:decoder/snapdragon-SC8380XP"
 EMIT = "emit:decoder/snapdragon-SC8380XP/directory"
+ODD = 'emit:"→\\/directory'
 ADDRESS = "hf://acme/x@main/x.onnx"
 WHERE = Position("epbuild.yaml", 12, 5)
 
@@ -99,6 +101,7 @@ EVENTS: tuple[Event, ...] = (
     Noted("reading 1.2 GB"),
     Watching(3),
     FilesChanged(("model.onnx",)),
+    StepsCurrent((EMIT, ODD)),
     RunFinished(1, 20.0, 1, 0, 1, 1, 0),
 )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.events import ToolchainInstalling
 from epbuild.core.errors import EpbuildError
-from epbuild.engine.events import Event, Progress, StepFinished, StepOutput
+from epbuild.engine.events import Event, Progress, StepOutput, StepsCurrent, one_by_one
 
 if TYPE_CHECKING:
     from epbuild.commands.reporting.build_record import BuildRecord
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from epbuild.survey.status import Survey
 
 _INTERRUPTED = 130
-_MANY = (StepOutput, ToolchainInstalling)
+_MANY = (StepOutput, StepsCurrent, ToolchainInstalling)
 
 
 class Recording:
@@ -38,11 +38,11 @@ class Recording:
         self.exit_code = 0
         self._workspace: Workspace | None = None
         self._begin = time.monotonic()
-        self._progress = progress
+        self._progress = one_by_one(progress)
 
     def report(self, event: Event, /) -> None:
-        """Keep an event, unless it is one of many, or of a step that was not to do."""
-        if not isinstance(event, _MANY) and not (isinstance(event, StepFinished) and event.is_of_no_work):
+        """Keep an event, unless it is one of many, or of steps that were not to do."""
+        if not isinstance(event, _MANY):
             self.events.append((time.monotonic() - self._begin, event))
         self._progress.report(event)
 
