@@ -269,12 +269,12 @@ class _MainGraph(_Nodes):
                 self.initialized.add(self.read_sparse_tensor(field))
             elif field.number == numbers.GRAPH_INPUT:
                 self.inputs.append(_read_value_info(wire, field))
+                _refuse_too_many(self.inputs, field)
             elif field.number == numbers.GRAPH_OUTPUT:
                 self.outputs.append(_read_value_info(wire, field))
+                _refuse_too_many(self.outputs, field)
             else:
                 self.name = wire.text(field)
-            for found in (self.initializers, self.inputs, self.outputs):
-                _refuse_too_many(found, field)
 
 
 def _refuse_too_many(found: Sized, last: Field) -> None:

@@ -25,6 +25,8 @@ _LARGEST_PACKED = 64 * 1024
 _UINT64 = (1 << 64) - 1
 _LARGEST_TAG = (1 << 32) - 1
 _SIGN = 1 << 63
+_made = tuple.__new__
+"""What a named tuple's own `__new__` calls: models have tens of thousands of fields."""
 
 
 class MalformedModel(ValueError):
@@ -120,7 +122,7 @@ class WireReader:
                 raise self._overrun(f"field {number}", position, end)
 
             if wanted is None or number in wanted:
-                yield Field(number, wire_type, position, length_at, begin, stop, value)
+                yield _made(Field, (number, wire_type, position, length_at, begin, stop, value))
             position = stop
 
     def message(self, field: Field, wanted: frozenset[int] | None = None) -> Iterator[Field]:
@@ -135,9 +137,13 @@ class WireReader:
         Raises MalformedModel where the value is too long (over 16 MiB) to be a text that a header holds, or all that were asked for are
         (over 64 MiB).
         """
-        self._text += field.size
+        _, wire_type, _, _, start, end, _ = field
+        self._text += end - start
         if self._text > _MOST_TEXT:
             raise MalformedModel("the texts up to here are longer than those of any header", field.tag_at)
+        at = start - self._base
+        if wire_type == LENGTH_DELIMITED and at >= 0 and end - self._base <= len(self._window):  # as almost all are
+            return self._window[at : end - self._base].decode("utf-8", "backslashreplace")
         return self._bytes(field, _LARGEST_TEXT).decode("utf-8", "backslashreplace")
 
     def integers(self, field: Field) -> Iterator[int]:
