@@ -12,13 +12,15 @@ from typing import NamedTuple, Protocol
 
 from epbuild.cache.errors import explained
 from epbuild.core.changetime import changed_ns
-from epbuild.core.digest import LARGE_BYTES, Readable, hash_stream
+from epbuild.core.digest import LARGE_BYTES, Readable, digest_of, hash_stream
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.host import on_windows
-from epbuild.core.values import dataclass
 
 # To hand a small file over to a thread takes longer than to read it.
 _BATCH = 20
+_SMALL_BATCH = 200
+_SMALL_BYTES = 1 << 16
+_READING = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _ATTEMPTS = 3
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat.
@@ -44,7 +46,7 @@ class StatKey(NamedTuple):
 
     def settled(self, at_ns: int) -> bool:
         """Whether any write after the moment `at_ns` must give the file another key than this."""
-        return all(abs(at_ns - change) > _TIMESTAMP_STEP_NS for change in (self.mtime_ns, self.ctime_ns))
+        return abs(at_ns - self.mtime_ns) > _TIMESTAMP_STEP_NS and abs(at_ns - self.ctime_ns) > _TIMESTAMP_STEP_NS
 
 
 class StatMemory(Protocol):
@@ -59,8 +61,7 @@ class StatMemory(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _FileReading:
+class _FileReading(NamedTuple):
     key: StatKey
     digest: str
     lasting: bool
@@ -89,7 +90,7 @@ class Digests:
         """
         digests: dict[Path, str] = {}
         unread: dict[tuple[object, ...], list[Path]] = {}
-        sizes: dict[tuple[object, ...], int] = {}
+        keys: dict[tuple[object, ...], StatKey] = {}
         problems: list[Problem] = []
         asked = list(dict.fromkeys(paths))
         for path in asked:
@@ -99,19 +100,19 @@ class Digests:
                 problems.extend(error.problems)
                 continue
             key = StatKey.of(path, status)
-            match self._memory.get(_absolute(path)):
-                case (known_key, digest) if known_key == key:
-                    digests[path] = digest
-                case _:
-                    # File systems without inode numbers give 0 for all.
-                    file = (status.st_dev, key) if key.inode else (path,)
-                    unread.setdefault(file, []).append(path)
-                    sizes[file] = key.size
+            known = self._memory.get(_absolute(path))
+            if known is not None and known[0] == key:
+                digests[path] = known[1]
+            else:
+                # File systems without inode numbers give 0 for all.
+                file = (status.st_dev, key) if key.inode else (path,)
+                unread.setdefault(file, []).append(path)
+                keys[file] = key
         lasting: dict[str, tuple[StatKey, str]] = {}
         # The largest first, so that no core is left with it alone at the end.
-        files = sorted(unread, key=lambda file: sizes[file], reverse=True)
-        large = sum(size >= LARGE_BYTES for size in sizes.values())
-        for unread_file, reading in zip(files, self._read_all([unread[file][0] for file in files], large), strict=True):
+        files = sorted(unread, key=lambda file: keys[file].size, reverse=True)
+        readings = self._read_all([(unread[file][0], keys[file]) for file in files])
+        for unread_file, reading in zip(files, readings, strict=True):
             names = unread[unread_file]
             if isinstance(reading, StoreError):
                 problems.extend(reading.problems)
@@ -151,14 +152,23 @@ class Digests:
         """The digest of all that is left of an open file."""
         return hash_stream(file, ahead=ahead).digest
 
-    def _read_all(self, paths: list[Path], large: int) -> list[_FileReading | StoreError]:
-        """Every file's reading, in order; the first `large` of them are large."""
+    def small(self, path: Path, size: int) -> str | None:
+        """The digest of a file of so many bytes, read at once; None where it has more, or fewer, or they come in pieces. Raises OSError."""
+        file = os.open(path, _READING)
+        try:
+            data = os.read(file, size + 1)
+        finally:
+            os.close(file)
+        return digest_of(data) if len(data) == size else None
 
-        def read(batch: list[Path]) -> list[_FileReading | StoreError]:
-            return [self._attempt(path, ahead=large < self.threads) for path in batch]
+    def _read_all(self, files: list[tuple[Path, StatKey]]) -> list[_FileReading | StoreError]:
+        """The reading of every file, with its key at the last look, in order: the largest come first."""
+        large = sum(key.size >= LARGE_BYTES for _, key in files)
 
-        batches = [[path] for path in paths[:large]]
-        batches += [paths[start : start + _BATCH] for start in range(large, len(paths), _BATCH)]
+        def read(batch: list[tuple[Path, StatKey]]) -> list[_FileReading | StoreError]:
+            return [self._attempt(path, key, ahead=large < self.threads) for path, key in batch]
+
+        batches = list(_batches(files))
         if len(batches) < 2:
             return [reading for batch in batches for reading in read(batch)]
         from concurrent.futures import ThreadPoolExecutor
@@ -169,26 +179,44 @@ class Digests:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _attempt(self, path: Path, *, ahead: bool) -> _FileReading | StoreError:
+    def _attempt(self, path: Path, key: StatKey, *, ahead: bool) -> _FileReading | StoreError:
         try:
-            return self._read(path, ahead=ahead)
+            try:
+                return self._read(path, key, ahead=ahead)
+            except OSError:
+                with explained(f"read {path}", code="EPB504", elsewhere=None):
+                    raise
         except StoreError as error:
             return error
 
-    def _read(self, path: Path, *, ahead: bool) -> _FileReading:
+    def _read(self, path: Path, before: StatKey, *, ahead: bool) -> _FileReading:
+        """The reading of a file that had the key `before` before it was read and has it after. Raises OSError, StoreError."""
         for _ in range(_ATTEMPTS):
-            before = StatKey.of(path, _status(path))
             started_ns = time.time_ns()
-            with explained(f"read {path}", code="EPB504", elsewhere=None), path.open("rb", buffering=0) as file:
-                digest = self.hash(file, ahead=ahead)
-            if StatKey.of(path, _status(path)) == before:
-                return _FileReading(before, digest, lasting=before.settled(started_ns))
+            digest = self.small(path, before.size) if before.size <= _SMALL_BYTES else None
+            if digest is None:
+                with path.open("rb", buffering=0) as file:
+                    digest = self.hash(file, ahead=ahead)
+            after = StatKey.of(path, _status(path))
+            if after == before:
+                return _FileReading(before, digest, before.settled(started_ns))
+            before = after
         problem = Problem(
             "EPB505",
             f"{path} changes while it is read",
             hint="Wait for the program that writes it, then run the build again.",
         )
         raise StoreError(problem)
+
+
+def _batches(files: list[tuple[Path, StatKey]]) -> Iterator[list[tuple[Path, StatKey]]]:
+    """The files that one thread reads at a time: a large one alone, and the more, the smaller they are."""
+    start = 0
+    while start < len(files):
+        size = files[start][1].size
+        count = 1 if size >= LARGE_BYTES else _BATCH if size > _SMALL_BYTES else _SMALL_BATCH
+        yield files[start : start + count]
+        start += count
 
 
 def unchanged(path: Path, key: StatKey) -> bool:
@@ -210,7 +238,7 @@ def _absolute(path: Path) -> str:
 
 def _status(path: Path) -> os.stat_result:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 - tens of thousands are asked for
     except OSError:
         with explained(f"read {path}", code="EPB504", elsewhere=None):
             raise
