@@ -38,8 +38,7 @@ from epbuild.plan.steps import Action
 from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.survey.kind import KeyInputs
-from epbuild.survey.kinds import kind_of
-from epbuild.survey.status import read_result
+from epbuild.survey.kinds import kind_of, read_result
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.execution import Execution
 from epbuild.toolchain.remote_record import TOOLCHAIN

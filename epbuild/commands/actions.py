@@ -35,8 +35,8 @@ from epbuild.plan.verification import verification_id
 from epbuild.publish.events import SharingSaved
 from epbuild.publish.sizes import savings
 from epbuild.survey.costs import expected_cost, subject_of
-from epbuild.survey.kinds import kind_of
-from epbuild.survey.status import Survey, Surveyor, read_result
+from epbuild.survey.kinds import kind_of, read_result
+from epbuild.survey.status import Survey, Surveyor
 
 
 class Actions:

@@ -14,7 +14,7 @@ from epbuild.engine.events import Outcome
 from epbuild.engine.loop import Idle
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action
-from epbuild.survey.status import read_result
+from epbuild.survey.kinds import read_result
 from epbuild.toolchain.execution import Workplace
 
 if TYPE_CHECKING:  # few builds have other machines

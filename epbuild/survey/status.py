@@ -19,7 +19,6 @@ from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
 from epbuild.core.garbage import uncollected
-from epbuild.core.typed_json import MalformedJson
 from epbuild.core.values import dataclass
 from epbuild.output.existing import Written
 from epbuild.output.output import Output
@@ -31,7 +30,7 @@ from epbuild.recipe.model import Recipe
 from epbuild.survey.action_status import ActionStatus, StepState, Work, waves
 from epbuild.survey.described import Descriptions
 from epbuild.survey.kind import KeyInputs, KnownToolchains
-from epbuild.survey.kinds import is_stored, kind_of
+from epbuild.survey.kinds import is_stored, kind_of, lacks, read_result
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
 from epbuild.survey.pins import check_pins
 from epbuild.survey.remembered import Failures
@@ -214,8 +213,11 @@ class Surveyor:
         """
         kind = kind_of(action)
         action = kind.resolved(action, needed, self.store)
-        known = {**digests, **{self.store.place(digest): digest for made in needed for digest in made.result.digests.values()}}
-        known |= self.digests.of_many(path for path in action.files if path not in known)
+        files = action.files
+        # Of its own files alone: a plan may have ten thousand times as many.
+        known = {path: digests[path] for path in files if path in digests}
+        known |= {self.store.place(digest): digest for made in needed for digest in made.result.digests.values()}
+        known |= self.digests.of_many(path for path in files if path not in known)
         return action, kind.document(action, KeyInputs(known, kind.identity(action, toolchain), needed))
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
@@ -287,9 +289,9 @@ class Surveyor:
         known = result or (read_result(action, elsewhere) if elsewhere is not None else None)
         if known is None and here is not None:
             return ActionStatus("out of date", (_LOST,), key, document)
-        if known is not None and (lacks := _lacks(action, known)):
+        if known is not None and (lacking := lacks(action, known)):
             lost = (_LOST,) if result is None and here is not None else ()
-            return ActionStatus("out of date", (*lacks, *lost), key, document)
+            return ActionStatus("out of date", (*lacking, *lost), key, document)
         made = Made(action, key, document, known, keyed.needed) if known is not None else None
         if here is not None:
             return ActionStatus("current" if result else "out of date", () if result else (_LOST,), key, document, made)
@@ -363,21 +365,6 @@ class Surveyor:
                 there[name] = path
         digests = self.digests.of_many(there.values())
         return sentences + [f"{name} was changed" for name, path in there.items() if digests[path] != files[name]["digest"]]
-
-
-def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | None:
-    """An action's result of its JSON; None where that is not of this epbuild's shape."""
-    try:
-        result: ActionResult = kind_of(action).read(document)
-    except MalformedJson:
-        return None
-    return result
-
-
-def _lacks(action: Action, result: ActionResult) -> tuple[str, ...]:
-    """What stands between what is asked of an action and a result, as reasons for work: what is not met, else what is not finished."""
-    kind = kind_of(action)
-    return tuple(problem.message for problem in kind.unmet(action, result)) or tuple(kind.unfinished(action, result))
 
 
 def _size(path: Path) -> int | None:
