@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 _SEPARATORS = "/\\"
 _GLOB = frozenset("*?[")
+_PLAIN = frozenset({"-k", "--keep-going", "--check", "--locked"})
+"""The flags of a `run` that may be answered by a line."""
+_LOOKING = {"run": _PLAIN | {"-n", "--dry-run", "--json"}, "plan": frozenset({"--json"})}
+"""The flags of commands with which they look at a recipe again before anything else."""
 
 
 def nothing_to_do(steps: int) -> str:
@@ -44,37 +48,49 @@ def _is_step(name: str) -> bool:
 
 def read_run(arguments: Sequence[str]) -> tuple[str, bool, bool, tuple[tuple[str, ...], tuple[str, ...]]] | None:
     """The recipe, whether to check only, whether `--locked`, and what was asked, of a `run` whose arguments are all plain; else None."""
-    if not arguments or arguments[0] != "run":
+    read = _parsed(arguments[1:], _PLAIN) if arguments and arguments[0] == "run" else None
+    if read is None:
         return None
+    recipe, flags, asked = read
+    return recipe, "--check" in flags, "--locked" in flags, asked
+
+
+def read_look(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """The recipe and the settings of a command that looks again at all of a recipe before anything else; None where that is not certain."""
+    flags = _LOOKING.get(arguments[0]) if arguments else None
+    read = _parsed(arguments[1:], flags) if flags is not None else None
+    return None if read is None else (read[0], read[2][1])
+
+
+def _parsed(
+    arguments: Sequence[str], flags: frozenset[str]
+) -> tuple[str, set[str], tuple[tuple[str, ...], tuple[str, ...]]] | None:
+    """The recipe, those of these `flags` that are there, and the steps and settings that were asked for; None where there is more."""
     names: list[str] = []
     settings: list[str] = []
-    check = locked = False
+    given: set[str] = set()
     recipe: str | None = None
-    following = iter(arguments[1:])
+    following = iter(arguments)
     for argument in following:
         name, equals, value = argument.partition("=")
         if argument.startswith("@"):  # a file, which has to be read
             return None
         if not argument.startswith("-"):
             names.append(argument)
-        elif argument in ("-k", "--keep-going"):
-            pass
-        elif argument == "--check":
-            check = True
-        elif argument == "--locked":
-            locked = True
+        elif argument in flags:
+            given.add(argument)
         elif argument == "-r" or name == "--recipe":
             recipe = value if equals else next(following, "")
         elif name == "--set":
             settings.append(value if equals else next(following, ""))
-        elif argument in ("-j", "--jobs") and _counts(next(following, "")):
+        elif argument in ("-j", "--jobs") and flags >= _PLAIN and _counts(next(following, "")):
             pass
         else:
             return None
     if not all(names) or not all(settings) or recipe == "":
         return None
     found, steps = recipe_and_steps(names, recipe)
-    return found, check, locked, (steps, tuple(settings))
+    return found, given, (steps, tuple(settings))
 
 
 def _counts(text: str) -> bool:

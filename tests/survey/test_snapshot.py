@@ -364,7 +364,7 @@ WORDS = st.sampled_from(
 )
 
 
-def asked(words: list[str]) -> tuple[int, Request | None, bool]:
+def asked(words: list[str], command: str = "run") -> tuple[int, Request | None, bool]:
     """The exit code of the command for a command line; what it had built or looked at; and whether it would have built."""
     seen: list[tuple[Request, bool]] = []
 
@@ -373,7 +373,7 @@ def asked(words: list[str]) -> tuple[int, Request | None, bool]:
         raise EpbuildError(Problem("EPB999", "enough"))
 
     with at_each_call(survey, partial(note, builds=False)), at_each_call(run, partial(note, builds=True)):
-        code = execute(["run", *words])
+        code = execute([command, *words])
     return code, *(seen[0] if seen else (None, False))
 
 
@@ -382,11 +382,48 @@ def test_every_option_of_the_command_is_read_as_the_command_reads_it_or_not_at_a
     lines = [[option], [option, "emit:*"], *([option, value] for value in VALUES), *([f"{option}={value}"] for value in VALUES)]
     for words in [[*before, *line] for before in ([], ["a.yaml"]) for line in lines]:
         check_equal(words)
+        check_look(words)
 
 
 @given(words=st.lists(WORDS, max_size=6))
 def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: list[str]) -> None:
     check_equal(words)
+    check_look(words)
+
+
+def check_look(words: list[str]) -> None:
+    for command in ("run", "plan"):
+        read = plain_run.read_look([command, *words])
+        if read is not None:
+            _, request, _ = asked(words, command)
+            assert request is not None, words
+            assert (request.recipe, request.settings) == (Path(read[0]), read[1])
+            # What was seen must not be kept until later, when it is not so any more.
+            assert request.emits_all
+            assert not request.rebuild_and_compare
+            assert not request.every_model
+            assert not request.writes
+            assert not {"--watch"}.intersection(words)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork") or os.cpu_count() == 1, reason="there are no other processes")
+@pytest.mark.parametrize("words", [["run", "--json"], ["run", "--check", "--json"], ["run", "-n"], ["plan"], ["plan", "--json"]])
+def test_files_are_looked_at_while_a_command_is_imported(taken: Folder, words: list[str]) -> None:
+    code = """if True:
+        import os, sys
+        from epbuild.survey.snapshot import answer, look_again
+        *words, recipe, snapshot = sys.argv[1:]
+        assert answer([*words, recipe], float, hand_on=True) is None
+        os.unlink(snapshot)
+        look = look_again(recipe, ())
+        print([look.stat(number)[0] for number in look.changed])
+        print(look_again(recipe, ()))
+    """
+    (taken.path / "model.onnx").write_bytes(b"otherwise")
+    command = [sys.executable, "-c", code, *words, str(taken.recipe), str(taken.snapshots[0])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['model.onnx']", "None"]
 
 
 def check_equal(words: list[str]) -> None:
