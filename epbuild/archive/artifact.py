@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from epbuild.core.digest import Write
+from epbuild.core.digest import Write, digest_of
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.values import dataclass
 
@@ -36,7 +36,14 @@ class Artifact:
     size: int
     sha256: str
     file: Path | None = None
-    """Where the finished file is that was made for this output; None: it is the blob of that digest in the store."""
+    """Where the finished file is that was made for this output, or is the user's."""
+    data: bytes | None = None
+    """The bytes of a small file that is generated; with neither it is the blob of that digest in the store."""
+
+    @classmethod
+    def generated(cls, path: str, role: Role, data: bytes) -> Artifact:
+        """A small file whose bytes are here."""
+        return cls(path, role, len(data), digest_of(data), data=data)
 
 
 Copy = Callable[[Artifact, Write], None]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 from epbuild.cache.checksums import Check, Checksums
 from epbuild.cache.drafts import Draft, Drafts, discard, touch
 from epbuild.cache.entries import CacheEntry, files_below
-from epbuild.cache.errors import DamagedBlob, MissingBlob, explained
-from epbuild.core.atomic import rename
+from epbuild.cache.errors import DamagedBlob, MissingBlob, explained, failure
+from epbuild.core.atomic import rename, write_new
 from epbuild.core.clone import Copier
 from epbuild.core.digest import LARGE_BYTES, Blob, Readable, Reading, Write, digest_of, read
 
@@ -28,12 +28,13 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PIECE_BYTES = 1 << 20
 _SMALL_BYTES = 1 << 16
 """Up to this size a blob is copied at once: most of the time that its copy takes is the creation of the file."""
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 
 
 class BlobSource(Protocol):
     """Where outputs have blobs from; each method is as `BlobStore` has it."""
 
-    def materialise(self, digest: str, destination: Path) -> None: ...
+    def materialise(self, digest: str, destination: str | Path) -> None: ...
 
     def copy(self, digest: str, write: Write) -> None: ...
 
@@ -125,17 +126,22 @@ class BlobStore:
         except (OSError, MissingBlob):
             return False
 
-    def materialise(self, digest: str, destination: Path) -> None:
+    def materialise(self, digest: str, destination: str | Path) -> None:
         """Make `destination`, which must not exist, an ordinary writable file with the blob's content.
 
         The file shares no link with the store, so that changing it cannot change the blob. Missing parent directories
         are made. Raises MissingBlob, DamagedBlob, and StoreError when it cannot be written; then no file is left.
         """
+        data = self._read_small(digest)
+        if data is not None:
+            try:
+                write_new(destination, data)
+            except OSError as error:
+                raise failure(error, f"write {destination}", elsewhere=None) from error
+            return
+        destination = Path(destination)
         with self._open(digest) as source, explained(f"write {destination}", elsewhere=None):
             identity = os.fstat(source.fileno())
-            if identity.st_size <= _SMALL_BYTES:
-                self._write_small(source, digest, identity, destination)
-                return
             check = Check(self._checksums, digest, identity.st_size)
             copy = _new(destination)
             try:
@@ -148,18 +154,27 @@ class BlobStore:
             destination.unlink(missing_ok=True)
             raise self._damaged_blob(digest, identity)
 
-    def _write_small(self, source: io.FileIO, digest: str, identity: os.stat_result, destination: Path) -> None:
-        """What `materialise` does for a blob that is checked before anything is written."""
-        data = source.readall()
+    def _read_small(self, digest: str) -> bytes | None:
+        """The content of a blob, checked; None where that is too much to be read before anything is written. Raises what `copy` does."""
+        place = self._name(digest)
+        try:
+            descriptor = os.open(place, _READ)
+            try:
+                identity = os.fstat(descriptor)
+                if identity.st_size > _SMALL_BYTES:
+                    return None
+                data = os.read(descriptor, identity.st_size + 1)
+                while len(data) < identity.st_size and (more := os.read(descriptor, identity.st_size)):
+                    data += more
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            raise MissingBlob(digest, self.root) from None
+        except OSError as error:
+            raise failure(error, f"read {place}") from error
         if digest_of(data) != digest:
             raise self._damaged_blob(digest, identity)
-        copy = _new(destination)
-        try:
-            with copy:
-                copy.write(data)
-        except BaseException:
-            destination.unlink(missing_ok=True)
-            raise
+        return data
 
     def copy(self, digest: str, write: Write) -> None:
         """Give the blob's content to `write`, in order and in pieces of at most 1 MiB, in constant memory.
@@ -237,10 +252,13 @@ class BlobStore:
 
     def place(self, digest: str) -> Path:
         """Where the blob of that name is, or would be: a file to be read, or linked to, and never written. Raises MissingBlob."""
+        return Path(self._name(digest))
+
+    def _name(self, digest: str) -> str:
         # Digests come from documents on disk: one that is no digest must not name a path outside the store.
         if not _DIGEST.fullmatch(digest):
             raise MissingBlob(digest, self.root)
-        return self._objects / digest[:2] / digest
+        return f"{self._objects}{os.sep}{digest[:2]}{os.sep}{digest}"
 
     def _keep_read(self, draft: Draft, reading: Reading) -> Blob:
         blob = reading.blob

@@ -51,9 +51,13 @@ def explained(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHE
     try:
         yield
     except OSError as error:
-        way_out = f", or {elsewhere}" if elsewhere else ""
-        problem = Problem(code, f"cannot {task}: {error.strerror or error}", hint=f"{_cure(error)}{way_out}.")
-        raise StoreError(problem) from error
+        raise failure(error, task, code=code, elsewhere=elsewhere) from error
+
+
+def failure(error: OSError, task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> StoreError:
+    """What `explained` raises, for what is done so often that a block takes its time."""
+    way_out = f", or {elsewhere}" if elsewhere else ""
+    return StoreError(Problem(code, f"cannot {task}: {error.strerror or error}", hint=f"{_cure(error)}{way_out}."))
 
 
 def _cure(error: OSError) -> str:

@@ -172,7 +172,8 @@ class Publishing:
                 if emission.push_only:
                     with self._surveyor.workspace.staging("push") as draft:
                         blobs = self._surveyor.blobs_of([*output.made, *output.checked])
-                        return output, publish_from(draft, output, blobs, written, digests, self._progress, pusher)
+                        image = draft / "image"
+                        return output, publish_from(image, output, blobs, written, digests, self._progress, pusher)
                 return output, publish(output, self._surveyor.store, written, digests, self._progress, pusher, hidden)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:

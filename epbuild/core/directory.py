@@ -57,7 +57,7 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
     changes nothing.
     """
     if not os.path.lexists(destination):
-        _sync(staged)
+        _sync(staged, linked=False)
         rename(staged, destination)
         sync_directory(destination.parent)
         return {}
@@ -65,7 +65,7 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
         message = f"the output folder {destination.name} exists, and is not a folder that epbuild made"
         raise BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's path."))
     kept = _carry_over(staged, destination, owned, step)
-    _sync(staged)
+    _sync(staged, linked=True)
     # From here on in one folder with its destination: only so may a tree be renamed that its user made read-only.
     new = _beside(destination, f"{_SWAP}{staged.stat().st_ino:x}-{uuid4().hex[:8]}")
     rename(staged, new)
@@ -103,6 +103,16 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
         raise EnvironmentFailure(Problem("EPB424", message, StepId(step), hint)) from error
     finally:
         remove_tree(staged)
+
+
+@contextlib.contextmanager
+def workplace(staged: Path) -> Iterator[Path]:
+    """A free name beside a folder of `prepare`, for what is made on the way to it: whoever needs it makes the folder, which is removed."""
+    place = staged.with_name(f"{staged.name}-made")
+    try:
+        yield place
+    finally:
+        remove_tree(place)
 
 
 def unfinished(destinations: Iterable[Path]) -> list[Path]:
@@ -216,15 +226,20 @@ def _in_the_way(target: Path, staged: Path) -> bool:
     return os.path.lexists(target) or any(os.path.lexists(folder) and not folder.is_dir() for folder in folders)
 
 
-def _sync(staged: Path) -> None:
-    """Wait until a new tree is on the disk: its folders, and those of its files that are no links to what was there before."""
+def _sync(staged: Path, *, linked: bool) -> None:
+    """Wait until a new tree is on the disk: its folders, and those of its files that are no links to what was there before.
+
+    `linked`: whether there may be such links; else all of its files are new.
+    """
     there = entries(staged)
-    files = [path for name in there.files if _is_new(path := staged / name)]
+    files = [f"{staged}{os.sep}{name}" for name in there.files]
+    if linked:
+        files = [path for path in files if _is_new(path)]
     sync_tree([staged, *(staged / name for name in there.folders)], files)
 
 
-def _is_new(path: Path) -> bool:
-    status = path.lstat()
+def _is_new(path: str) -> bool:
+    status = os.lstat(path)
     return status.st_nlink == 1 and stat.S_ISREG(status.st_mode)
 
 

@@ -91,6 +91,15 @@ def make_writable(folder: Path) -> None:
 
 def remove_tree(folder: Path) -> None:
     """Remove a folder that nobody needs, as far as that goes: the rest costs space, and is for the next run."""
+    try:
+        folder.rmdir()  # most are empty by then, or were renamed
+    except FileNotFoundError:
+        return
+    except OSError:
+        _remove_with_contents(folder)
+
+
+def _remove_with_contents(folder: Path) -> None:
     with contextlib.suppress(OSError):
         shutil.rmtree(folder)
         return

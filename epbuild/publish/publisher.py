@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 from epbuild.archive.artifact import Artifact, Copy, changed
 from epbuild.cache.blobs import BlobSource
 from epbuild.cache.digests import Digests
-from epbuild.core.atomic import rename, sync_directory, sync_file
+from epbuild.core.atomic import rename, sync_directory, sync_file, write_new
 from epbuild.core.clone import Copier
 from epbuild.core.digest import Reading, Write, digest_of, read
-from epbuild.core.directory import prepare, swap_in
+from epbuild.core.directory import prepare, swap_in, workplace
 from epbuild.core.entries import HiddenFolders, free_name
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
 from epbuild.engine.events import Progress, StepOutput
@@ -67,13 +67,13 @@ def publish(
 def publish_from(
     draft: Path, output: Output, store: BlobSource, written: Written, digests: Digests, progress: Progress, pusher: Pusher
 ) -> Files:
-    """As `publish`, by way of an empty folder: on the file system of the output's place, unless that gets nothing."""
+    """As `publish`, by way of an empty folder on the file system of the output's place, or where that gets nothing of a free name."""
     emission, key = output.emission, output.key
-    bench = Workbench(draft / "made", store, emission.steps[0], progress)
-    bench.folder.mkdir()
     for sentence in output.notes():
         progress.report(StepOutput(emission.steps[0], sentence))
-    return output.publish_to(Publisher(emission, bench, draft, store, digests, written, pusher), bench.make, key)
+    with workplace(draft) as work:
+        bench = Workbench(work / "made", store, emission.steps[0], progress)
+        return output.publish_to(Publisher(emission, draft, work, store, digests, written, pusher), bench.make, key)
 
 
 def recorded(artifacts: Iterable[Artifact]) -> Files:
@@ -82,7 +82,7 @@ def recorded(artifacts: Iterable[Artifact]) -> Files:
 
 
 class Publisher:
-    """Puts artifacts in the place of an emission, by way of `draft`, a folder beside it where the bench made some of them.
+    """Puts artifacts in the place of an emission, by way of `draft`, an empty folder beside it, and of `work`, where the bench made some.
 
     `written` knows what epbuild wrote there before, and notes what is kept of it. The methods return what is remembered of
     the files that they wrote.
@@ -91,16 +91,16 @@ class Publisher:
     def __init__(
         self,
         emission: Emission,
-        bench: Workbench,
         draft: Path,
+        work: Path,
         store: BlobSource,
         digests: Digests,
         written: Written,
         pusher: Pusher,
     ) -> None:
         self._emission = emission
-        self._bench = bench
         self._draft = draft
+        self._work = work
         self._pusher = pusher
         self._store = store
         self._digests = digests
@@ -113,14 +113,12 @@ class Publisher:
         A file that is there already as it has to be stays that file: what watches it sees no change, and nothing is copied. Raises
         BuildError when something of the user's is in the way, MissingBlob or DamagedBlob when an artifact has to be made again.
         """
-        tree, place, files = self._draft / "tree", self._emission.path, recorded(artifacts)
-        tree.mkdir()
+        tree, place, files = self._draft, self._emission.path, recorded(artifacts)
         is_there = os.path.lexists(place)  # else there is nothing to keep
 
         def copy(artifact: Artifact) -> None:
-            path = tree / artifact.path
-            if not (is_there and self._keep(artifact, path, place / artifact.path)):
-                self._copy_to(artifact, path)
+            if not (is_there and self._keep(artifact, tree / artifact.path, place / artifact.path)):
+                self._copy_to(artifact, f"{tree}{os.sep}{artifact.path}")
 
         copy_all(artifacts, copy)
         self._written.announce(files)
@@ -167,7 +165,7 @@ class Publisher:
         """Publish an OCI image of the artifacts, and have it pushed where a registry is named. Raises what `as_folder` and `push` do."""
         reference = self._emission.push
         made = image_of(self._emission, self._layers(artifacts), annotations)
-        generated = [self._bench.write(document.path, "asset", document.data) for document in made.documents]
+        generated = [Artifact.generated(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *generated]
         if self._emission.push_only and reference is not None:
             self._pusher.push(made, reference, self.copy)  # each blob from where it is
@@ -180,6 +178,9 @@ class Publisher:
 
     def copy(self, artifact: Artifact, write: Write) -> None:
         """Write the bytes of an artifact to `write`, piece by piece, and check them."""
+        if artifact.data is not None:
+            write(memoryview(artifact.data))
+            return
         if artifact.file is None:
             self._store.copy(artifact.sha256, write)
             return
@@ -195,18 +196,22 @@ class Publisher:
             return list(artifacts)
         from epbuild.archive.zstd import compress, is_compressed
 
-        folder, step = self._draft / "compressed", StepId(self._emission.id)
+        folder, step = self._work / "compressed", StepId(self._emission.id)
         return [
             compress(artifact, self.copy, compression.level, folder, step) if is_compressed(artifact) else artifact
             for artifact in artifacts
         ]
 
-    def _copy_to(self, artifact: Artifact, path: Path) -> None:
-        if artifact.file is None:
-            self._store.materialise(artifact.sha256, path)
+    def _copy_to(self, artifact: Artifact, place: str) -> None:
+        if artifact.data is not None:
+            write_new(place, artifact.data)
             return
+        if artifact.file is None:
+            self._store.materialise(artifact.sha256, place)
+            return
+        path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if artifact.file.is_relative_to(self._draft):
+        if artifact.file.is_relative_to(self._work):
             rename(artifact.file, path)  # it was made here for this
         else:
             reading = Reading()

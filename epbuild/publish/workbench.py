@@ -1,4 +1,4 @@
-"""Files that are made for one output, in a folder beside its place."""
+"""Files that are made for one output, in a folder beside its place, which is made for the first of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.cache.blobs import BlobSource
 from epbuild.core.canonical import JsonFile
-from epbuild.core.digest import Blob, digest_of, file_digest
+from epbuild.core.digest import Blob, file_digest
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.onnxfile.rewrite import relink
 from epbuild.output.files import OutputFile, RelinkedModel, UserFile
@@ -34,7 +34,7 @@ class Workbench:
         path, role, source = file.path, file.role, file.source
         match source:
             case JsonFile():
-                return self.write(path, role, source.data)
+                return Artifact.generated(path, role, source.data)
             case UserFile():
                 return Artifact(path, role, source.file.stat().st_size, source.sha256, source.file)
             case Blob():
@@ -44,11 +44,6 @@ class Workbench:
             case MergedModels():
                 return self._merged(path, role, source)
         raise TypeError(source)
-
-    def write(self, path: str, role: Role, data: bytes) -> Artifact:
-        file = self._place(path)
-        file.write_bytes(data)
-        return Artifact(path, role, len(data), digest_of(data), file)
 
     def _relinked(self, path: str, role: Role, source: RelinkedModel) -> Artifact:
         original = self.folder.with_name("original")  # not called as the file is, whose name may be as long as any

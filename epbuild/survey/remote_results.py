@@ -126,7 +126,7 @@ class _BlobsOfResults:
         self._store = store
         self._sizes = sizes
 
-    def materialise(self, digest: str, destination: Path) -> None:
+    def materialise(self, digest: str, destination: str | Path) -> None:
         if (lacking := self._lacking(digest)) is not None:
             with self._lost(digest):
                 self._cache.fetch(lacking, self._store)

@@ -13,23 +13,23 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from epbuild.archive.artifact import Artifact
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.workspace import Workspace
-from epbuild.core.directory import mend, prepare
+from epbuild.core.atomic import write_new
+from epbuild.core.directory import mend, prepare, workplace
 from epbuild.core.errors import Position
-from epbuild.engine.events import NoProgress
 from epbuild.output.existing import Written
 from epbuild.plan.steps import Emission
 from epbuild.publish.publisher import Publisher
-from epbuild.publish.workbench import Workbench
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads descriptors in /proc")
 
@@ -149,11 +149,15 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
 
         def publish(path: Path, wanted: Mapping[str, bytes], before: Mapping[str, bytes]) -> Written:
             written = known(digests, before)
-            with prepare(path, written, EMIT) as draft:
-                bench = Workbench(draft / "made", store, EMIT, NoProgress())
-                bench.folder.mkdir()
-                artifacts = [bench.write(name, "asset", data) for name, data in wanted.items()]
-                Publisher(emission(path), bench, draft, store, digests, written, Unpushed()).as_folder(artifacts)
+            with prepare(path, written, EMIT) as draft, workplace(draft) as work:
+                artifacts = []
+                for number, (name, data) in enumerate(wanted.items()):  # every other one as if it had been made from models
+                    artifact = Artifact.generated(name, "asset", data)
+                    if number % 2:
+                        write_new(work / name, data)
+                        artifact = replace(artifact, file=work / name, data=None)
+                    artifacts.append(artifact)
+                Publisher(emission(path), draft, work, store, digests, written, Unpushed()).as_folder(artifacts)
             return written
 
         yield publish
