@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from epbuild.cache.leases import Cancelled, lease
+from epbuild.cache.leases import Cancelled, lease, lease_if_free, try_lock
 from epbuild.core.errors import StoreError
 
 HOLD = """
@@ -123,3 +124,29 @@ def test_a_cache_that_cannot_hold_lock_files_is_an_error_with_a_way_out(tmp_path
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"), lease(tmp_path / "file", "action"):
         pass
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["as mostly", "left to filelock"])
+def test_a_lease_and_a_lock_of_filelock_keep_each_other_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, plain: bool
+) -> None:
+    if not plain:
+        monkeypatch.setattr("epbuild.cache.leases._flock", lambda place: None)
+    lock = FileLock(tmp_path / "leases" / "key.lock")
+    with lease(tmp_path, "key"):
+        assert not try_lock(lock)
+    with lock, lease_if_free(tmp_path, "key") as free:
+        assert not free
+    with lease_if_free(tmp_path, "key") as free:
+        assert free
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "leases").mkdir()
+    try:
+        (tmp_path / "leases" / "key.lock").symlink_to(tmp_path / "elsewhere")
+    except OSError:
+        pytest.skip("no links here")
+    with pytest.raises(StoreError), lease(tmp_path, "key"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
