@@ -26,26 +26,22 @@ def indented_json(document: Mapping[str, Any], *, sort_keys: bool = False, ascii
 
 def _indented(value: Any, line: str, quoted: Callable[[str], str], *, sort_keys: bool) -> str:
     """A value whose lines begin with `line`, a newline and spaces."""
-    if isinstance(value, str):
-        return quoted(value)
     if isinstance(value, dict):
         if not value:
             return "{}"
-        deeper = f"{line}  "
-        named = sorted(value.items()) if sort_keys else value.items()
-        items = [
-            f"{deeper}{quoted(name)}: "
-            f"{quoted(item) if isinstance(item, str) else _indented(item, deeper, quoted, sort_keys=sort_keys)}"
-            for name, item in named
-        ]
-        return f"{{{','.join(items)}{line}}}"
+        deeper, items = f"{line}  ", []
+        for name, item in sorted(value.items()) if sort_keys else value.items():
+            kind = item.__class__  # what most are is written at once; a bool is an int of another class
+            text = quoted(item) if kind is str else item if kind is int else _indented(item, deeper, quoted, sort_keys=sort_keys)
+            items.append(f"{quoted(name)}: {text}")
+        return f"{{{deeper}{f',{deeper}'.join(items)}{line}}}"
     if isinstance(value, (list, tuple)):
         if not value:
             return "[]"
         deeper = f"{line}  "
-        items = [deeper + _indented(item, deeper, quoted, sort_keys=sort_keys) for item in value]
-        return f"[{','.join(items)}{line}]"
-    return json.dumps(value)
+        items = [_indented(item, deeper, quoted, sort_keys=sort_keys) for item in value]
+        return f"[{deeper}{f',{deeper}'.join(items)}{line}]"
+    return quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True)
