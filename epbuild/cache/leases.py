@@ -151,7 +151,7 @@ def _flock(place: Path) -> _Flock | None:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:  # else somebody has just removed the file
+        if os.fstat(descriptor).st_nlink:  # else the file was removed just now
             return _Flock(descriptor)
     except OSError:
         pass

@@ -107,7 +107,7 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
 
 @contextlib.contextmanager
 def workplace(staged: Path) -> Iterator[Path]:
-    """A free name beside a folder of `prepare`, for what is made on the way to it: whoever needs it makes the folder, which is removed."""
+    """A free name beside a folder of `prepare`, for what is made on the way to it; it is removed in the end, if it was made."""
     place = staged.with_name(f"{staged.name}-made")
     try:
         yield place

@@ -1,4 +1,4 @@
-"""Files that are made for one output, in a folder beside its place, which is made for the first of them."""
+"""Files that are made for one output, in a folder beside its place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from epbuild.output.merging import MergedModels, merge
 
 
 class Workbench:
-    """Makes the artifacts of files: `folder` holds them at the paths that they will have below the output's root.
+    """Makes the artifacts of files: `folder`, made for the first of them, holds them at the paths that they will have below the
+    output's root. What is generated is in no file yet.
 
     Its methods raise MissingBlob or DamagedBlob when something of the store has to be made again. The events are of `step`: what was
     connected where models were merged, and what was left out.

@@ -126,12 +126,7 @@ def test_a_cache_that_cannot_hold_lock_files_is_an_error_with_a_way_out(tmp_path
         pass
 
 
-@pytest.mark.parametrize("plain", [True, False], ids=["as mostly", "left to filelock"])
-def test_a_lease_and_a_lock_of_filelock_keep_each_other_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, plain: bool
-) -> None:
-    if not plain:
-        monkeypatch.setattr("epbuild.cache.leases._flock", lambda place: None)
+def test_a_lease_and_a_lock_of_filelock_keep_each_other_out(tmp_path: Path) -> None:
     lock = FileLock(tmp_path / "leases" / "key.lock")
     with lease(tmp_path, "key"):
         assert not try_lock(lock)
