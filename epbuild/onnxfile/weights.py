@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from epbuild.core.values import dataclass
 from epbuild.onnxfile.headers import read_header
@@ -20,8 +20,7 @@ from epbuild.onnxfile.wire import MalformedModel
 _SAMPLE = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(NamedTuple):
     """Where a tensor's bytes lie; `plain`: as raw data has them, so that other bytes are another content."""
 
     file: Path

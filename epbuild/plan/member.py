@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from epbuild.core.errors import Position
 from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import Dimension
-from epbuild.recipe.model import CompileSettings, Expectation, InputShape, ModelSpec
+from epbuild.recipe.model import CompileSettings, Expectation, GraphOptimization, InputShape, ModelSpec
 from epbuild.recipe.template import substitute
 
 
@@ -100,3 +101,9 @@ class Member:
         """The name of the file that receives the model's large initializers, beside its EPContext model; None: there is none."""
         name = self.compile.external_file
         return str(substitute(name, {"model": self.name})) if name else None
+
+
+@lru_cache(maxsize=1024)  # most members have the same
+def settings_at(level: GraphOptimization, own: CompileSettings) -> CompileSettings:
+    """The settings of a member that are its `own` in the recipe, for a target that has this level where they have none."""
+    return replace(own, graph_optimization_level=own.graph_optimization_level or level)

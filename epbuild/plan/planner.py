@@ -13,7 +13,7 @@ from epbuild.core.garbage import uncollected
 from epbuild.core.values import dataclass
 from epbuild.plan.custom_ops import CustomOpLibraries, clashes, plan_custom_ops, together
 from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
-from epbuild.plan.member import Member
+from epbuild.plan.member import Member, settings_at
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, labels, output_path, plan_part, plan_push, unfit_for_package
@@ -312,7 +312,7 @@ class _Work:
             self.members[key] = Member(
                 name=member.name,
                 model=model,
-                compile=replace(member.compile, graph_optimization_level=member.compile.graph_optimization_level or level),
+                compile=settings_at(level, member.compile),
                 expect=member.expect,
                 # Those of a model that is prepared are given to what it is made of.
                 asked={**(model.inputs if not model.prepare else {}), **member.inputs},
@@ -390,8 +390,7 @@ class _Work:
 
 def _with_files(member: Member, source: SourceModel) -> Member:
     """A member with its files; of one that is prepared, those that are compiled are known later."""
-    member = replace(member, original=source.files)
     if member.prepared is not None:
-        return member
-    found = member.with_files(source.files)
+        return replace(member, original=source.files)
+    found = replace(member, original=source.files, compiled_from=source.files)
     return sized(found, source.header) if member.asked else found

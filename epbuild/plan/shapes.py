@@ -36,6 +36,8 @@ def sized(member: Member, header: ModelHeader) -> Member:
 
 def input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:
     """Why a model of this header cannot have the sizes that are `asked` of its inputs; each at its place."""
+    if not asked:
+        return []
     names = [value.name for value in (*header.inputs, *header.initialized_inputs)]
     return [_misfit(model, misfit, asked[misfit.input], names) for misfit in _fit(asked, header).misfits]
 
@@ -74,6 +76,8 @@ def _misfit(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence
 def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem]:
     """What is wrong with the names and denotations of dimensions with a size in the recipe: ONNX Runtime reports none of it."""
     model = member.model
+    if not model.free_dimensions and not model.denoted_dimensions:
+        return
     names = {size for value in header.inputs for size in value.shape or () if isinstance(size, str)}
     denotations = {text for value in header.inputs for text in value.denotations if text}
     for kind, sizes, known in (("name", model.free_dimensions, names), ("denotation", model.denoted_dimensions, denotations)):
@@ -140,7 +144,7 @@ def _is_fixed(value: ValueInfo) -> bool:
 
 def _overridden(value: ValueInfo, model: ModelSpec) -> ValueInfo:
     """An input as it is once free dimensions have their sizes, by name or by denotation."""
-    if value.shape is None:
+    if value.shape is None or not (model.free_dimensions or model.denoted_dimensions):
         return value
     denotations = value.denotations or ("",) * len(value.shape)
     sizes: list[Dimension] = []
