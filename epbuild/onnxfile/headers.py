@@ -7,6 +7,7 @@ training graphs are not counted. External data is found in function bodies too.
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sized
 from pathlib import Path
@@ -63,6 +64,8 @@ _OVERRIDABLE = 4
 _DEEPEST = 100
 # More than any model has of one kind; what is two bytes of a broken file must not become a hundred in memory without end.
 _MOST = 500_000
+# A file with fewer bytes is read at once.
+_SMALL_BYTES = 1 << 14
 _LFS_POINTER = b"version https://git-lfs"
 _EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
 
@@ -72,8 +75,11 @@ def read_header(path: Path, *, name_nodes: bool = False) -> ModelHeader:
 
     Raises MalformedModel where the file is not a whole ONNX model, OSError where it cannot be read.
     """
-    with path.open("rb") as file:
-        return parse_header(file, name_nodes=name_nodes)
+    with path.open("rb", buffering=0) as file:
+        data = file.read(_SMALL_BYTES)
+        if len(data) < _SMALL_BYTES and not file.read(1):
+            return parse_header(io.BytesIO(data), name_nodes=name_nodes)
+        return parse_header(io.BufferedReader(file), name_nodes=name_nodes)
 
 
 def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
