@@ -120,12 +120,14 @@ class ActionRecords:
     def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], Any, float] | None:
         """The document, what it means, and when the record was last used, in Unix seconds."""
         place = self.place(key)
-        with explained(f"read {place}"):
-            try:
-                with place.open("rb") as file:
-                    data, used = file.read(), os.fstat(file.fileno()).st_mtime
-            except FileNotFoundError:
-                return None
+        try:
+            with place.open("rb", buffering=0) as file:
+                data, used = file.readall(), os.fstat(file.fileno()).st_mtime
+        except FileNotFoundError:
+            return None
+        except OSError:
+            with explained(f"read {place}"):
+                raise
         try:
             envelope = json.loads(data)
         except (ValueError, RecursionError):

@@ -93,10 +93,12 @@ def _reader(kind: Any, forms: Forms | None) -> Callable[[object], Any]:
         return lambda value: tuple(read(item) for read, item in _paired(readers, value, kind))
     if origin in (tuple, frozenset):
         read_item = _reader(arguments[0], forms)
-        return lambda value: origin(map(read_item, _checked(value, list, kind)))
+        return lambda value: origin([read_item(item) for item in _checked(value, list, kind)])
     if origin is Mapping:
-        read_item = _reader(arguments[1], forms)
-        return lambda value: {name: read_item(item) for name, item in _checked(value, dict, kind).items()}
+        read_item, plain = _reader(arguments[1], forms), arguments[1]
+        return lambda value: {
+            name: item if type(item) is plain else read_item(item) for name, item in _checked(value, dict, kind).items()
+        }
     if kind is Any:
         return lambda value: value
     if origin is Literal:
@@ -116,6 +118,9 @@ def _reader(kind: Any, forms: Forms | None) -> Callable[[object], Any]:
 
 def _union_reader(readers: list[Callable[[object], Any]], may_be_none: bool) -> Callable[[object], Any]:
     *others, last = readers
+
+    if not others:
+        return lambda value: None if value is None and may_be_none else last(value)
 
     def read(value: object) -> Any:
         if value is None and may_be_none:
@@ -154,16 +159,32 @@ def _paired(
 
 
 def _object_reader(kind: type, forms: Forms | None) -> Callable[[object], Any]:
-    hints, readers, required = get_type_hints(kind), dict[str, Callable[[object], Any]](), set[str]()
+    required: list[tuple[str, type | None, Callable[[object], Any]]] = []
+    optional: list[tuple[str, type | None, Callable[[object], Any]]] = []
+    read_fields = set[str]()
 
     def read(value: object) -> Any:
         found = _checked(value, dict, kind)
-        if not readers:  # not before, as a type may hold itself
-            readers.update({field.name: _reader(hints[field.name], forms) for field in fields(kind)})
-            required.update(field.name for field in fields(kind) if _default(field) is MISSING)
-        if not found.keys() >= required:
-            raise MalformedJson(str(kind))
-        return kind(**{name: read_field(found[name]) for name, read_field in readers.items() if name in found})
+        if not read_fields:  # not before, as a type may hold itself
+            hints = get_type_hints(kind)
+            for field in fields(kind):
+                plain = hints[field.name] if hints[field.name] in _PLAIN else None
+                part = field.name, plain, _reader(hints[field.name], forms)
+                (required if _default(field) is MISSING else optional).append(part)
+            read_fields.update(name for name, _, _ in (*required, *optional))
+        values: dict[str, Any] = {}
+        for name, plain, read_field in required:
+            try:
+                item = found[name]
+            except KeyError:
+                raise MalformedJson(str(kind)) from None
+            # Most of what is in records is plain, and a call for each takes longer.
+            values[name] = item if type(item) is plain else read_field(item)
+        for name, plain, read_field in optional:
+            if name in found:
+                item = found[name]
+                values[name] = item if type(item) is plain else read_field(item)
+        return kind(**values)
 
     return read
 
