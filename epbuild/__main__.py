@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _INTERRUPTED = 130
-_NEW_OBJECTS = 20_000
-"""How many there are before Python looks for garbage among them: a tenth of a short command is such looks, and nothing is found."""
+_NEW_OBJECTS = 100_000
+"""How many there are before Python looks for garbage among them: a tenth of a short command would be such looks, and nothing found."""
 _PROCESS = os.getpid()
 
 

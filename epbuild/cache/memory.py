@@ -36,6 +36,8 @@ MEMORY_TABLES = (
 
 _STEPS = "SELECT step, action_key, key_document, result, finished, configuration, recipe, checksum FROM steps"
 _OUTPUTS = "SELECT place, step, action_key, results, files, owners, checksum FROM outputs"
+_ASKED_AT_ONCE = 500
+"""How many steps are asked for in one query, which may have 999 parameters everywhere."""
 _MOST_CONFIGURATIONS = 20
 """Of one recipe: of so many is remembered what they built last, even if none of their outputs is in place."""
 
@@ -107,11 +109,14 @@ class Memory:
         found = self._database.read(query, (step, _ascii(self.configuration.recipe), self.configuration.ident))
         return _step(found[0])[1] if found else None
 
-    def keys(self) -> dict[str, str]:
-        """The action key with which each step last ended in this configuration; a damaged row has another. Raises StoreError."""
-        return dict(
-            self._database.select("SELECT step, action_key FROM steps WHERE configuration = ?", (self.configuration.ident,))
-        )
+    def keys(self, steps: Iterable[str]) -> dict[str, str]:
+        """The action key with which each of the steps last ended in this configuration; a damaged row has another. Raises StoreError."""
+        found, asked = dict[str, str](), list(steps)
+        for start in range(0, len(asked), _ASKED_AT_ONCE):
+            some = asked[start : start + _ASKED_AT_ONCE]
+            query = f"SELECT step, action_key FROM steps WHERE configuration = ? AND step IN ({', '.join('?' * len(some))})"  # noqa: S608 - marks
+            found.update(self._database.select(query, (self.configuration.ident, *some)))
+        return found
 
     def owned(self) -> dict[str, str]:
         """The action key of each output that belongs to this configuration, by its place. Raises StoreError."""

@@ -12,7 +12,6 @@ from epbuild.commands.request import Request
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Progress
-from epbuild.report.problems import print_count, print_problems
 
 
 def build(request: Request, progress: Progress) -> int:
@@ -39,6 +38,8 @@ def build_and_watch(watch: SourceWatch, listening: Callable[[], AbstractContextM
                     progress.report(FilesChanged(changed))
                 code = build(watch.request, progress)
         except EpbuildError as error:
+            from epbuild.report.problems import print_count, print_problems
+
             print_problems(error.problems)
             print_count(error.problems)
             code, failed = error.exit_code, error

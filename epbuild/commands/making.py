@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epbuild.commands.execution import KeyedAction
-from epbuild.commands.unmade import NoMaker
-from epbuild.compile.makers import ActionMaker, maker_of
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.values import dataclass
 from epbuild.engine.action import Runnable
@@ -17,8 +15,9 @@ from epbuild.plan.steps import Action
 from epbuild.survey.kinds import read_result
 from epbuild.toolchain.execution import Workplace
 
-if TYPE_CHECKING:  # few builds have other machines
+if TYPE_CHECKING:  # few builds have other machines, and many have nothing to make
     from epbuild.commands.elsewhere import Elsewhere
+    from epbuild.compile.makers import ActionMaker
 
 
 class NewResult(NamedTuple):
@@ -40,7 +39,13 @@ class Making:
 
     def maker_of(self, action: Action) -> ActionMaker[Any, Any]:
         """What makes an action on this machine. Raises KeyError where its results are not in the store."""
-        return maker_of(action) if self.compiles else NoMaker()
+        if not self.compiles:
+            from epbuild.commands.unmade import NoMaker
+
+            return NoMaker()
+        from epbuild.compile.makers import maker_of
+
+        return maker_of(action)
 
     def is_for_others(self, action: Action) -> bool:
         """Whether another machine makes an action."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -25,6 +24,8 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.installing import InstallProgress
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from epbuild.commands.locked import HeldLock
     from epbuild.commands.toolchains import PlanToolchains
 
@@ -80,6 +81,8 @@ class Provisioning:
 
     def __exit__(self, *_: object) -> None:
         if not all(future.done() for future in self._futures.values()):
+            from concurrent.futures import wait
+
             self._cancelled.set()  # nobody needs them any more
             wait(self._futures.values(), _STOP_SECONDS)
 
@@ -104,6 +107,8 @@ class Provisioning:
         with self._guard:
             for name in dict.fromkeys(names):
                 if name not in self.known.environments and name not in self._futures:
+                    from concurrent.futures import Future
+
                     future: Future[Environment] = Future()
                     self._futures[name] = future
                     threading.Thread(target=self._fulfil, args=(name, future), name=f"toolchain {name}", daemon=True).start()
@@ -133,12 +138,15 @@ class Provisioning:
 
     def _wait(self, name: str) -> None:
         future = self._futures.get(name)
-        while future is not None and not future.done():
+        if future is None:
+            return
+        from concurrent.futures import wait
+
+        while not future.done():
             wait([future], _POLL_SECONDS)
             if self._cancelled.is_set():
                 raise Cancelled(name)
-        if future is not None:
-            future.result()
+        future.result()
 
     def _fulfil(self, name: str, future: Future[Environment]) -> None:
         try:

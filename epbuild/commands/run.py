@@ -219,7 +219,7 @@ def _clock_at(begin: float, recipe: Path) -> Moment | None:
 def _ended(found: Survey, actions: Actions, surveyor: Surveyor) -> Iterator[tuple[str, Ended]]:
     """How each action of the plan stands now. What lives in the store only has to be looked for there each time."""
     needed = {need for action in found.plan.actions.values() for need in action.needs}
-    recorded = surveyor.memory.keys()
+    recorded = surveyor.memory.keys(found.plan.emissions)
     for ident, action in found.plan.actions.items():
         settled = actions.outcomes.get(ident) in _SETTLED
         files = {path: surveyor.digests.seen.get(path, "") for path in action.files}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -39,4 +38,6 @@ def _amount(text: str, units: dict[str, int]) -> int:
     amount = _AMOUNT.fullmatch(text)
     if amount is None or amount[2] not in units:
         raise ValueError(f"Write a number and one of: {', '.join(units)}.")
+    from fractions import Fraction  # few command lines have an amount
+
     return int(Fraction(amount[1]) * units[amount[2]])

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import _thread
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers know all about
     from dataclasses import dataclass as dataclass  # noqa: PLC0414 - it is given away
 
 _FIELDS = "__dataclass_fields__"
-_LATER = frozenset({"frozen", "eq"})
+_LATER = frozenset({"frozen", "eq", "order", "kw_only"})
 """The options of classes that can wait; all others are made at once, and so are those that have what is put in their way here."""
 _making = _thread.RLock()
 
@@ -58,9 +58,10 @@ def _put_off(cls: Any, options: dict[str, bool]) -> None:
                 # The standard library compares that with what the bases are, and makes two methods of it as well.
                 by_library = frozen and any(hasattr(base, _FIELDS) for base in cls.__mro__[1:])
                 try:
-                    dataclasses.dataclass(cls, init=False, repr=False, eq=False, frozen=by_library)
+                    by_name = options.get("kw_only", False)
+                    dataclasses.dataclass(cls, init=False, repr=False, eq=False, frozen=by_library, kw_only=by_name)
                     cls.__dataclass_params__.frozen = frozen
-                    _complete(cls, **options)
+                    _complete(cls, frozen=frozen, eq=options.get("eq", True), order=options.get("order", False))
                     # At last, since other threads may come meanwhile: until it is there, they wait.
                     cls.__init__ = _initialiser(cls, frozen=frozen)
                     delattr(cls, "__setstate__")
@@ -85,7 +86,7 @@ def _put_off(cls: Any, options: dict[str, bool]) -> None:
     setattr(cls, _FIELDS, _Fields(make))
 
 
-def _complete(cls: Any, *, frozen: bool = False, eq: bool = True) -> None:
+def _complete(cls: Any, *, frozen: bool, eq: bool, order: bool) -> None:
     """Give a class the methods that `dataclasses` would, but for `__init__` and those that it has."""
     fields, own = dataclasses.fields(cls), vars(cls)
     names = frozenset(field.name for field in fields)
@@ -98,6 +99,9 @@ def _complete(cls: Any, *, frozen: bool = False, eq: bool = True) -> None:
 
     def equal(self: Any, other: Any) -> Any:
         return compared(self) == compared(other) if type(self) is type(other) else NotImplemented
+
+    def ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+        return lambda self, other: compare(compared(self), compared(other)) if type(self) is type(other) else NotImplemented
 
     def hashed(self: Any) -> int:
         return hash(told_apart(self))
@@ -119,6 +123,9 @@ def _complete(cls: Any, *, frozen: bool = False, eq: bool = True) -> None:
         cls.__eq__ = equal
     if eq and not has_own_hash:
         cls.__hash__ = hashed if frozen else None
+    if order:
+        for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+            setattr(cls, f"__{compare.__name__}__", ordered(compare))
     if frozen and "__setattr__" not in own:
         cls.__setattr__, cls.__delattr__ = refuse_to_set, refuse_to_delete
 
@@ -126,7 +133,7 @@ def _complete(cls: Any, *, frozen: bool = False, eq: bool = True) -> None:
 def _values(names: Sequence[str]) -> Callable[[Any], Any]:
     """What reads the values of fields of an object, as a tuple."""
     if len(names) > 1:
-        return attrgetter(*names)  # in C
+        return operator.attrgetter(*names)  # in C
     return lambda one: tuple(getattr(one, name) for name in names)
 
 

@@ -19,10 +19,13 @@ def reporter(*, json: bool, summary: Path | None = None) -> Listener:
 
     The file `summary` gets tables as well; without one, in a workflow of GitHub Actions, the summary of its step.
     """
-    from epbuild.report.documents import JsonLines
+    if json:
+        from epbuild.report.documents import JsonLines
+
+        return _with_summary(JsonLines(), summary)
     from epbuild.report.progress import LiveRows, PlainLines
 
-    return _with_summary(JsonLines() if json else LiveRows() if is_screen(sys.stdout) else PlainLines(), summary)
+    return _with_summary(LiveRows() if is_screen(sys.stdout) else PlainLines(), summary)
 
 
 def coverage_reporter(found: CoverageList) -> Listener:

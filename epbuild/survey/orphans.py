@@ -65,10 +65,13 @@ class Outputs:
 
     def adopt(self, records: Iterable[StepRecord]) -> None:
         """Remember that what these emissions would write is in place, even if another process wrote it. Raises StoreError."""
-        owned, recorded = self._memory.owned(), self._memory.keys()
+        current = list(records)
+        if not current:
+            return
+        owned, recorded = self._memory.owned(), self._memory.keys(record.step for record in current)
         new = {
             record.result[PLACE]: record
-            for record in records
+            for record in current
             if not owned.get(record.result[PLACE]) == recorded.get(record.step) == record.action_key
         }
         if new:

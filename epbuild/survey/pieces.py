@@ -35,7 +35,14 @@ class Pieces:
 
     base: bytes
     base_meaning: str
-    sections: Mapping[str, Mapping[str, tuple[bytes, str]]]
+    written: bytes
+    """The sections as `marshal` writes them: many commands have no need of them."""
+
+    @cached_property
+    def sections(self) -> Mapping[str, Mapping[str, tuple[bytes, str]]]:
+        """The pieces by section and name. Raises ValueError, EOFError or TypeError."""
+        read: Mapping[str, Mapping[str, tuple[bytes, str]]] = marshal.loads(self.written)  # noqa: S302 - as trusted as the program
+        return read
 
     @classmethod
     def of(cls, recipe: Recipe) -> Pieces:
@@ -46,7 +53,7 @@ class Pieces:
             section: {name: (pickle.dumps(value), _meaning(value)) for name, value in getattr(recipe, section).items()}
             for section in _SECTIONS
         }
-        return cls(pickle.dumps(base), _meaning(plain), sections)
+        return cls(pickle.dumps(base), _meaning(plain), marshal.dumps(sections))
 
     @classmethod
     def read(cls, place: str, written_for: tuple[Any, ...]) -> Pieces | None:
@@ -59,12 +66,14 @@ class Pieces:
 
     def write(self, place: str, written_for: tuple[Any, ...]) -> None:
         """Write them beside the snapshot at `place`. Where that fails, all has to be looked at the next time."""
-        write_own(f"{place}{PIECES}", marshal.dumps((written_for, self.base, self.base_meaning, self.sections)))  # type: ignore[arg-type]
+        write_own(f"{place}{PIECES}", marshal.dumps((written_for, self.base, self.base_meaning, self.written)))
 
     def part(self, places: Collection[Place]) -> Recipe | None:
         """The recipe of these groups for these targets; None where the pieces cannot be read."""
         try:
             base: Recipe = pickle.loads(self.base)  # noqa: S301 - as trusted as the program
+            if not places:
+                return base
             models, targets, groups = (_Section(self.sections[section]) for section in _SECTIONS)
             return part_of(replace(base, models=models, targets=targets, groups=groups), places)
         except _UNUSABLE:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from epbuild.core.errors import Problem
+from epbuild.core.garbage import uncollected
 from epbuild.core.values import dataclass
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step, StepKind
 from epbuild.plan.verification import Verification
@@ -168,6 +169,7 @@ class LastLook:
     pieces: Pieces
 
     @classmethod
+    @uncollected()
     def at(cls, recipe: Path, settings: Sequence[str]) -> LastLook | None:
         """That of a recipe, read with `settings`, the texts of `--set`; None where all has to be looked at."""
         look = look_again(str(recipe), settings)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from epbuild.survey.snapshot_file import Facts, PlainProblem
 
-FORMAT = 6
+FORMAT = 7
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
 # multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.

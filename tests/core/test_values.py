@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import operator
 import pickle
 import pkgutil
 import threading
@@ -81,7 +82,9 @@ def _make(**options: bool) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"frozen": True}, {"eq": False}, {"frozen": True, "eq": False}, {"order": True}], ids=str
+    "options",
+    [{}, {"frozen": True}, {"eq": False}, {"frozen": True, "eq": False}, {"order": True}, {"frozen": True, "order": True}],
+    ids=str,
 )
 def test_a_class_does_what_the_standard_library_makes_of_it(options: dict[str, bool]) -> None:
     outcomes = []
@@ -100,9 +103,34 @@ def test_a_class_does_what_the_standard_library_makes_of_it(options: dict[str, b
                 one == 3,
                 hashes,
                 kind.__match_args__,
+                [_compared(left, right) for left in (one, near, other) for right in (one, same, near, other, 3)],
             ]
         )
     assert outcomes[0] == outcomes[1]
+
+
+def _compared(left: Any, right: Any) -> list[bool | None]:
+    """What each comparison comes to; None where these two have no order."""
+    found: list[bool | None] = []
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        try:
+            found.append(compare(left, right))
+        except TypeError:
+            found.append(None)
+    return found
+
+
+def test_fields_that_are_given_by_name_alone() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Named:
+        first: str
+        second: int = 2
+
+    assert inspect.getfullargspec(type(Named(first="a")).__init__).kwonlyargs == ["first", "second"]
+    assert (Named(first="a", second=3).second, Named(first="a")) == (3, Named(first="a", second=2))
+    assert Named.__match_args__ == ()
+    with pytest.raises(TypeError, match="positional"):
+        Named("a")  # type: ignore[call-arg]
 
 
 def test_what_a_class_has_itself_stays() -> None:
