@@ -18,7 +18,7 @@ from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS
 from epbuild.cli.app import execute
 from epbuild.commands import request
 from epbuild.commands import run as building
-from epbuild.onnxfile.headers import parse_header
+from epbuild.onnxfile.headers import read_header
 from epbuild.recipe.load import load
 from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot_file import PIECES, forget, place_of, snapshots_of
@@ -157,7 +157,7 @@ def test_a_build_does_what_one_does_that_looks_at_everything_and_leaves_the_same
 def noted_headers() -> Iterator[list[str]]:
     """The names of the files whose headers are read in the block."""
     read: list[str] = []
-    with at_each_call(parse_header, lambda call: read.append(Path(call["file"].name).name)):
+    with at_each_call(read_header, lambda call: read.append(Path(call["path"]).name)):
         yield read
 
 
