@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from epbuild.cache.leases import Cancelled
@@ -80,7 +81,8 @@ class DaskExecutor:
     def close(self) -> None:
         self._closed.set()
         self._watching.join(_CLOSE_SECONDS)
-        self._client.close(timeout=_CLOSE_SECONDS)
+        with suppress(TimeoutError):  # of a scheduler that is slow to see it off
+            self._client.close(timeout=_CLOSE_SECONDS)
 
     def _reply(self, request: ActionRequest, pending: PendingRequest) -> MachineReply:
         # A number, as what another client cancelled goes by its name until all have let it go.
@@ -100,7 +102,9 @@ class DaskExecutor:
         except distributed().client.ClosedClientError as error:  # it stops to connect again after a while
             del self._pending[name]
             raise _gone() from error
-        future.add_done_callback(lambda _: pending.changed.set())
+        # By a thread of its own: a machine may be slow to hand over a reply, or go away before it has, and then another one makes it.
+        fetching = threading.Thread(target=pending.take, args=(partial(self._reply_of, future, pending),), daemon=True)
+        future.add_done_callback(lambda _: fetching.start())
         try:
             pending.changed.wait()
             if self._cancelled.is_set():
@@ -110,7 +114,9 @@ class DaskExecutor:
                 if not isinstance(pending.error, Lost):
                     self._stop(future, pending)
                 raise pending.error
-            return self._reply_of(future, pending)
+            if pending.reply is not None:
+                return pending.reply
+            raise AssertionError("a request ends with a reply, or an error")
         finally:
             self._pending.pop(name, None)
             future.release()  # what is held is executed again where its machine dies
@@ -126,7 +132,7 @@ class DaskExecutor:
     def _reply_of(self, future: Any, pending: PendingRequest) -> MachineReply:
         package = distributed()
         try:
-            return read_reply(future.result(timeout=_CLOSE_SECONDS))
+            return read_reply(future.result())
         except package.KilledWorker as error:
             raise lost_action(list(pending.machines.values())) from error
         except package.client.FutureCancelledError as error:

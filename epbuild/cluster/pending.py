@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from epbuild.cluster.executor import MOST_LOSSES, Placement, lost_action
+from epbuild.cluster.reply import MachineReply
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Event, Progress, StepOutput
 
@@ -16,7 +18,8 @@ class PendingRequest:
         self.placement = placement
         self.changed = threading.Event()
         """Set once there is a reply, or none is waited for any more."""
-        self.error: EpbuildError | None = None
+        self.reply: MachineReply | None = None
+        self.error: Exception | None = None
         """Why none is waited for any more."""
         self.machines: dict[str, str] = {}
         """The machines that began to execute it, by address, in order."""
@@ -37,6 +40,14 @@ class PendingRequest:
     def report(self, event: Event) -> None:
         """Pass on what the machine reports."""
         self._progress.report(event)
+
+    def take(self, reply: Callable[[], MachineReply]) -> None:
+        """Have it end with the reply that `reply` gives, or with what that raises."""
+        try:
+            self.reply = reply()
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+            self.error = error
+        self.changed.set()
 
     def fail(self, error: EpbuildError) -> None:
         """Have it end with an error, unless it has ended."""

@@ -1,0 +1,79 @@
+"""Replies of machines that are slow to hand over what they have made."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import PATIENCE
+from distributed import LocalCluster, Worker
+
+from epbuild.cache.leases import Cancelled
+from epbuild.cluster.address import ClusterAddress
+from epbuild.cluster.dask_client import DaskExecutor
+from epbuild.cluster.executor import Placement
+from epbuild.cluster.labels import MEMORY, RELEASE
+from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.request import ActionRequest
+from epbuild.engine.events import EventList
+
+pytestmark = pytest.mark.slow
+
+SLOWNESS_SECONDS = 3
+
+
+class SlowWorker(Worker):
+    """A worker of Dask's that takes its time with every result that it is asked for."""
+
+    asked = threading.Event()
+
+    async def get_data(self, comm: Any, **options: Any) -> Any:
+        self.asked.set()
+        await asyncio.sleep(SLOWNESS_SECONDS)
+        return await super().get_data(comm, **options)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    options: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "protocol": "tcp://",
+        "dashboard_address": None,
+        "local_directory": str(tmp_path),
+    }
+    options["resources"] = {"x": 1, RELEASE: 1, MEMORY: 1 << 30}
+    machine: Any = LocalCluster
+    with machine(n_workers=1, threads_per_worker=1, processes=False, worker_class=SlowWorker, **options) as cluster:
+        yield cluster.scheduler_address
+
+
+def ask(executor: DaskExecutor) -> MachineReply:
+    return executor.execute(ActionRequest("key", "step", "compile", {}, ()), Placement(frozenset({"x"})), EventList())
+
+
+def test_a_reply_that_takes_its_time_is_waited_for(address: str) -> None:
+    executor = DaskExecutor(ClusterAddress(address), threading.Event())
+    try:
+        assert ask(executor).outcome == "refused"  # by a worker that has no key to sign with
+    finally:
+        executor.close()
+
+
+def test_a_build_can_be_stopped_while_it_waits_for_one(address: str) -> None:
+    cancelled = threading.Event()
+    executor = DaskExecutor(ClusterAddress(address), cancelled)
+    SlowWorker.asked.clear()
+    try:
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(ask, executor)
+            assert SlowWorker.asked.wait(PATIENCE)
+            cancelled.set()
+            with pytest.raises(Cancelled):
+                waiting.result(PATIENCE)
+    finally:
+        executor.close()
