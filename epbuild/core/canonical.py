@@ -10,6 +10,8 @@ from typing import Any
 
 from epbuild.core.values import dataclass
 
+_CONSTANTS = {None: "null", True: "true", False: "false"}
+
 
 def canonical_json(document: Mapping[str, Any]) -> str:
     """The document on one line: keys sorted, no spaces, text as it is. Raises ValueError or TypeError if it is not JSON."""
@@ -39,8 +41,12 @@ def _indented(value: Any, line: str, quoted: Callable[[str], str], *, sort_keys:
         if not value:
             return "[]"
         deeper = f"{line}  "
-        items = [_indented(item, deeper, quoted, sort_keys=sort_keys) for item in value]
+        items = [
+            quoted(item) if item.__class__ is str else _indented(item, deeper, quoted, sort_keys=sort_keys) for item in value
+        ]
         return f"[{deeper}{f',{deeper}'.join(items)}{line}]"
+    if value is None or isinstance(value, bool):
+        return _CONSTANTS[value]  # `json` takes twenty times as long for one
     return quoted(value) if isinstance(value, str) else json.dumps(value)
 
 

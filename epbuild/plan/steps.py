@@ -75,8 +75,7 @@ class Action(Protocol):
 _A = TypeVar("_A")
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A node of the plan; `action` is the id of the action that does it, `needs` the ids of the steps before it."""
 
     id: str

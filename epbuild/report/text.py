@@ -27,18 +27,20 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     if not steps and not found.orphans:
         print_line(f"{nothing_to_do(len(everything))}.")
         return
-    colour = coloured(sys.stdout)
-    width = max([*(len(shown_state(status)) for status in steps), *(len(_ORPHAN) for _ in found.orphans[:1])])
+    colour, states = coloured(sys.stdout), {shown_state(status): status.state for status in steps}
+    width = max([*map(len, states), *(len(_ORPHAN) for _ in found.orphans[:1])])
+    beginnings = {shown: painted(f"{shown:<{width}}", _COLOURS[state], colour) for shown, state in states.items()}
+    lines = []
     for status in steps:
-        state = painted(f"{shown_state(status):<{width}}", _COLOURS[status.state], colour)
-        lines = [f"{state}  {status.step.id}"]
-        device = [_ON_DEVICE] if status.state != "current" and needs_real_device(found.plan, status.step) else []
-        notes = [*limited(status.reasons, _MOST_REASONS), *device]
-        lines += [painted(f"{'':<{width}}    {note}", DIM, colour) for note in notes]
-        sys.stdout.write("\n".join(lines) + "\n")
+        lines.append(f"{beginnings[shown_state(status)]}  {status.step.id}\n")
+        if status.state != "current" or status.reasons:
+            device = [_ON_DEVICE] if status.state != "current" and needs_real_device(found.plan, status.step) else []
+            notes = [*limited(status.reasons, _MOST_REASONS), *device]
+            lines += [painted(f"{'':<{width}}    {note}", DIM, colour) + "\n" for note in notes]
+    sys.stdout.write("".join(lines))
     for orphan in found.orphans:
         sys.stdout.write(f"{painted(f'{_ORPHAN:<{width}}', '33', colour)}  {shown_path(orphan.directory)}\n")
         sys.stdout.write(painted(f"{'':<{width}}    the recipe no longer asks for it; a build removes it", DIM, colour) + "\n")
     counts = Counter(map(shown_state, everything))
-    states = [shown for state in _COLOURS for shown in (state, f"{state}{REMOTE}") if counts[shown]]
-    print_line(f"{len(everything)} steps: " + ", ".join(f"{counts[state]} {state}" for state in states))
+    known = [shown for state in _COLOURS for shown in (state, f"{state}{REMOTE}") if counts[shown]]
+    print_line(f"{len(everything)} steps: " + ", ".join(f"{counts[shown]} {shown}" for shown in known))

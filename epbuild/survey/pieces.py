@@ -25,6 +25,7 @@ from epbuild.survey.snapshot_file import PIECES, read_own, write_own
 Place = tuple[str, str]
 """A group and a target: what the parts of a plan are about."""
 
+_LENGTH = 8  # bytes of the number of the byte with which the sections begin
 _SECTIONS = ("models", "targets", "groups")
 _UNUSABLE = (OSError, ValueError, EOFError, TypeError, LookupError, AttributeError, ImportError, pickle.PickleError)
 
@@ -35,7 +36,7 @@ class Pieces:
 
     base: bytes
     base_meaning: str
-    written: bytes
+    written: bytes | memoryview
     """The sections as `marshal` writes them: many commands have no need of them."""
 
     @cached_property
@@ -59,14 +60,18 @@ class Pieces:
     def read(cls, place: str, written_for: tuple[Any, ...]) -> Pieces | None:
         """Those beside the snapshot at `place`; None where they are gone, or are those of another snapshot."""
         try:
-            known, *fields = marshal.loads(read_own(f"{place}{PIECES}"))  # noqa: S302 - as trusted as the program
-            return cls(*fields) if known == written_for else None
+            data = memoryview(read_own(f"{place}{PIECES}"))
+            begin = int.from_bytes(data[:_LENGTH], "big")
+            known, base, meaning = marshal.loads(data[_LENGTH:begin])  # noqa: S302 - as trusted as the program
+            return cls(base, meaning, data[begin:]) if known == written_for else None
         except _UNUSABLE:
             return None
 
     def write(self, place: str, written_for: tuple[Any, ...]) -> None:
         """Write them beside the snapshot at `place`. Where that fails, all has to be looked at the next time."""
-        write_own(f"{place}{PIECES}", marshal.dumps((written_for, self.base, self.base_meaning, self.written)))
+        head = marshal.dumps((written_for, self.base, self.base_meaning))
+        begin = (_LENGTH + len(head)).to_bytes(_LENGTH, "big")
+        write_own(f"{place}{PIECES}", b"".join([begin, head, self.written]))
 
     def part(self, places: Collection[Place]) -> Recipe | None:
         """The recipe of these groups for these targets; None where the pieces cannot be read."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epbuild.cache.blobs import BlobSource, BlobStore
 from epbuild.cache.digests import Digests
@@ -59,8 +59,7 @@ class _Keyed:
     """The result that is in the store."""
 
 
-@dataclass(frozen=True)
-class StepStatus:
+class StepStatus(NamedTuple):
     """Where a step stands, for people: what its action's status means for it."""
 
     step: Step
