@@ -102,7 +102,7 @@ class DaskExecutor:
         except distributed().client.ClosedClientError as error:  # it stops to connect again after a while
             del self._pending[name]
             raise _gone() from error
-        # By a thread of its own: a machine may be slow to hand over a reply, or go away before it has, and then another one makes it.
+        # By a thread of its own: a machine may be slow to send a reply, or go away before it has, and then another one makes it.
         fetching = threading.Thread(target=pending.take, args=(partial(self._reply_of, future, pending),), daemon=True)
         future.add_done_callback(lambda _: fetching.start())
         try:
