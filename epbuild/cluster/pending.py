@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from epbuild.cluster.executor import MOST_LOSSES, Placement, lost_action
 from epbuild.cluster.reply import MachineReply
-from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Event, Progress, StepOutput
 
 
@@ -42,14 +41,14 @@ class PendingRequest:
         self._progress.report(event)
 
     def take(self, reply: Callable[[], MachineReply]) -> None:
-        """Have it end with the reply that `reply` gives, or with what that raises."""
+        """Have it end with the reply that `reply` gives, or with what that raises, unless it has ended."""
         try:
             self.reply = reply()
+            self.changed.set()
         except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
-            self.error = error
-        self.changed.set()
+            self.fail(error)
 
-    def fail(self, error: EpbuildError) -> None:
+    def fail(self, error: Exception) -> None:
         """Have it end with an error, unless it has ended."""
         if not self.changed.is_set():
             self.error = error

@@ -35,6 +35,16 @@ def test_a_reply_that_came_is_not_taken_back() -> None:
     assert request.error is None
 
 
+def test_what_ended_it_is_not_replaced_by_what_its_cancelled_task_comes_to() -> None:
+    def cancelled() -> MachineReply:
+        raise BuildError(Problem("EPB535", "cancelled"))
+
+    request, _ = pending()
+    request.fail(BuildError(Problem("EPB539", "nobody offers it")))
+    request.take(cancelled)
+    assert "nobody offers it" in str(request.error)
+
+
 def refusal(machine: str, message: str = "the disk is full") -> MachineReply:
     return MachineReply.failure("refused", machine, StoreError(Problem("EPB503", message, StepId("compile:m"), "Free some.")))
 
