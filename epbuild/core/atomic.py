@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -66,7 +65,7 @@ def new_file(path: Path, *, overwrite: bool = True, durable: bool = True) -> Ite
     and OSError.
     """
     path = Path(os.path.realpath(path))
-    draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+    draft = path.with_name(f".{path.stem}-{os.urandom(4).hex()}{path.suffix}")
     try:
         yield draft
         if durable:
