@@ -147,9 +147,9 @@ class Memory:
         query = "SELECT configuration FROM steps WHERE recipe = ? GROUP BY configuration ORDER BY max(finished) DESC LIMIT -1 OFFSET ?"
 
         def forget(connection: sqlite3.Connection) -> None:
-            owners = {owner.ident for output in _outputs(connection) for owner in output.owners}
             # An ident is all there is in a row: no checksum.
             old = connection.execute(query, (_ascii(self.configuration.recipe), _MOST_CONFIGURATIONS)).fetchall()
+            owners = {owner.ident for output in _outputs(connection) for owner in output.owners} if old else set()
             gone = [(ident,) for (ident,) in old if ident not in owners and ident != self.configuration.ident]
             connection.executemany("DELETE FROM steps WHERE configuration = ?", gone)
 

@@ -54,11 +54,12 @@ def to_json(value: object, forms: Forms | None = None) -> Any:
         return [item if type(item) in _PLAIN else to_json(item, forms) for item in value]
     known = _defaults(kind)  # before the question whether it is a mapping, which takes longer
     if known is not None:
-        return {
-            name: item if type(item) in _PLAIN else to_json(item, forms)
-            for name, default in known
-            if (item := getattr(value, name)) == () or item != default
-        }
+        found: dict[str, Any] = {}
+        for name, default in known:
+            item = getattr(value, name)
+            if default is MISSING or item == () or (item is not default and item != default):
+                found[name] = item if type(item) in _PLAIN else to_json(item, forms)
+        return found
     if isinstance(value, Mapping):
         return {name: item if type(item) in _PLAIN else to_json(item, forms) for name, item in value.items()}
     if isinstance(value, frozenset):
