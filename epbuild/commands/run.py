@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -177,7 +178,7 @@ def _build(request: Request, recording: Recording, stop: threading.Event, fetche
                 absent=(*known.absent(), *(() if lock.exists else (lock.path,))),
                 actions=dict(_ended(found, actions, surveyor)),
                 drivers=known.drivers(),
-                outputs={status.step.id: status.outputs for status in found.looked_at()},
+                outputs=found.outputs(),
             )
             take(looked, request.settings, request.selection)
         return ended.exit_code
@@ -222,12 +223,13 @@ def _ended(found: Survey, actions: Actions, surveyor: Surveyor) -> Iterator[tupl
     recorded = surveyor.memory.keys(found.plan.emissions)
     for ident, action in found.plan.actions.items():
         settled = actions.outcomes.get(ident) in _SETTLED
-        files = {path: surveyor.digests.seen.get(path, "") for path in action.files}
+        files: dict[str | Path, str] = {path: surveyor.digests.seen.get(path, "") for path in action.files}
         made, key = actions.made.get(ident), found.actions[ident].key
         if isinstance(action, Emission):
             output = surveyor.outputs.last(action.path)
             if output is not None:
-                files |= {action.root / name: str(file["digest"]) for name, file in output.files.items()}
+                root = os.path.join(action.root, "")  # noqa: PTH118 - each of tens of thousands of files, once
+                files |= {f"{root}{name.replace('/', os.sep)}": str(file["digest"]) for name, file in output.files.items()}
                 key = output.action_key
             # Another recipe's build may have published something else there in the meantime.
             settled = settled and output is not None and key == recorded.get(ident)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -115,6 +116,11 @@ class Survey:
         """The status of the steps of the plan."""
         return [self._step(step) for step in self.plan.steps]
 
+    def outputs(self) -> dict[str, tuple[str, ...]]:
+        """What people look for in the outputs of the steps of the plan, by the steps' ids."""
+        found = {ident: tuple(_outputs(emission)) for ident, emission in self.plan.emissions.items()}
+        return {step.id: found.get(step.action, ()) for step in self.plan.steps}
+
     @cached_property
     def rest(self) -> Sequence[str]:
         """The ids of the steps that were not looked at, as nothing has changed for them."""
@@ -124,7 +130,7 @@ class Survey:
         status = self.actions[step.action]
         outputs: tuple[str, ...] = ()
         if step.action in self.plan.emissions:
-            outputs = tuple(path.as_posix() for path in _outputs(self.plan.emissions[step.action]))
+            outputs = tuple(_outputs(self.plan.emissions[step.action]))
         return StepStatus(step, status.state, status.reasons, status.key, outputs, status.remote)
 
 
@@ -375,12 +381,13 @@ def _size(path: Path) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def _outputs(emission: Emission) -> Iterator[Path]:
-    """What people look for in an output: the archive, or the models and context binaries of a folder."""
+def _outputs(emission: Emission) -> Iterator[str]:
+    """What people look for in an output: the archive, or the models and context binaries of a folder; as POSIX paths."""
+    place = emission.path.as_posix()
     if emission.pack is not None:
-        yield emission.path
+        yield place
         return
     for part in emission.parts:
         binaries = (name for names in part.binaries.values() for name in names.values())
         for name in dict.fromkeys((*part.models.values(), *binaries)):
-            yield emission.path / part.folder / name
+            yield posixpath.join(place, part.folder, name)

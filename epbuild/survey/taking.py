@@ -36,7 +36,7 @@ class Ended:
 
     key: str | None
     settled: bool
-    files: Mapping[Path, str]
+    files: Mapping[str | Path, str]
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,13 @@ class _WatchedFiles:
 
     def absolute(self, path: str | Path) -> str:
         """The path from the root: not shortened, as `link/..` is the folder above the one that the link leads to."""
-        return os.path.join(self._here, path)  # noqa: PTH118
+        return os.path.join(self._here, str(path))  # noqa: PTH118
 
     def name_of(self, path: str) -> str:
         """An absolute path as the snapshot has it."""
         return path.removeprefix(self._below)
 
-    def added(self, files: Mapping[Path, str], *, shared: bool = False) -> list[int] | None:
+    def added(self, files: Mapping[Any, str], *, shared: bool = False) -> list[int] | None:
         """The numbers of files; None where one is gone, or cannot be trusted and is not known by its SHA-256.
 
         Those that are `shared` concern everything; they are added before any others.
@@ -215,7 +215,10 @@ class _WatchedFiles:
         """Whether a file that was written in this run is old enough by now, and still holds what was written."""
         if self._now is None:
             self._now = clock(self._recipe) or (0, 0)
-        return is_settled(seen, ctime_ns, self._now) and digest_of(Path(absolute).read_bytes()) == digest
+        if not is_settled(seen, ctime_ns, self._now):
+            return False
+        with open(absolute, "rb", buffering=0) as file:  # noqa: PTH123 - each of tens of thousands of files, once
+            return digest_of(file.readall()) == digest
 
     def _put(self, stat: Stat, digest: bytes, *, fresh: bool) -> int:
         number = self._numbers.setdefault(stat[0], len(self.stats))
