@@ -16,6 +16,8 @@ from typing import BinaryIO
 # follows the first dot.
 _DEVICE = r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?"
 _UNPORTABLE = re.compile(rf"{_DEVICE}|.*[. ]|.*[<>:\"|?*\\\x00-\x1f].*", re.IGNORECASE | re.DOTALL)
+_DEVICES = frozenset({"con", "prn", "aux", "nul", "com", "lpt"})
+"""What the names of all of them begin with: to ask that takes a tenth of the time."""
 _IS_DEVICE = re.compile(_DEVICE, re.IGNORECASE | re.DOTALL)
 _LONGEST_QUOTE = 256
 
@@ -30,7 +32,7 @@ class MissingReference(BadReference):
 
 def is_device(name: str) -> bool:
     """Whether Windows takes the last part of a path for a device."""
-    return _IS_DEVICE.fullmatch(name) is not None
+    return name[:3].lower() in _DEVICES and _IS_DEVICE.fullmatch(name) is not None
 
 
 def unportable(path: str) -> str | None:

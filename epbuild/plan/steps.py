@@ -153,13 +153,13 @@ class SessionGroup(InTarget):
         """The least part of the bytes of its members compiled alone that sharing must save; None: nobody asks."""
         return self.members[0].expect.min_shared_ratio
 
-    @property
+    @cached_property
     def files(self) -> tuple[Path, ...]:
         libraries = (ops.library for ops in self.custom_ops if ops.library is not None)
         members = (path for member in self.members for path in member.files)
         return tuple(dict.fromkeys((*members, *self.target.files, *libraries)))
 
-    @property
+    @cached_property
     def needs(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(member.prepared for member in self.members if member.prepared is not None))
 

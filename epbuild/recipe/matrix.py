@@ -7,9 +7,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from epbuild.core.errors import Position, Problem
-from epbuild.core.values import dataclass
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.names import unknown
 from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, render
@@ -18,8 +18,7 @@ from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quoted, wrong_type
 _NAME_PART = re.compile(r"[A-Za-z0-9._-]+")
 
 
-@dataclass(frozen=True)
-class MatrixRow:
+class MatrixRow(NamedTuple):
     """One target of a matrix: what it adds to the target's name, its values by axis, and where it was written, if it was."""
 
     suffix: str
@@ -78,13 +77,14 @@ class Matrix:
             values = tuple(render(given[order[index]]) for index in axes)
             excluded.setdefault(axes, {}).setdefault(values, []).append(item)
         used: set[int] = set()
-        for row in itertools.product(*([(value, render(value)) for value in values] for values in self._axes.values())):
-            found = [nodes for axes, named in excluded.items() if (nodes := named.get(tuple(row[axis][1] for axis in axes)))]
-            used.update(id(node) for nodes in found for node in nodes)
-            if not found:
-                yield MatrixRow(
-                    "".join(f"-{part}" for _, part in row), {axis: value for axis, (value, _) in zip(order, row, strict=True)}
-                )
+        spelled = itertools.product(*([render(value) for value in values] for values in self._axes.values()))
+        for row, parts in zip(itertools.product(*self._axes.values()), spelled, strict=True):
+            if excluded:
+                found = [nodes for axes, named in excluded.items() if (nodes := named.get(tuple(parts[axis] for axis in axes)))]
+                used.update(id(node) for nodes in found for node in nodes)
+                if found:
+                    continue
+            yield MatrixRow(f"-{'-'.join(parts)}", dict(zip(order, row, strict=True)))
         unused = [item for item, _ in self._excluded if id(item) not in used]
         self.problems += [Problem(WRONG_VALUE, "this excludes no row", item.where) for item in unused]
 
