@@ -97,6 +97,12 @@ class Memory:
         self.configuration = configuration
         self._database = database
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever built here that is remembered, in any configuration. Raises StoreError."""
+        [[known]] = self._database.select("SELECT EXISTS (SELECT * FROM steps) OR EXISTS (SELECT * FROM outputs)")
+        return not known
+
     def step(self, step: str) -> StepRecord | None:
         """How the step last ended in this configuration, if it ever did. Raises StoreError."""
         query = f"{_STEPS} WHERE configuration = ? AND step = ?"

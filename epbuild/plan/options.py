@@ -35,6 +35,7 @@ class TargetPlanner:
     problems: list[Problem]
     _known_eps: tuple[str, ...] = ()
     _packagings: dict[tuple[str, int], tuple[EpEntry, _Release | None]] = field(default_factory=dict)
+    _runtimes: dict[tuple[int, ...], _Release | None] = field(default_factory=dict)
     _rules: dict[tuple[int, bool, _Release | None], _Rules] = field(default_factory=dict)
     """What is found out for one target, and is the same for the next: a recipe may have ten thousand."""
 
@@ -49,7 +50,7 @@ class TargetPlanner:
         self._check_once(target)
         planned = [self._ep(choice, target, toolchain) for choice in target.eps]
         eps = tuple(ep for ep, _ in filter(None, planned))
-        runtime = _runtime_of(eps, toolchain)
+        runtime = self._runtime(eps, toolchain)
         strict = not target.allow_unknown_session_keys
         session = _Checked(self._session_rules(strict, runtime), self.problems)
         session.check(target.session_options)
@@ -124,6 +125,12 @@ class TargetPlanner:
             release = _pinned(toolchain, found.distributions) if toolchain is not None else None
             self._packagings[key] = found, release
         return self._packagings[key]
+
+    def _runtime(self, eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _Release | None:
+        key = (id(toolchain), *(id(ep.entry) for ep in eps))
+        if key not in self._runtimes:
+            self._runtimes[key] = _runtime_of(eps, toolchain)
+        return self._runtimes[key]
 
     def _option_rules(self, entry: EpEntry, strict: bool, release: _Release | None) -> _Rules:
         key = (id(entry), strict, release)

@@ -13,6 +13,7 @@ of action is a further class here, of the `Action` protocol, and an entry each i
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cached_property
@@ -282,6 +283,19 @@ class Emission:
     @property
     def runs_in(self) -> None:
         return None
+
+    @property
+    def main_files(self) -> tuple[str, ...]:
+        """What people look for in it, as POSIX paths: the archive, or the models and context binaries of a folder."""
+        place = self.path.as_posix()
+        if self.pack is not None:
+            return (place,)
+        found: list[str] = []
+        for part in self.parts:
+            folder = posixpath.join(place, part.folder, "")
+            binaries = (name for names in part.binaries.values() for name in names.values())
+            found += (folder + name for name in dict.fromkeys((*part.models.values(), *binaries)))
+        return tuple(found)
 
     @property
     def mergings(self) -> tuple[Merging, ...]:

@@ -141,9 +141,10 @@ class Outputs:
         return bool(owner.recipe) and (self.base / owner.recipe).exists()
 
     def _unwanted(self, wanted: Iterable[Path]) -> list[OutputRecord]:
-        places = {self.place(directory) for directory in wanted}
         mine = self._memory.configuration
-        return [output for output in self._workspace.outputs() if mine in output.owners and output.place not in places]
+        owned = [output for output in self._workspace.outputs() if mine in output.owners]
+        places = {self.place(directory) for directory in wanted} if owned else set()
+        return [output for output in owned if output.place not in places]
 
     def _orphan(self, output: OutputRecord) -> Orphan:
         return Orphan(output.step, self.base / output.place, output.files)

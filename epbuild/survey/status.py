@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import posixpath
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -118,7 +117,7 @@ class Survey:
 
     def outputs(self) -> dict[str, tuple[str, ...]]:
         """What people look for in the outputs of the steps of the plan, by the steps' ids."""
-        found = {ident: tuple(_outputs(emission)) for ident, emission in self.plan.emissions.items()}
+        found = {ident: emission.main_files for ident, emission in self.plan.emissions.items()}
         return {step.id: found.get(step.action, ()) for step in self.plan.steps}
 
     @cached_property
@@ -130,7 +129,7 @@ class Survey:
         status = self.actions[step.action]
         outputs: tuple[str, ...] = ()
         if step.action in self.plan.emissions:
-            outputs = tuple(_outputs(self.plan.emissions[step.action]))
+            outputs = self.plan.emissions[step.action].main_files
         return StepStatus(step, status.state, status.reasons, status.key, outputs, status.remote)
 
 
@@ -156,6 +155,8 @@ class Surveyor:
         """What a remote cache has, where one is read."""
         self.digests = Digests(workspace.files)
         self._described = Descriptions(recipe, self.digests)
+        self._is_first = False
+        """Whether nothing had been built here when a survey began, so that it need not ask for each action."""
 
     @uncollected()
     def survey(self, plan: Plan, toolchains: KnownToolchains, scope: Scope | None = None) -> Survey:
@@ -163,6 +164,7 @@ class Surveyor:
 
         Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
         """
+        self._is_first = self.memory.is_empty
         digests = self.digests.of_many(path for action in plan.actions.values() if is_stored(action) for path in action.files)
         check_pins(plan, digests)
         found: dict[str, ActionStatus] = {}
@@ -248,7 +250,7 @@ class Surveyor:
         digests: Mapping[Path, str],
     ) -> _Keyed | ActionStatus:
         """What is known of an action, or, as long as its key is not, where it stands."""
-        before = self.memory.previous(action.id)
+        before = None if self._is_first else self.memory.previous(action.id)
 
         def pending(*reasons: str) -> ActionStatus:
             return ActionStatus("out of date" if before else "new", reasons)
@@ -265,7 +267,10 @@ class Surveyor:
         action, document = self.keyed(action, needed, toolchain, digests)
         key = action_key(document)
         # What was built here stands even when the store has lost it, as long as its outputs are in place.
-        here = before.result if before is not None and before.action_key == key else self.memory.result(key)
+        if before is not None and before.action_key == key:
+            here: Mapping[str, Any] | None = before.result
+        else:
+            here = None if self._is_first else self.memory.result(key)
         return _Keyed(action, key, document, tuple(needed), before, here, self.result(action, key))
 
     def _remote(self, keyed: Sequence[_Keyed]) -> Mapping[str, Mapping[str, Any]]:
@@ -310,7 +315,7 @@ class Surveyor:
         return ActionStatus("out of date" if keyed.before else "new", reasons, key, document)
 
     def _emission(self, emission: Emission, found: Mapping[str, ActionStatus]) -> ActionStatus:
-        before = self.memory.previous(emission.id)
+        before = None if self._is_first else self.memory.previous(emission.id)
         made = [made for ident in emission.needs if (made := found[ident].made) is not None]
         if len(made) < len(emission.needs):
             reasons = tuple(f"needs {ident}" for ident in emission.needs if found[ident].made is None)
@@ -320,7 +325,7 @@ class Surveyor:
             document, key = output.document, output.key
         except BuildError as error:  # which a build reports in full
             return ActionStatus("out of date" if before else "new", tuple(problem.message for problem in error.problems))
-        place, there = self.outputs.place(emission.path), self.outputs.last(emission.path)
+        place, there = self.outputs.place(emission.path), None if self._is_first else self.outputs.last(emission.path)
         if there is not None and there.action_key == key:
             damage = self.damage(emission.root, there.files)
             return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
@@ -379,15 +384,3 @@ def _size(path: Path) -> int | None:
     except OSError:  # the step that writes it again reports why it cannot
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-def _outputs(emission: Emission) -> Iterator[str]:
-    """What people look for in an output: the archive, or the models and context binaries of a folder; as POSIX paths."""
-    place = emission.path.as_posix()
-    if emission.pack is not None:
-        yield place
-        return
-    for part in emission.parts:
-        binaries = (name for names in part.binaries.values() for name in names.values())
-        for name in dict.fromkeys((*part.models.values(), *binaries)):
-            yield posixpath.join(place, part.folder, name)
