@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Mapping, Sized
+from collections.abc import Iterable, Mapping, Sized
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -297,11 +299,25 @@ def _refuse_what_is_no_model(file: BinaryIO, size: int) -> None:
 
 
 def _read_value_info(wire: WireReader, value: Field) -> ValueInfo:
+    data = wire.short(value)
+    if data is not None:
+        with suppress(MalformedModel):  # which is found again, with its place in the file
+            return _value_info(data)
+    return _value_of(wire, wire.message(value, _VALUE_FIELDS))
+
+
+@lru_cache(maxsize=4096)  # many models have inputs and outputs of the same names and shapes
+def _value_info(data: bytes) -> ValueInfo:
+    wire = WireReader(io.BytesIO(data))
+    return _value_of(wire, wire.fields(0, wire.size, _VALUE_FIELDS))
+
+
+def _value_of(wire: WireReader, fields: Iterable[Field]) -> ValueInfo:
     name = ""
     elem_type = 0
     shape: tuple[Dimension, ...] | None = None
     denotations: tuple[str, ...] = ()
-    for field in wire.message(value, _VALUE_FIELDS):
+    for field in fields:
         if field.number == numbers.VALUE_NAME:
             name = wire.text(field)
             continue

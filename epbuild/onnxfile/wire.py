@@ -19,6 +19,7 @@ FIXED32: Final = 5
 _WINDOW = 32 * 1024
 # A tag and a length are at most ten bytes each, so with this many bytes ahead of it the scanner needs no further checks.
 _AHEAD = 20
+_SHORT = 256
 _LARGEST_TEXT = 16 * 1024 * 1024
 _MOST_TEXT = 64 * 1024 * 1024
 _LARGEST_PACKED = 64 * 1024
@@ -145,6 +146,14 @@ class WireReader:
         if wire_type == LENGTH_DELIMITED and at >= 0 and end - self._base <= len(self._window):  # as almost all are
             return self._window[at : end - self._base].decode("utf-8", "backslashreplace")
         return self._bytes(field, _LARGEST_TEXT).decode("utf-8", "backslashreplace")
+
+    def short(self, field: Field) -> bytes | None:
+        """The bytes of a short message that is at hand, which count as text; None where they would have to be read."""
+        at = field.start - self._base
+        if field.wire_type != LENGTH_DELIMITED or field.size > _SHORT or at < 0 or at + field.size > len(self._window):
+            return None
+        self._text += field.size
+        return self._window[at : at + field.size]
 
     def integers(self, field: Field) -> Iterator[int]:
         """The value of one occurrence of a repeated integer field: one number, or several where they are packed."""
