@@ -50,11 +50,12 @@ class Pieces:
         """Those of a recipe."""
         base = replace(recipe, models={}, targets={}, groups={})
         plain = replace(base, digests={}, digest="")
+        whole, meant = _Pickles(_WITH_PLACES), _Pickles(_WITHOUT_PLACES)
         sections = {
-            section: {name: (pickle.dumps(value), _meaning(value)) for name, value in getattr(recipe, section).items()}
+            section: {name: (whole.of(value), digest_of(meant.of(value))) for name, value in getattr(recipe, section).items()}
             for section in _SECTIONS
         }
-        return cls(pickle.dumps(base), _meaning(plain), marshal.dumps(sections))
+        return cls(whole.of(base), digest_of(meant.of(plain)), marshal.dumps(sections))
 
     @classmethod
     def read(cls, place: str, written_for: tuple[Any, ...]) -> Pieces | None:
@@ -129,13 +130,20 @@ def part_of(recipe: Recipe, places: Collection[Place]) -> Recipe:
     )
 
 
-def _meaning(value: object) -> str:
-    """The digest of a piece without the places of what is written in it."""
-    data = io.BytesIO()
-    pickler = pickle.Pickler(data)
-    pickler.dispatch_table = _WITHOUT_PLACES
-    pickler.dump(value)
-    return digest_of(data.getvalue())
+class _Pickles:
+    """Pickles of many values by one pickler, each as if it were the first."""
+
+    def __init__(self, table: dict[Any, Any]) -> None:
+        self._data = io.BytesIO()
+        self._pickler = pickle.Pickler(self._data)
+        self._pickler.dispatch_table = table
+
+    def of(self, value: object) -> bytes:
+        self._data.seek(0)
+        self._data.truncate()
+        self._pickler.clear_memo()
+        self._pickler.dump(value)
+        return self._data.getvalue()
 
 
 def _nowhere() -> None:
@@ -147,6 +155,8 @@ def _as_written(value: Any) -> tuple[Any, ...]:
     return type(value), tuple(getattr(value, field.name) for field in fields(value))
 
 
+_WITH_PLACES = copyreg.dispatch_table.copy()
+_WITH_PLACES[Position] = lambda position: (Position, tuple(position))  # in half the time of what a named tuple gives by itself
 _WITHOUT_PLACES = copyreg.dispatch_table.copy()
 _WITHOUT_PLACES[Position] = lambda position: (_nowhere, ())
 for _kind in vars(model).values():
