@@ -14,8 +14,8 @@ _STOP_SECONDS = 1.5  # how long what runs may take to end when the build is bein
 _POLL_SECONDS = 0.2  # how long an interrupt may go unnoticed on platforms where waiting holds signals back
 
 
-_Ended = tuple[str, BaseException | None]
-"""An action that has ended, and what it raised."""
+_Ended = tuple[str, BaseException]
+"""An action that has failed, and what it raised."""
 
 
 class Idle:
@@ -58,9 +58,9 @@ def drive(
     failure that is not allowed also skips what has not started. Anything else that is raised than EpbuildError, and Ctrl-C, sets
     `cancelled`, waits for what runs, and goes up.
     """
-    workers = _Workers(executor)
+    workers = _Workers(scheduler, executor, jobs, Idle() if idle is None else idle)
     try:
-        _work_off(scheduler, executor, workers, jobs, Idle() if idle is None else idle, poll_seconds, keep_going=keep_going)
+        _work_off(workers, poll_seconds, keep_going=keep_going)
     except BaseException:
         cancelled.set()
         # Each ends within moments, but for one that reads or writes a large file: that one ends with the process.
@@ -70,29 +70,46 @@ def drive(
 
 
 class _Workers:
-    """The threads that execute actions, kept: to start one for each action takes as long as a fifth of publishing a small output."""
+    """The threads that execute actions, kept: to start one for each action takes as long as a fifth of publishing a small output.
 
-    def __init__(self, executor: Executor) -> None:
+    A thread that has done its action takes the next one itself, and wakes no other for that: on two cores, a third thread between each two
+    actions of two others is what these wait for.
+    """
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, jobs: int, idle: Idle) -> None:
         self.ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
-        self.running: set[str] = set()
-        """The actions that have begun, until `finish`."""
+        """What the loop has to look at: actions that have failed, and None where there is a place, or nothing runs any more."""
+        self._scheduler = scheduler
         self._executor = executor
+        self._jobs = jobs
+        self._idle = idle
+        self._lock = threading.Lock()
+        """Held for the scheduler, and for what runs."""
+        self._running: set[str] = set()
         self._begun: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._stopped = False
+        idle.wake(self.ended)
 
-    def begin(self, action: str) -> None:
-        self.running.add(action)
-        self._begun.put(action)
-        if len(self._threads) < len(self.running):
-            thread = threading.Thread(target=self._work, name=f"action-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+    def fill(self) -> bool:
+        """Begin as many actions as there are places; returns whether any runs."""
+        with self._lock:
+            while (action := self._next()) is not None:
+                self._begin(action)
+            return bool(self._running)
 
-    def finish(self, action: str) -> None:
-        self.running.remove(action)
+    def fail(self, action: str, error: EpbuildError, *, keep_going: bool) -> None:
+        """Take note of an action that failed, and skip what is not executed for that."""
+        with self._lock:  # else something might begin meanwhile
+            self._running.remove(action)
+            followers = self._scheduler.fail(action)
+            goes_on = self._executor.fail(action, error) or keep_going
+            for follower in followers + ([] if goes_on else self._scheduler.abandon()):
+                self._executor.skip(follower)
 
     def end(self, seconds: float | None = None) -> None:
-        """Wait until what has begun has ended, for so long at most."""
+        """Begin nothing more, and wait until what has begun has ended, for so long at most."""
+        self._stopped = True
         deadline = time.monotonic() + seconds if seconds is not None else None
         for _ in self._threads:
             self._begun.put(None)
@@ -100,48 +117,57 @@ class _Workers:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()) if deadline is not None else None)
 
+    def _next(self) -> str | None:
+        """The next action, which runs from now on, if there is one and a place for it."""
+        if self._stopped or len(self._running) >= self._jobs + len(self._idle):
+            return None
+        action = self._scheduler.next()
+        if action is not None:
+            self._running.add(action)
+        return action
+
+    def _begin(self, action: str) -> None:
+        self._begun.put(action)
+        if len(self._threads) < len(self._running):
+            thread = threading.Thread(target=self._work, name=f"action-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
     def _work(self) -> None:
-        while (action := self._begun.get()) is not None:
-            try:
-                self._executor.execute(action)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the loop has to know
-                self.ended.put((action, error))
-            else:
-                self.ended.put((action, None))
+        while (begun := self._begun.get()) is not None:
+            action: str | None = begun
+            while action is not None:
+                try:
+                    self._executor.execute(action)
+                    following = self._finish(action)
+                except BaseException as error:  # noqa: BLE001 - whatever it is, the loop has to know
+                    self.ended.put((action, error))
+                    break
+                action = following
+
+    def _finish(self, action: str) -> str | None:
+        """Take note of an action that is done; returns what its thread is to do next. What can begin beside that begins in others."""
+        with self._lock:
+            self._running.remove(action)
+            self._scheduler.finish(action)
+            following = self._next()
+            while following is not None and (more := self._next()) is not None:
+                self._begin(more)
+            if not self._running:
+                self.ended.put(None)
+            return following
 
 
-def _work_off(
-    scheduler: Scheduler,
-    executor: Executor,
-    workers: _Workers,
-    jobs: int,
-    idle: Idle,
-    poll_seconds: float,
-    *,
-    keep_going: bool,
-) -> None:
+def _work_off(workers: _Workers, poll_seconds: float, *, keep_going: bool) -> None:
     """What `drive` does as long as nothing is wrong but actions."""
-    idle.wake(workers.ended)
-    while True:
-        while len(workers.running) < jobs + len(idle) and (action := scheduler.next()) is not None:
-            workers.begin(action)
-        if not workers.running:
-            return
+    while workers.fill():
         try:
             end = workers.ended.get(timeout=poll_seconds)
         except queue.Empty:
             continue
         if end is None:
-            continue  # there is one more place
+            continue  # there is one more place, or nothing runs
         action, error = end
-        workers.finish(action)
-        if error is None:
-            scheduler.finish(action)
-        elif isinstance(error, EpbuildError):
-            followers = scheduler.fail(action)
-            goes_on = executor.fail(action, error) or keep_going
-            for follower in followers + ([] if goes_on else scheduler.abandon()):
-                executor.skip(follower)
-        else:
-            scheduler.fail(action)
+        if not isinstance(error, EpbuildError):
             raise error
+        workers.fail(action, error, keep_going=keep_going)
