@@ -111,8 +111,9 @@ class Publishing:
             self._outputs.record(self._emitted(emission, output.key, output.document), files, settled=written.announcement)
         for problem in written.problems(emission):
             self._progress.report(Warned(problem))
-        note = shown_path(emission.path) + (f", pushed to {emission.push}" if emission.push is not None else "")
-        changed = compared(emission.id, shown_path(emission.path), last, files)
+        place = shown_path(emission.path)
+        note = f"{place}, pushed to {emission.push}" if emission.push is not None else place
+        changed = compared(emission.id, place, last, files)
         self._end(emission, files, time.monotonic() - begin, note, changed)
 
     def _push(self, emission: Emission) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from epbuild.output.owned import listed_files
@@ -47,7 +47,7 @@ def compared(step: str, directory: str, before: Files, after: Files) -> OutputCo
 
 def is_about_others(path: str) -> bool:
     """Whether a file is a manifest or a statement: that in a folder ends as that beside an archive does."""
-    return PurePosixPath(path).name == MANIFEST or path.endswith(STATEMENT)
+    return path.rpartition("/")[2] == MANIFEST or path.endswith(STATEMENT)
 
 
 def savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
