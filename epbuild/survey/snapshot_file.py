@@ -15,7 +15,7 @@ from epbuild.core.places import cache_root
 
 TYPE_CHECKING = False  # as type checkers read it, without the import that would take longer than what is done here
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     PlainProblem = tuple[Any, ...]
@@ -173,10 +173,15 @@ def write_own(place: str, content: bytes) -> None:
         return
 
 
-def write(place: str, facts: Facts, stats: list[Stat], digests: list[bytes], steps: Any) -> None:
-    """Write a snapshot; `digests` has the SHA-256 of each file, or nothing. Where that fails there is none."""
-    starts = range(0, len(stats), PART)
-    parts = [marshal.dumps(stats[start : start + PART]) for start in starts]
+def write(
+    place: str, facts: Facts, stats: list[Stat], digests: list[bytes], steps: Any, same: Mapping[int, memoryview] | None = None
+) -> None:
+    """Write a snapshot; `digests` has the SHA-256 of each file, or nothing. Where that fails there is none.
+
+    `same` has the parts of the stats, by their numbers, that are as they were written before.
+    """
+    starts, known = range(0, len(stats), PART), same or {}
+    parts = [known.get(start // PART) or marshal.dumps(stats[start : start + PART]) for start in starts]
     parts += [marshal.dumps(digests[start : start + PART]) for start in starts]
     _write(place, facts, [*parts, marshal.dumps(steps)])
 

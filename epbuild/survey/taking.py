@@ -18,7 +18,7 @@ from epbuild.recipe.model import Recipe
 from epbuild.survey.pieces import Pieces
 from epbuild.survey.scope import KnownAction, KnownPlan, KnownStep, Scope, places_of
 from epbuild.survey.snapshot import clock, environment_of, identity_of, is_settled, view_of
-from epbuild.survey.snapshot_file import Facts, place_of, write
+from epbuild.survey.snapshot_file import PART, Facts, place_of, write
 
 if TYPE_CHECKING:
     from epbuild.survey.snapshot_file import PlainProblem, Snapshot, Stat
@@ -105,7 +105,7 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
     pieces = Pieces.of(looked.recipe) if scope is None else scope.pieces
     if pieces is not None:
         pieces.write(place, (identity, looked.recipe.digest))
-    write(place, facts, files.stats, files.digests, known.plain)
+    write(place, facts, files.stats, files.digests, known.plain, files.same)
 
 
 def _plain(looked: Looked) -> Iterator[PlainProblem]:
@@ -136,7 +136,8 @@ def _known(looked: Looked, files: _WatchedFiles) -> tuple[KnownPlan, list[int]]:
         unsettled |= {scope.known.actions[number].id for number in scope.look.facts.unsettled} - plan.actions.keys()
         actions = [ended(action.id) if action.id in plan.actions else action for action in scope.known.actions]
         actions = files.without_unused(actions)
-        steps = [step._replace(outputs=looked.outputs.get(step.id, step.outputs)) for step in scope.known.steps]
+        now = looked.outputs
+        steps = [step._replace(outputs=now[step.id]) if step.id in now else step for step in scope.known.steps]
     known = KnownPlan(steps, actions)
     return known, [number for number, action in enumerate(actions) if action.id in unsettled]
 
@@ -149,6 +150,10 @@ class _WatchedFiles:
         self.fresh = set(before.facts.fresh) if before is not None else set[int]()
         self.shared = before.facts.shared if before is not None else 0
         """How many, the first ones, concern everything."""
+        self.same = dict(enumerate(before.parts)) if before is not None else dict[int, memoryview]()
+        """The parts of the stats that are as they were written before."""
+        for number in before.stats if before is not None else ():
+            self.same.pop(number // PART, None)
         self.new: list[str] = []
         """The absolute paths of those that were looked at."""
         # A shorter way to a file is a faster one: names below the recipe's folder are looked up from there.
@@ -192,6 +197,7 @@ class _WatchedFiles:
         used = {*range(self.shared), *(number for action in actions for number in action.files)}
         if len(used) == len(self.stats):
             return actions
+        self.same.clear()
         numbers = {old: new for new, old in enumerate(sorted(used))}
         self.stats = [self.stats[number] for number in numbers]
         self.digests = [self.digests[number] for number in numbers]
@@ -226,6 +232,7 @@ class _WatchedFiles:
             self.stats.append(stat)
             self.digests.append(digest)
         self.stats[number], self.digests[number] = stat, digest
+        self.same.pop(number // PART, None)
         self._looked_at.add(number)
         (self.fresh.add if fresh else self.fresh.discard)(number)
         return number
