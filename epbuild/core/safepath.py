@@ -15,7 +15,7 @@ from typing import BinaryIO
 # From "Naming Files, Paths, and Namespaces" in the documentation of Windows. Under the name of a device Windows opens that, whatever
 # follows the first dot.
 _DEVICE = r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?"
-_UNPORTABLE = re.compile(rf"{_DEVICE}|.*[. ]|.*[<>:\"|?*\\\x00-\x1f].*", re.IGNORECASE | re.DOTALL)
+_UNPORTABLE = re.compile(r"[<>:\"|?*\\\x00-\x1f]|[. ]\Z")
 _DEVICES = frozenset({"con", "prn", "aux", "nul", "com", "lpt"})
 """What the names of all of them begin with: to ask that takes a tenth of the time."""
 _IS_DEVICE = re.compile(_DEVICE, re.IGNORECASE | re.DOTALL)
@@ -37,7 +37,7 @@ def is_device(name: str) -> bool:
 
 def unportable(path: str) -> str | None:
     """The first part of a POSIX path that not every platform has as the name of a file or a folder."""
-    return next((name for name in path.split("/") if _UNPORTABLE.fullmatch(name)), None)
+    return next((name for name in path.split("/") if _UNPORTABLE.search(name) or is_device(name)), None)
 
 
 def real_path(path: Path) -> Path:

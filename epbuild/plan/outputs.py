@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from epbuild.catalog.entries import EpEntry
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import climbs, is_anchored, unportable
@@ -157,6 +158,7 @@ class _Part:
         self._merging = merging
         self._problems = problems
         self._taken = dict(_RESERVED)
+        self._names = _template_names(group, target)
         if output.base is not None and LAYOUT_FORMS[output.layout].gathers and target.name.casefold() == BASE:
             message = f"the target '{target.name}' has the name of the variant that was not compiled"
             problems.append(Problem("EPB225", message, output.base.where, "Give the target another name."))
@@ -182,14 +184,18 @@ class _Part:
         where = self._output.context_binary.where
         for entry in (ep.entry for ep in self._target.compiling):
             # One file has one name, whichever member names it.
-            names = {**self._template_names(first, first), "ep": entry.ep, "ep.short": entry.short}
-            if entry.binary_name is not None:
-                names["ep.binary"] = entry.binary_name.format(stem=f"{first}_ctx")
-            binary = _relative(self._output.context_binary, names, self._problems)
+            binary = self.binaries.get(first, {}).get(entry.ep) or self._binary(entry, first)
             self.binaries.setdefault(member, {})[entry.ep] = binary
             if first == member:
                 self.take(binary, f"the context binary of '{member}' by {entry.ep}", where)
             _check_reach(self.path_of(member), binary, where, self._problems)
+
+    def _binary(self, entry: EpEntry, first: str) -> str:
+        """The path of what an EP makes of the member `first`, and of those that share it."""
+        names = {**self._template_names(first, first), "ep": entry.ep, "ep.short": entry.short}
+        if entry.binary_name is not None:
+            names["ep.binary"] = entry.binary_name.format(stem=f"{first}_ctx")
+        return _relative(self._output.context_binary, names, self._problems)
 
     def add_base(self, member: str) -> None:
         output = self._output
@@ -236,7 +242,7 @@ class _Part:
                     self._problems.append(Problem("EPB222", message, self._output.where, hint))
 
     def _template_names(self, model: str, first: str) -> dict[str, Scalar]:
-        return {**_template_names(self._group, self._target), "model": model, "first_model": first}
+        return {**self._names, "model": model, "first_model": first}
 
 
 def _template_names(group: GroupSpec, target: PlannedTarget) -> dict[str, Scalar]:

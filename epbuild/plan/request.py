@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from epbuild.plan.key import action_key
 from epbuild.plan.member import Member
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import OptionFile, PlannedEp
+from epbuild.recipe.model import CompileSettings
 
 FORMAT = 2
 CONTRACT = 5
@@ -121,7 +123,7 @@ def _ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
 
 def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
     settings = member.compile
-    values = {item.name: getattr(settings, item.name) for item in fields(settings) if not item.name.endswith("_where")}
+    values = {name: getattr(settings, name) for name in _setting_names()}
     return {
         "name": member.name,
         "graph": digests[member.graph],
@@ -138,6 +140,12 @@ def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
             "external_threshold": settings.external_threshold if settings.external_file else None,
         },
     }
+
+
+@cache
+def _setting_names() -> list[str]:
+    """The settings of a member, less where they are written."""
+    return [item.name for item in fields(CompileSettings) if not item.name.endswith("_where")]
 
 
 def _inputs(member: Member) -> dict[str, Any]:
