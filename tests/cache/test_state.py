@@ -60,6 +60,15 @@ def test_what_was_never_learned_is_unknown(directory: Path) -> None:
         assert workspace.files.get("/x") is None
 
 
+def test_a_workspace_is_empty_until_something_was_built_in_any_configuration(directory: Path) -> None:
+    other = Configuration.of(Path("other.yaml"), (), {})
+    with Workspace.open(directory) as workspace, Workspace.open(directory) as beside:
+        workspace.files.put_many({"/m.onnx": (KEY, "digest")})
+        assert workspace.memory(MAIN).is_empty
+        beside.memory(other).record_steps([STEP])
+        assert not workspace.memory(MAIN).is_empty
+
+
 def test_the_last_thing_learned_counts(directory: Path) -> None:
     with Workspace.open(directory) as workspace:
         for text in ("old", "new"):

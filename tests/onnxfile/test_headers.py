@@ -249,6 +249,15 @@ def test_a_damaged_model_never_causes_an_error_that_callers_do_not_expect(data: 
         parse_header(io.BytesIO(damaged))
 
 
+def test_a_damaged_input_is_reported_where_it_lies_in_the_file() -> None:
+    value = b"\x0a\x01x" + b"\x12\x02\x0a\x7f"  # its type is longer than the input
+    for before in (b"", b"\x12\x04name", b"\x12\x07another"):
+        graph = before + b"\x5a" + encode_varint(len(value)) + value
+        with pytest.raises(MalformedModel) as error:
+            parse_header(io.BytesIO(b"\x3a" + encode_varint(len(graph)) + graph))
+        assert error.value.offset == 2 + len(before) + 2 + len(b"\x0a\x01x\x12\x02")
+
+
 def test_subgraphs_without_end_are_refused_and_do_not_exhaust_the_stack() -> None:
     graph = b""
     for _ in range(2_000):
