@@ -76,12 +76,12 @@ class PlanToolchains:
         self._lock = lock
         self._sources = sources
         self._here = lock.platform or ""
-        self._platforms: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._possible: dict[tuple[str, str], tuple[Place, ...]] = {}
         """Where what runs in a toolchain for a target can run, by their names."""
         self._used = {
             action.target.name: action.uses[0] for action in plan.actions.values() if isinstance(action, InTarget)
         }.values()
-        used = {(name, platform) for action in plan.actions.values() for name, platform in self._places(action)}
+        used = {place for action in plan.actions.values() for place in self._places(action)}
         self.environments: dict[str, Environment] = {}
         """Those that are here, by name; others are added when they are made."""
         for name in self.needs:
@@ -107,7 +107,7 @@ class PlanToolchains:
 
     def locked_for(self, action: Action) -> tuple[str, LockedEnvironment | None]:
         """The platform that the key of an action is for, and what its toolchain is locked to there."""
-        places = tuple(self._places(action))
+        places = self._places(action)
         known = (place for place in places if place[1] == self._here or place in self._recorded)
         place = next(known, (places or (("", self._here),))[0])
         return place[1] or platform_here() or "", self._locked(place) if place[0] else None
@@ -207,18 +207,19 @@ class PlanToolchains:
         """Whether the environment is here by now that a record was used for."""
         return place[1] == self._here and place[0] in self.environments
 
-    def _places(self, action: Action) -> Iterator[Place]:
+    def _places(self, action: Action) -> tuple[Place, ...]:
         """The toolchain of an action, on the platforms that it can run on, the best first."""
-        if action.runs_in is None:
-            return
-        toolchain, target = action.runs_in.toolchain, action.target if isinstance(action, InTarget) else None
-        asked = (toolchain.name, target.name if target is not None else "")
-        if asked not in self._platforms:
-            others = self._lock.elsewhere.get(toolchain.name, {})
-            platforms = possible_platforms(action, self._here, sys.platform, others)
-            self._platforms[asked] = (self._here,) if self._here in platforms else platforms
-        for platform in self._platforms[asked]:
-            yield toolchain.name, platform
+        needs = action.runs_in
+        if needs is None:
+            return ()
+        name = needs.toolchain.name
+        asked = (name, action.target.name if isinstance(action, InTarget) else "")
+        found = self._possible.get(asked)
+        if found is None:
+            platforms = possible_platforms(action, self._here, sys.platform, self._lock.elsewhere.get(name, {}))
+            chosen = (self._here,) if self._here in platforms else platforms
+            found = self._possible[asked] = tuple((name, platform) for platform in chosen)
+        return found
 
     def _locked(self, place: Place) -> LockedEnvironment | None:
         name, platform = place
