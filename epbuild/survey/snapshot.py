@@ -24,7 +24,7 @@ from epbuild.core.defaults import WORKSPACE
 from epbuild.core.host import cpu_count, cpu_name, driver_version, on_windows
 from epbuild.core.places import CACHE_VARIABLES
 from epbuild.survey.asked import nothing_to_do, read_look, read_run
-from epbuild.survey.snapshot_file import PART, Snapshot, place_of, read
+from epbuild.survey.snapshot_file import PART, UNREADABLE, Snapshot, place_of, read
 
 TYPE_CHECKING = False  # as type checkers read it, without the import that would take longer than what is done here
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from epbuild.survey.snapshot_file import Facts, PlainProblem
 
-FORMAT = 7
+FORMAT = 8
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
 # multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.
@@ -93,7 +93,7 @@ def look_again(recipe: str, settings: Sequence[str], selection: Sequence[str] = 
     try:
         look = _first_looks.pop(asked, None) or _begin(*asked)
         return look() if look is not None else None
-    except (OSError, ValueError, EOFError, TypeError):
+    except UNREADABLE:
         return None
 
 
@@ -105,7 +105,7 @@ def _look_ahead(arguments: Sequence[str]) -> None:
     recipe, settings = asked
     try:
         look = _begin(recipe, settings, ())
-    except (OSError, ValueError, EOFError, TypeError):  # as it is when the command looks
+    except UNREADABLE:  # as it is when the command looks
         return
     if look is not None:
         _first_looks[recipe, settings, ()] = look
@@ -114,7 +114,7 @@ def _look_ahead(arguments: Sequence[str]) -> None:
 def _begin(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> Callable[[], Snapshot] | None:
     """Begin to look at the files of what was asked; what is returned ends that. None where there is no snapshot that holds for anything.
 
-    Both raise OSError, ValueError, EOFError or TypeError where it cannot be read.
+    Both raise one of `UNREADABLE` where it cannot be read, or is damaged.
     """
     place = place_of(recipe, settings, selection)
     if place is None:

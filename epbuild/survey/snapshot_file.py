@@ -1,6 +1,6 @@
 """The file of a snapshot: facts, stats and digests of files, steps.
 
-    length | facts and the sizes of the sections | stats, some thousand files in each | digests, likewise | steps
+    length | facts and the sizes of the sections | stats, some hundred files in each | digests, likewise | steps
 
 All of it is what `marshal` writes: it is read back by the Python that wrote it, from a folder of this user alone. Sections are only
 parsed when they are needed.
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     Stat = tuple[str, int, int, int, int]
     """A file, as seen from the recipe's folder, with its size, its mtime and ctime in nanoseconds, and its inode."""
 
-PART = 4000
-"""How many files are read and compared at once."""
+PART = 500
+"""How many files are read and compared at once, and written anew where one of them has changed. Any project has several times as many."""
+
+UNREADABLE = (OSError, ValueError, EOFError, TypeError, LookupError, AttributeError)
+"""What a snapshot raises that cannot be read, or is damaged, whenever that shows."""
 
 PIECES = ".plan"
 """Ends the name of the file beside a snapshot that has its recipe in pieces."""
@@ -141,7 +144,7 @@ def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> 
 
 
 def read(place: str) -> Snapshot:
-    """The snapshot in a file. Raises OSError, and ValueError, EOFError or TypeError for what is none."""
+    """The snapshot in a file. Raises one of `UNREADABLE` for what is none."""
     data = memoryview(read_own(place))
     begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
     facts, sizes = marshal.loads(data[_LENGTH:begin])  # noqa: S302

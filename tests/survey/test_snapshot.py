@@ -33,7 +33,7 @@ from epbuild.survey import asked as plain_run
 from epbuild.survey import snapshot
 from epbuild.survey.asked import recipe_and_steps
 from epbuild.survey.snapshot import FORMAT, answer, clock
-from epbuild.survey.snapshot_file import remove_older, snapshots_of
+from epbuild.survey.snapshot_file import read, remove_older, snapshots_of, write
 
 MARGIN_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
 needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
@@ -338,6 +338,15 @@ def test_a_torn_snapshot_says_nothing(taken: Folder) -> None:
         place.write_bytes(whole[:length])
         assert taken.answer() is None
     place.write_bytes(b"not a snapshot at all")
+    assert taken.answer() is None
+
+
+def test_a_snapshot_that_has_less_than_its_files_says_nothing_when_that_shows(taken: Folder) -> None:
+    [place] = taken.snapshots
+    look = read(str(place))
+    write(str(place), look.facts, look.files()[0], [], look.steps)
+    assert taken.answer() is not None
+    taken.files[1].touch()
     assert taken.answer() is None
 
 
