@@ -40,7 +40,7 @@ class _Edits:
     def __init__(self, workshop: Workshop, many: Many) -> None:
         self.workshop, self.many = workshop, many
         self.data = many.folder / "models" / "g0" / "g0-m0.0.data"
-        self.number = 0
+        self.number = self.checkouts = 0
 
     def run(self, *arguments: str) -> float:
         return self.workshop.seconds(self.workshop.epbuild(*arguments, self.many.recipe))
@@ -87,8 +87,9 @@ class _Edits:
 
     def fresh(self) -> float:
         """A checkout of the same files, in another folder, with the store of this one."""
-        place = self.workshop.folder / "fresh"
-        shutil.rmtree(place, ignore_errors=True)
+        # A new one each time: ext4 looks long for new inodes where many were freed in the last minute.
+        self.checkouts += 1
+        place = self.workshop.folder / f"fresh-{self.checkouts}"
         place.mkdir()
         shutil.copytree(self.many.folder / "models", place / "models")
         recipe = place / self.many.recipe.name
