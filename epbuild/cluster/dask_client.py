@@ -111,7 +111,7 @@ class DaskExecutor:
                 self._stop(future, pending)
                 raise Cancelled(request.key)
             if pending.error is not None:
-                if not isinstance(pending.error, Lost):
+                if not isinstance(pending.error, Lost) and not future.done():
                     self._stop(future, pending)
                 raise pending.error
             if pending.reply is not None:
