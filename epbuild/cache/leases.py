@@ -25,6 +25,7 @@ if sys.platform != "win32":
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _POLL_SECONDS = 0.1
+_OPENED = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class Cancelled(Exception):
@@ -80,46 +81,81 @@ def lease_if_free(root: Path, key: str) -> Iterator[bool]:
 
 def any_held(folder: Path) -> bool:
     """Whether a lock file in `folder`, which need not be there, is held by anyone. Raises StoreError."""
-    from filelock import FileLock
-
     with explained(f"look for locks in {folder}", elsewhere=None):
         for place in folder.glob("*.lock"):
-            lock = FileLock(place)
-            if not try_lock(lock):
+            lock = Lock(place)
+            if not lock.acquire():
                 return True
             lock.release()
     return False
 
 
-def try_lock(lock: BaseFileLock) -> bool:
-    """Take the lock if nobody holds it, and return whether that worked. Raises OSError when the file cannot be made."""
-    from filelock import Timeout
+class Lock:
+    """A lock on a file, as filelock takes it, that ends with its process, even if killed: taken in a tenth of the time, and without the
+    import of filelock, where all is as it mostly is.
+    """
 
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return False
-    return True
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._descriptor: int | None = None
+        self._by_filelock: BaseFileLock | None = None
 
+    def acquire(self) -> bool:
+        """Take it if nobody holds it, and return whether that worked. Raises OSError when the file cannot be made."""
+        if self._flock():
+            return True
+        from filelock import FileLock, Timeout
 
-class _Lock(Protocol):
-    """A lock that is held."""
+        self._by_filelock = FileLock(self._place)
+        try:
+            self._by_filelock.acquire(timeout=0)
+        except Timeout:
+            return False
+        return True
 
-    def release(self) -> None: ...
-
-
-class _Flock:
-    """A lock on an open file, as filelock takes it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def wait(self) -> None:
+        """Take it as soon as nobody else holds it. Raises OSError when the file cannot be made."""
+        while not self.acquire():
+            time.sleep(_POLL_SECONDS)
 
     def release(self) -> None:
+        """Give it up, if it is held."""
+        if self._by_filelock is not None:
+            self._by_filelock.release()
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
         try:
             if sys.platform != "win32":
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a process that was forked off has it open as well
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked off has it open as well
         finally:
-            os.close(self._descriptor)
+            os.close(descriptor)
+
+    def _flock(self) -> bool:
+        """Take the lock where nothing is in the way: all else is left to filelock."""
+        if sys.platform == "win32":
+            return False
+        try:
+            self._descriptor = _open(self._place)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(self._descriptor).st_nlink:  # else the file was removed just now
+                return True
+        except OSError:
+            pass
+        descriptor, self._descriptor = self._descriptor, None
+        os.close(descriptor)
+        return False
+
+
+def _open(place: Path) -> int:
+    try:
+        return os.open(place, _OPENED, 0o666)
+    except FileNotFoundError:  # the first lock of its folder
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(place, _OPENED, 0o666)
 
 
 def _place(root: Path, key: str) -> Path:
@@ -129,31 +165,8 @@ def _place(root: Path, key: str) -> Path:
     return root / "leases" / f"{key}.lock"
 
 
-def _try(place: Path) -> _Lock | None:
+def _try(place: Path) -> Lock | None:
     """The lock, if nobody holds it. Raises StoreError."""
-    lock = _flock(place)
-    if lock is not None:
-        return lock
-    from filelock import FileLock
-
-    found = FileLock(place)
+    lock = Lock(place)
     with explained(f"lock {place}"):
-        return found if try_lock(found) else None
-
-
-def _flock(place: Path) -> _Flock | None:
-    """The lock, where all is as it mostly is: then filelock, to which all else is left, would do this, in ten times as long."""
-    if sys.platform == "win32":
-        return None
-    try:
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:  # else the file was removed just now
-            return _Flock(descriptor)
-    except OSError:
-        pass
-    os.close(descriptor)
-    return None
+        return lock if lock.acquire() else None

@@ -7,13 +7,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from epbuild.cache.errors import explained
-from epbuild.cache.leases import try_lock
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
+from epbuild.cache.leases import Lock
 
 _LONGEST_NAME = 40
 _LOCK = ".lock"
@@ -25,20 +21,18 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
 
     Raises StoreError when it cannot be made.
     """
-    from filelock import FileLock
-
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-_LONGEST_NAME:].lstrip(".-")
     directory = parent / f"{readable}-{os.getpid()}-{os.urandom(4).hex()}"
-    lock = FileLock(_lock_path(directory))
+    lock = Lock(_lock_path(directory))
     try:
         try:
             # Locked before it exists: whatever `sweep` can see, it can find out whether a process uses it.
             with explained(f"make {directory}", elsewhere=None):
                 parent.mkdir(parents=True, exist_ok=True)
-                lock.acquire()
+                lock.wait()
                 while not _lock_path(directory).exists():  # swept away in the instant before it was locked
                     lock.release()
-                    lock.acquire()
+                    lock.wait()
                 directory.mkdir()
             yield directory
         finally:
@@ -56,18 +50,14 @@ def sweep(parent: Path) -> None:
             entries = list(parent.iterdir())
         except FileNotFoundError:
             return
-        if not entries:
-            return
-        from filelock import FileLock
-
         # A build that is killed may leave either without the other.
         for directory in {entry.with_name(entry.name.removesuffix(_LOCK)) for entry in entries}:
-            lock = FileLock(_lock_path(directory))
-            if try_lock(lock):
+            lock = Lock(_lock_path(directory))
+            if lock.acquire():
                 _remove(directory, lock)
 
 
-def _remove(directory: Path, lock: BaseFileLock) -> None:
+def _remove(directory: Path, lock: Lock) -> None:
     import shutil
 
     # What cannot be removed now, such as a file that a program on Windows still has open, is for a later sweep.

@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from epbuild.compile.action import GroupMaker, measure_alone
-from epbuild.compile.preparing import PreparationMaker
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.toolchain.execution import Execution, Workplace
-from epbuild.verify.live.action import NumbersMaker
 
 A_contra = TypeVar("A_contra", bound=Action, contravariant=True)
 R = TypeVar("R", bound=ActionResult)
@@ -35,13 +32,22 @@ class ActionMaker(Protocol[A_contra, R]):
         """Do it again and store nothing; returns its artifacts in the staging directory, by name. Raises what `make` does."""
 
 
-_MAKERS: Mapping[type, ActionMaker[Any, Any]] = {
-    Preparation: PreparationMaker(),
-    SessionGroup: GroupMaker(),
-    Verification: NumbersMaker(measure_alone),
-}
-
-
 def maker_of(action: Action) -> ActionMaker[Any, Any]:
     """The maker of an action. Raises KeyError where its results are not in the store."""
-    return _MAKERS[type(action)]
+    # Each is imported by the builds that need it: most check no numbers and prepare nothing.
+    match action:
+        case SessionGroup():
+            from epbuild.compile.action import GroupMaker
+
+            return GroupMaker()
+        case Preparation():
+            from epbuild.compile.preparing import PreparationMaker
+
+            return PreparationMaker()
+        case Verification():
+            from epbuild.compile.action import measure_alone
+            from epbuild.verify.live.action import NumbersMaker
+
+            return NumbersMaker(measure_alone)
+        case _:
+            raise KeyError(type(action))

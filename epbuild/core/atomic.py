@@ -135,10 +135,9 @@ def sync_directory(directory: str | Path) -> None:
 
 def sync_tree(folders: Sequence[str | Path], files: Sequence[str | Path]) -> None:
     """Wait until `files` and the names in `folders` are on the disk, so that a rename after it never shows less. Raises OSError."""
-    begin_writing = _sync_file_range()
-    if begin_writing is not None:
+    if _sync_file_range() is not None:
         for number in range(0, len(files), _SYNCED_TOGETHER):
-            _sync_together(files[number : number + _SYNCED_TOGETHER], begin_writing)
+            _sync_together(files[number : number + _SYNCED_TOGETHER])
         _sync_share(((), folders))
         return
     shares = [(files[number::_SYNCING_THREADS], folders[number::_SYNCING_THREADS]) for number in range(_SYNCING_THREADS)]
@@ -146,13 +145,20 @@ def sync_tree(folders: Sequence[str | Path], files: Sequence[str | Path]) -> Non
         pass
 
 
-def _sync_together(files: Sequence[str | Path], begin_writing: Callable[..., int]) -> None:
+def begin_writing(descriptor: int) -> None:
+    """Have the system begin to write an open file to the disk, where it can be asked that: who waits for it later waits less."""
+    begin = _sync_file_range()
+    if begin is not None:
+        begin(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
+
+def _sync_together(files: Sequence[str | Path]) -> None:
     """Wait for some files that the system has begun to write meanwhile."""
     descriptors: list[int] = []
     try:
         for path in files:
             descriptors.append(os.open(path, os.O_RDONLY))
-            begin_writing(descriptors[-1], 0, 0, _SYNC_FILE_RANGE_WRITE)  # where it does not, only the wait is longer
+            begin_writing(descriptors[-1])
         for descriptor in descriptors:
             _wait_for(descriptor)
     finally:

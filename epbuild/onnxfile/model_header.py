@@ -24,8 +24,7 @@ class ExternalData:
     length: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ValueInfo:
+class ValueInfo(NamedTuple):
     """A graph input or output.
 
     `elem_type` is ONNX's TensorProto.DataType; 0, with no shape, for what is not a tensor. A dimension is a size, a symbol's name,
@@ -39,8 +38,7 @@ class ValueInfo:
     denotations: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Initializer:
+class Initializer(NamedTuple):
     """A dense initializer of the main graph; `inline_bytes` is what its values take up in the model file itself."""
 
     name: str

@@ -101,13 +101,13 @@ def sized_header(header: ModelHeader, shapes: Mapping[str, Shape]) -> ModelHeade
     def output(value: ValueInfo) -> ValueInfo:
         shape = value.shape
         if shape and all(isinstance(size, int) for size in shape):
-            return replace(value, shape=(None,) * len(shape))
-        return replace(value, shape=_with_symbols(shape, symbols))
+            return value._replace(shape=(None,) * len(shape))
+        return value._replace(shape=_with_symbols(shape, symbols))
 
     if not shapes:
         return header
     inputs, initialized = (
-        tuple(replace(value, shape=shapes.get(value.name, value.shape)) for value in values)
+        tuple(value._replace(shape=shapes.get(value.name, value.shape)) for value in values)
         for values in (header.inputs, header.initialized_inputs)
     )
     return replace(header, inputs=inputs, initialized_inputs=initialized, outputs=tuple(map(output, header.outputs)))

@@ -151,7 +151,7 @@ def _overridden(value: ValueInfo, model: ModelSpec) -> ValueInfo:
     for size, denotation in zip(value.shape, denotations, strict=True):
         by_name = model.free_dimensions.get(size) if isinstance(size, str) else size
         sizes.append(by_name or model.denoted_dimensions.get(denotation) or size)
-    return replace(value, shape=tuple(sizes))
+    return value._replace(shape=tuple(sizes))
 
 
 def _line(name: str, sizes: Sequence[int]) -> str:

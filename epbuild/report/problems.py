@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -165,6 +164,10 @@ def _cell(character: str, encoding: str | None) -> tuple[str, int]:
     if not character.isprintable() or not _encodable(character, encoding):
         spelled = character.encode("unicode_escape").decode("ascii")
         return spelled, len(spelled)
+    if character.isascii():
+        return character, 1
+    import unicodedata  # few messages have any other
+
     if unicodedata.category(character) in {"Mn", "Me"}:
         return character, 0
     return character, 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -295,8 +295,9 @@ def _environment(folder: Path, asked: Mapping[str, str]) -> dict[str, str]:
     """The variables of a worker in `folder`: those that are `asked` for, before what every worker has and the little that is inherited."""
     inherited = _INHERITED_ON_WINDOWS if on_windows() else _INHERITED
     kept = {name: value for name, value in os.environ.items() if (name.upper() if on_windows() else name) in inherited}
-    # ONNX Runtime and EPs write below HOME and read settings from there: give them the staging directory instead.
-    found = {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+    # ONNX Runtime and EPs write below HOME and read settings from there: give them the staging directory instead. Telemetry would begin
+    # a database in each such HOME, of events for Microsoft, in 0.05 s (docs/facts.md, "Telemetry").
+    found = {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", "ORT_DISABLE_TELEMETRY": "1"}
     if on_windows():  # to which `Path` and `PATH` are one
         names = {name.upper() for name in asked}
         found = {name: value for name, value in found.items() if name.upper() not in names}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from epbuild.cache.leases import Cancelled, lease, lease_if_free, try_lock
+from epbuild.cache.leases import Cancelled, Lock, lease, lease_if_free
 from epbuild.core.errors import StoreError
 
 HOLD = """
@@ -129,7 +129,9 @@ def test_a_cache_that_cannot_hold_lock_files_is_an_error_with_a_way_out(tmp_path
 def test_a_lease_and_a_lock_of_filelock_keep_each_other_out(tmp_path: Path) -> None:
     lock = FileLock(tmp_path / "leases" / "key.lock")
     with lease(tmp_path, "key"):
-        assert not try_lock(lock)
+        with pytest.raises(Timeout):
+            lock.acquire(timeout=0)
+        assert not Lock(tmp_path / "leases" / "key.lock").acquire()
     with lock, lease_if_free(tmp_path, "key") as free:
         assert not free
     with lease_if_free(tmp_path, "key") as free:

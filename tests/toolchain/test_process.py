@@ -174,6 +174,7 @@ def test_settings_of_the_shell_do_not_reach_the_ep(worker: Supervised, monkeypat
     [seen] = worker.words.reports
     assert seen["HOME"] == str(worker.folder)
     assert seen["PATH"] == os.environ["PATH"]
+    assert seen["ORT_DISABLE_TELEMETRY"] == "1"
     assert not hidden.keys() & seen.keys()
 
 

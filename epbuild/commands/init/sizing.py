@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Protocol
 
 from epbuild.core.values import dataclass
@@ -70,7 +70,7 @@ class Sizing:
             value = values[0]
             if value.shape is None and self.questions is None:
                 raise BadSizes(f"The file does not hold how many dimensions the input {value.name} has: give --size.")
-            known = [replace(each, shape=self._known(each.shape)) for each in values]
+            known = [each._replace(shape=self._known(each.shape)) for each in values]
             suggested = suggest_sizes(known).get(value.name)
             answered = suggested is None and known[0].shape is not None
             sizes: Sizes | None = tuple(size for size in known[0].shape or () if isinstance(size, int)) if answered else suggested
