@@ -83,14 +83,14 @@ def any_held(folder: Path) -> bool:
     """Whether a lock file in `folder`, which need not be there, is held by anyone. Raises StoreError."""
     with explained(f"look for locks in {folder}", elsewhere=None):
         for place in folder.glob("*.lock"):
-            lock = Lock(place)
+            lock = LockFile(place)
             if not lock.acquire():
                 return True
             lock.release()
     return False
 
 
-class Lock:
+class LockFile:
     """A lock on a file, as filelock takes it, that ends with its process, even if killed: taken in a tenth of the time, and without the
     import of filelock, where all is as it mostly is.
     """
@@ -165,8 +165,8 @@ def _place(root: Path, key: str) -> Path:
     return root / "leases" / f"{key}.lock"
 
 
-def _try(place: Path) -> Lock | None:
+def _try(place: Path) -> LockFile | None:
     """The lock, if nobody holds it. Raises StoreError."""
-    lock = Lock(place)
+    lock = LockFile(place)
     with explained(f"lock {place}"):
         return lock if lock.acquire() else None

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from epbuild.cache.errors import explained
-from epbuild.cache.leases import Lock
+from epbuild.cache.leases import LockFile
 
 _LONGEST_NAME = 40
 _LOCK = ".lock"
@@ -23,7 +23,7 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
     """
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-_LONGEST_NAME:].lstrip(".-")
     directory = parent / f"{readable}-{os.getpid()}-{os.urandom(4).hex()}"
-    lock = Lock(_lock_path(directory))
+    lock = LockFile(_lock_path(directory))
     try:
         try:
             # Locked before it exists: whatever `sweep` can see, it can find out whether a process uses it.
@@ -52,12 +52,12 @@ def sweep(parent: Path) -> None:
             return
         # A build that is killed may leave either without the other.
         for directory in {entry.with_name(entry.name.removesuffix(_LOCK)) for entry in entries}:
-            lock = Lock(_lock_path(directory))
+            lock = LockFile(_lock_path(directory))
             if lock.acquire():
                 _remove(directory, lock)
 
 
-def _remove(directory: Path, lock: Lock) -> None:
+def _remove(directory: Path, lock: LockFile) -> None:
     import shutil
 
     # What cannot be removed now, such as a file that a program on Windows still has open, is for a later sweep.

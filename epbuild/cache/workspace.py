@@ -48,6 +48,11 @@ class FileMemory:
         self._known: dict[str, tuple[StatKey, str]] | None = None
         """All of them, once many were asked for; what another process has put since is not among them."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever put. Raises StoreError."""
+        return not self._database.read(f"{_FILES} LIMIT 1")
+
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """The stat key and the digest that were last put for the absolute `path`. Raises StoreError."""
         name = self._name(path)

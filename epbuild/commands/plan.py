@@ -14,7 +14,7 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import HeldLock, hold_lock
-from epbuild.commands.planning import FetchModels, ReadVariables, plan_of, read_plan, read_recipe, remote_of, workspace_of
+from epbuild.commands.planning import FetchModels, ReadVariables, plan_of, read_recipe, remote_of, workspace_of
 from epbuild.commands.request import Request
 from epbuild.commands.shared_results import remote_cache, results_of
 from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
@@ -24,6 +24,7 @@ from epbuild.core.values import dataclass
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
+from epbuild.survey.hashed_ahead import HashedAhead
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot import variables_of
@@ -45,17 +46,26 @@ class Planned:
 
 
 def plan_again(
-    request: Request, variables: ReadVariables, fetching: FetchModels | None = None, wanted: Sequence[str] = ()
+    request: Request,
+    variables: ReadVariables,
+    ahead: HashedAhead,
+    fetching: FetchModels | None = None,
+    wanted: Sequence[str] = (),
 ) -> Planned:
     """The recipe and its plan, or the part of them that has to be looked at since the last snapshot, and the steps that match `wanted`.
 
-    The `variables` that the recipe reads are read. Raises what `read_plan` does.
+    The `variables` that the recipe reads are read. Where nothing is known of any file, models are hashed `ahead`. Raises what `read_plan`
+    does.
     """
     last = None
     if request.emits_all and not request.rebuild_and_compare and not request.every_model and not request.writes:
         last = LastLook.at(request.recipe, request.settings)
     if last is None or (request.locked and last.look.facts.lock != "held"):
-        return Planned(*read_plan(request, fetching, variables))
+        with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+            recipe = read_recipe(request, variables)
+            if workspace.files.is_empty and not request.selection and request.shard is None:
+                ahead.begin(recipe)
+            return Planned(recipe, plan_of(request, recipe, fetching, workspace))
     whole = read_recipe(request, variables) if last.shared_changes else None
     if whole is None:
         for name in variables_of(last.look.facts):
@@ -111,30 +121,32 @@ def surveyed(
 ) -> Iterator[Surveyed]:
     """What `survey` returns, while workspace and remote cache are open. `warn` is given its warnings, rather than the plan."""
     variables = ReadVariables()
-    planned = plan_again(request, variables, wanted=wanted)
-    recipe, plan, scope = planned.recipe, planned.plan, planned.scope
-    lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
-    cache = cache_directory()
-    refused: list[Problem] = []
-    with (
-        remote_cache(remote_of(request, recipe), warn or refused.append, cancelled) as remote,
-        Workspace.open(workspace_of(request.recipe), create=False) as workspace,
-    ):
-        store = BlobStore(cache)
-        results = results_of(remote, store, warn or refused.append)
-        configuration = Configuration.of(recipe.file, request.settings, variables.seen)
-        known = PlanToolchains(
-            plan, recipe.directory, lock, ToolchainSources(request.toolchains, toolchain_records(cache), results)
-        )
-        surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, results)
-        changed = lock.deviations(plan, known.environments, surveyor.digests)
-        doubts = (*_unreadable(workspace), *lock.warnings, *changed)
-        found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), known, scope)
-        if results is not None:
-            results.warn_of_the_rest()
-        found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *refused)))
-        as_locked = not lock.warnings and not changed
-        yield Surveyed(with_orphans(found, surveyor.outputs, request), surveyor, remote, known, lock, recipe, as_locked)
+    with HashedAhead() as ahead:
+        planned = plan_again(request, variables, ahead, wanted=wanted)
+        recipe, plan, scope = planned.recipe, planned.plan, planned.scope
+        lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
+        cache = cache_directory()
+        refused: list[Problem] = []
+        with (
+            remote_cache(remote_of(request, recipe), warn or refused.append, cancelled) as remote,
+            Workspace.open(workspace_of(request.recipe), create=False) as workspace,
+        ):
+            store = BlobStore(cache)
+            results = results_of(remote, store, warn or refused.append)
+            configuration = Configuration.of(recipe.file, request.settings, variables.seen)
+            known = PlanToolchains(
+                plan, recipe.directory, lock, ToolchainSources(request.toolchains, toolchain_records(cache), results)
+            )
+            ahead.remember(workspace.files)
+            surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, results)
+            changed = lock.deviations(plan, known.environments, surveyor.digests)
+            doubts = (*_unreadable(workspace), *lock.warnings, *changed)
+            found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), known, scope)
+            if results is not None:
+                results.warn_of_the_rest()
+            found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *refused)))
+            as_locked = not lock.warnings and not changed
+            yield Surveyed(with_orphans(found, surveyor.outputs, request), surveyor, remote, known, lock, recipe, as_locked)
 
 
 def with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:

@@ -45,6 +45,7 @@ from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Emission, Plan, SessionGroup
 from epbuild.recipe.model import ModelSpec, Recipe
+from epbuild.survey.hashed_ahead import HashedAhead
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.snapshot import clock, own_files
 from epbuild.survey.snapshot_file import forget
@@ -88,18 +89,20 @@ def run(
 
     Raises EpbuildError when nothing could be started, KeyboardInterrupt when the user stopped it. Failed steps are events.
     """
-    with recorded(request, progress) as recording:
-        code = _build(request, recording, cancelled or threading.Event(), fetcher)
+    with recorded(request, progress) as recording, HashedAhead() as ahead:
+        code = _build(request, recording, cancelled or threading.Event(), fetcher, ahead)
         recording.end(code)
     return code
 
 
-def _build(request: Request, recording: Recording, stop: threading.Event, fetcher: ModelFetcher | None) -> int:
+def _build(
+    request: Request, recording: Recording, stop: threading.Event, fetcher: ModelFetcher | None, ahead: HashedAhead
+) -> int:
     """What `run` does, with what is recorded of it."""
     begin = time.monotonic()
     progress: Progress = Serialised(recording)
     began, variables = clock(str(request.recipe)), ReadVariables()
-    planned = plan_again(request, variables, _NeededModels(request, progress, stop, fetcher))
+    planned = plan_again(request, variables, ahead, _NeededModels(request, progress, stop, fetcher))
     recipe, plan, scope = planned.recipe, planned.plan, planned.scope
     lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
     for warning in (*plan.warnings, *lock.warnings):
@@ -120,6 +123,7 @@ def _build(request: Request, recording: Recording, stop: threading.Event, fetche
             provisioning.make_unknown(plan.actions.values())  # else nothing is installed before it is known what to do
         workspace = open_workspace.enter_context(lasting_workspace(request.recipe))
         workspace.sweep()
+        ahead.remember(workspace.files)
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
         surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, shared.results)
         doubts = lock.deviations(plan, here, surveyor.digests)

@@ -77,6 +77,7 @@ class _BuildLines(Listener):
     """What is shown of each event, whatever displays it."""
 
     def __init__(self) -> None:
+        self._colour = coloured(sys.stdout)  # once: a thousand lines would each ask the system
         self._changes = ChangeReport()
         self._failures = FailureList()
         self._coverage = CoverageList()
@@ -192,7 +193,7 @@ class PlainLines(_BuildLines):
         self._running.pop(name, None)
 
     def _print(self, text: str) -> None:
-        print_line(_painted(text))
+        print_line(_painted(text, colour=self._colour))
         sys.stdout.flush()
 
     def _beat(self) -> None:
@@ -244,7 +245,7 @@ class LiveRows(_BuildLines):
             self._rows.drop(name)
 
     def _print(self, text: str) -> None:
-        self._open().print(_painted(text))
+        self._open().print(_painted(text, colour=self._colour))
 
     def _close(self) -> None:
         if self._rows is not None:
@@ -354,9 +355,9 @@ def _time_left(seconds: float | None) -> str:
     return f", about {about(seconds)}" if seconds else ""
 
 
-def _painted(text: str) -> str:
-    """A line, its first word coloured if that is one for something that ended, and if standard output takes colours."""
-    found = _LABEL.match(text) if coloured(sys.stdout) else None
+def _painted(text: str, *, colour: bool) -> str:
+    """A line, its first word coloured if that is one for something that ended, where there are colours."""
+    found = _LABEL.match(text) if colour else None
     if found is None:
         return text
     return text[: found.start(2)] + painted(found[2], _COLOURS[found[2]], True) + text[found.end(2) :]

@@ -12,7 +12,6 @@ What time it is when a run begins is asked of the workspace's file system, as a 
 
 from __future__ import annotations
 
-import _thread
 import functools
 import marshal
 import os
@@ -21,6 +20,7 @@ import sys
 from epbuild import __version__
 from epbuild.core.changetime import changed_ns
 from epbuild.core.defaults import WORKSPACE
+from epbuild.core.forked import Forked, has_threads, processes
 from epbuild.core.host import cpu_count, cpu_name, driver_version, on_windows
 from epbuild.core.places import CACHE_VARIABLES
 from epbuild.survey.asked import nothing_to_do, read_look, read_run
@@ -100,7 +100,7 @@ def look_again(recipe: str, settings: Sequence[str], selection: Sequence[str] = 
 def _look_ahead(arguments: Sequence[str]) -> None:
     """Have other processes look at the files that a command looks at before anything else, while this one imports what it needs."""
     asked = read_look(arguments)
-    if asked is None or _processes() == 1:
+    if asked is None or processes() == 1:
         return
     recipe, settings = asked
     try:
@@ -213,16 +213,6 @@ def variables_of(facts: Facts) -> list[str]:
     return [name for name, _ in facts.environment if name not in _PLACES]
 
 
-def _has_threads() -> bool:
-    """Whether other threads run: they would see another current directory, and a fork has none of them, but what they hold."""
-    return _thread._count() > 0
-
-
-def _processes() -> int:
-    """How many processes may look at files at once."""
-    return os.cpu_count() or 1 if hasattr(os, "fork") and not _has_threads() else 1
-
-
 def _at(folder: str, path: str) -> str:
     return os.path.join(folder, path)  # noqa: PTH118
 
@@ -266,33 +256,19 @@ def _begin_comparing(parts: Sequence[memoryview], folder: str) -> Callable[[], l
     left, writing = os.pipe()
     os.write(writing, b"".join(part.to_bytes(_PART_BYTES, "big") for part in range(len(parts))))
     os.close(writing)
-    children = []
-    for _ in range(min(_processes(), len(parts)) - 1):
-        reading, writing = os.pipe()
-        try:
-            child = os.fork()
-        except OSError:  # no more processes here: then this one looks at the rest
-            os.close(reading)
-            os.close(writing)
-            break
-        if not child:
-            try:
-                os.chdir(folder)
-                with open(writing, "wb") as pipe:  # noqa: PTH123
-                    pipe.write(marshal.dumps(_changed_of(parts, left, "")))
-            finally:
-                os._exit(0)
-        os.close(writing)
-        children.append((child, reading))
+
+    def in_the_folder() -> list[int]:
+        os.chdir(folder)
+        return _changed_of(parts, left, "")
+
+    helpers = [Forked.begin(in_the_folder) for _ in range(min(processes(), len(parts)) - 1)]
 
     def end() -> list[int]:
         found = _changed_here(parts, left, folder)
         os.close(left)
-        for child, reading in children:
-            with open(reading, "rb") as pipe:  # noqa: PTH123
-                data = pipe.read()
-            os.waitpid(child, 0)
-            found += marshal.loads(data)  # noqa: S302 - of this very program
+        for helper in helpers:
+            if helper is not None:
+                found += helper.result()
         return found
 
     return end
@@ -300,7 +276,7 @@ def _begin_comparing(parts: Sequence[memoryview], folder: str) -> Callable[[], l
 
 def _changed_here(parts: Sequence[memoryview], left: int, folder: str) -> list[int]:
     """Those of the parts that this process takes."""
-    if _has_threads():
+    if has_threads():
         return _changed_of(parts, left, folder)
     before = os.getcwd()  # noqa: PTH109
     os.chdir(folder)  # a shorter way to a file is a faster one

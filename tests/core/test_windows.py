@@ -230,7 +230,13 @@ def test_a_worker_on_windows_has_what_its_libraries_look_for_and_no_settings_of_
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(os, "environ", dict(SHELL))
     found = supervisor._environment(Path("staging"), {})
-    assert found.keys() == {*SHELL.keys() - {"QNN_SDK_ROOT", "PYTHONPATH"}, "HOME", "LC_ALL", "PYTHONUTF8"}
+    assert found.keys() == {
+        *SHELL.keys() - {"QNN_SDK_ROOT", "PYTHONPATH"},
+        "HOME",
+        "LC_ALL",
+        "PYTHONUTF8",
+        "ORT_DISABLE_TELEMETRY",
+    }
 
 
 def test_a_setting_of_the_recipe_wins_on_windows_however_its_name_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,13 +247,20 @@ def test_a_setting_of_the_recipe_wins_on_windows_however_its_name_is_written(mon
         "PATH": "the recipe's",
         "HOME": "the recipe's",
     }
-    assert len(found) == 4
+    assert len(found) == 5
 
 
 def test_names_of_windows_are_not_inherited_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "environ", {**SHELL, "PATH": "/bin"})
-    assert supervisor._environment(Path("staging"), {}).keys() == {"PATH", "TEMP", "HOME", "LC_ALL", "PYTHONUTF8"}
+    assert supervisor._environment(Path("staging"), {}).keys() == {
+        "PATH",
+        "TEMP",
+        "HOME",
+        "LC_ALL",
+        "PYTHONUTF8",
+        "ORT_DISABLE_TELEMETRY",
+    }
 
 
 def test_the_time_of_change_is_told_in_nanoseconds_since_1970(kernel: FakeKernel, tmp_path: Path) -> None:

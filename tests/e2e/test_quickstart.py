@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jsonschema
@@ -14,6 +15,7 @@ import pytest
 from projects import Project, compiled, copy_of_quickstart, emitted, toolchain_python
 
 from epbuild.core.schemas import schema
+from epbuild.toolchain.process import WorkerListener, supervise
 
 SOCS = ("SC8380XP", "SM8750")
 
@@ -209,6 +211,23 @@ def test_the_unshared_classifier_gives_the_cpu_eps_answers_on_the_emulator(quick
     )
     assert done.returncode == 0, done.stderr
     assert float(answer.read_text(encoding="utf-8")) < 0.005  # half precision, on probabilities
+
+
+def test_onnx_runtime_begins_no_telemetry_in_the_home_of_a_worker(quickstart: Project, tmp_path: Path) -> None:
+    quickstart.build("epbuild.yaml", "emit:classifier/*")
+    home = tmp_path / "home"
+    home.mkdir()
+    ending = supervise(
+        [str(toolchain_python("onnxruntime-qnn")), "-I", "-c", "import onnxruntime"],
+        home,
+        tmp_path / "log",
+        WorkerListener(),
+        timeout=120,
+        environment={},
+        cancelled=threading.Event(),
+    )
+    assert (ending.how, ending.status) == ("exited", 0)
+    assert list(home.iterdir()) == []
 
 
 _COMPARE = """
