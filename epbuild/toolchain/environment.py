@@ -18,7 +18,7 @@ from epbuild.core.safepath import user_path
 from epbuild.core.values import dataclass
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import Requirement
-from epbuild.toolchain.fingerprint import Fingerprint, look, of_package, watched
+from epbuild.toolchain.fingerprint import Fingerprint, look, of_package
 from epbuild.toolchain.host import host_identity
 from epbuild.toolchain.packages import FileState, is_touched, state_of
 from epbuild.toolchain.process import RunWorker, supervise
@@ -62,7 +62,7 @@ class Environment:
     def watched(self) -> list[Path]:
         """The files and folders whose stats show whether the environment is still this one."""
         installed = installed_file(self.memory.parent)
-        return [self.interpreter, *watched(self.memory), *([installed] if installed.exists() else ())]
+        return [self.interpreter, self.memory, *map(Path, self.states), *([installed] if installed.exists() else ())]
 
     def now(self) -> Environment:
         """This environment as it is now: itself, as long as nobody has touched anything in it. Raises ToolchainError."""

@@ -94,13 +94,6 @@ def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Positio
     return _take(interpreter, wanted, memory, where)
 
 
-def watched(memory: Path) -> list[Path]:
-    """The files and folders that the fingerprint in the file `memory` came from: while their stats last, so does the fingerprint."""
-    remembered = _remembered(memory)
-    folders = [folder for package in remembered.get("packages", ()) for folder in package_tree(package).folders]
-    return [memory, *map(Path, (*remembered.get("files", ()), *remembered.get("folders", ()), *folders))]
-
-
 def probe(interpreter: Path, modules: Iterable[str], where: Position | None = None) -> dict[str, Any]:
     """Run `worker/probe.py` in the environment and return what it reports; raises ToolchainError when it cannot."""
     command = [str(interpreter), "-I", str(_PROBE), *modules]
