@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,7 +23,7 @@ from epbuild.plan.sources import find_source
 from epbuild.recipe.model import ModelSpec, Recipe
 
 _FEW = 200
-"""Of more models it is not looked up whether one of them is large; those of 8,000 small models took as long in another process."""
+"""More models, or more files beside one, are not looked through for a large one: 8,000 small models took as long in another process."""
 
 
 class HashedAhead:
@@ -42,7 +43,8 @@ class HashedAhead:
         """Begin with the models that the groups of a recipe have on this machine, where it is worth it."""
         named = dict.fromkeys(member.model.name for group in recipe.groups.values() for member in group.members)
         models = [model for name in named if not (model := recipe.models[name]).is_remote]
-        if processes() > 1 and len(models) <= _FEW and any(_is_large(recipe.directory / model.path) for model in models):
+        folders = {(recipe.directory / model.path).parent for model in models}
+        if processes() > 1 and len(models) <= _FEW and any(map(_has_large, folders)):
             self._process = Forked.begin(lambda: _found(models, recipe.directory))
 
     def remember(self, memory: FileMemory) -> None:
@@ -80,9 +82,10 @@ def _found(models: Iterable[ModelSpec], base: Path) -> Sequence[tuple[str, tuple
     return [(path, tuple(key), digest) for path, (key, digest) in collected.entries.items()]
 
 
-def _is_large(graph: Path) -> bool:
-    """Whether a model takes long to be hashed: its graph, or what lies beside it, as its external data does."""
+def _has_large(folder: Path) -> bool:
+    """Whether a large file is in a folder with models: one of these, or its external data, which mostly lies beside it."""
     try:
-        return any(entry.stat().st_size >= LARGE_BYTES for entry in os.scandir(graph.parent))
+        with os.scandir(folder) as entries:
+            return any(entry.stat().st_size >= LARGE_BYTES for entry in islice(entries, _FEW))
     except (OSError, ValueError):
         return False
