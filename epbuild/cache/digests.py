@@ -61,6 +61,19 @@ class StatMemory(Protocol):
         ...
 
 
+class NewMemory:
+    """A `StatMemory` that begins with nothing, forgets nothing, and ends with its process."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, tuple[StatKey, str]] = {}
+
+    def get(self, path: str) -> tuple[StatKey, str] | None:
+        return self.entries.get(path)
+
+    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
+        self.entries.update(entries)
+
+
 class _FileReading(NamedTuple):
     key: StatKey
     digest: str

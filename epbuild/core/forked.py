@@ -22,7 +22,7 @@ def processes() -> int:
 
 
 def has_threads() -> bool:
-    """Whether other threads run."""
+    """Whether other threads run: they would see another current directory as well."""
     return _thread._count() > 0
 
 

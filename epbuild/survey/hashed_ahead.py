@@ -7,14 +7,14 @@ the recipe is read: to hash 64 MB takes as long as all else until then.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from epbuild.cache.digests import Digests, StatKey
+from epbuild.cache.digests import Digests, NewMemory, StatKey
 from epbuild.cache.workspace import FileMemory
 from epbuild.core.digest import LARGE_BYTES
 from epbuild.core.errors import EpbuildError
@@ -56,22 +56,9 @@ class HashedAhead:
             memory.put_many({path: (StatKey(*key), digest) for path, key, digest in found})
 
 
-class _Collected:
-    """A memory that begins with nothing; a `StatMemory`."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, tuple[StatKey, str]] = {}
-
-    def get(self, path: str) -> tuple[StatKey, str] | None:
-        return self.entries.get(path)
-
-    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
-        self.entries.update(entries)
-
-
 def _found(models: Iterable[ModelSpec], base: Path) -> Sequence[tuple[str, tuple[int, ...], str]]:
     """Absolute path, stat key and digest of each file of models. What is wrong with one is found again by those who need it."""
-    collected = _Collected()
+    collected = NewMemory()
     files: list[Path] = []
     for model in models:
         with suppress(EpbuildError):

@@ -5,27 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from epbuild.cache.digests import Digests, StatKey, unchanged
+from epbuild.cache.digests import Digests, NewMemory, StatKey, unchanged
 from epbuild.core import digest
 from epbuild.core.errors import StoreError
-
-
-class DictMemory:
-    """A StatMemory that forgets nothing."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, tuple[StatKey, str]] = {}
-
-    def get(self, path: str) -> tuple[StatKey, str] | None:
-        return self.entries.get(path)
-
-    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
-        self.entries.update(entries)
 
 
 class Readings:
@@ -36,7 +23,7 @@ class Readings:
         self.ahead: list[bool] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def digests(self, memory: DictMemory) -> Digests:
+    def digests(self, memory: NewMemory) -> Digests:
         readings = self
 
         class Counted(Digests):
@@ -64,8 +51,8 @@ def readings() -> Readings:
 
 
 @pytest.fixture
-def memory() -> DictMemory:
-    return DictMemory()
+def memory() -> NewMemory:
+    return NewMemory()
 
 
 @pytest.fixture
@@ -83,39 +70,37 @@ def write(path: Path, data: bytes) -> Path:
     return path
 
 
-def test_every_file_gets_the_digest_that_sha256sum_would_print(tmp_path: Path, memory: DictMemory) -> None:
+def test_every_file_gets_the_digest_that_sha256sum_would_print(tmp_path: Path, memory: NewMemory) -> None:
     paths = {write(tmp_path / f"{n}.bin", bytes([n]) * n * 700_000): bytes([n]) * n * 700_000 for n in range(5)}
     assert Digests(memory).of_many(paths) == {path: sha256(data) for path, data in paths.items()}
 
 
-def test_large_files_among_small_ones_get_their_own_digests_in_the_order_asked_for(tmp_path: Path, memory: DictMemory) -> None:
+def test_large_files_among_small_ones_get_their_own_digests_in_the_order_asked_for(tmp_path: Path, memory: NewMemory) -> None:
     sizes = [1, digest.LARGE_BYTES + 1, 0, 2 * digest.LARGE_BYTES, 5000, digest.LARGE_BYTES]
     paths = [write(tmp_path / str(number), bytes([number]) * size) for number, size in enumerate(sizes)]
     found = Digests(memory).of_many(paths)
     assert list(found.items()) == [(path, sha256(path.read_bytes())) for path in paths]
 
 
-def test_many_small_files_get_their_own_digests_even_where_one_of_them_cannot_be_read(tmp_path: Path, memory: DictMemory) -> None:
+def test_many_small_files_get_their_own_digests_even_where_one_of_them_cannot_be_read(tmp_path: Path, memory: NewMemory) -> None:
     paths = [write(tmp_path / str(number), b"x" * number) for number in range(450)]
     assert Digests(memory).of_many(paths) == {path: sha256(b"x" * number) for number, path in enumerate(paths)}
     with pytest.raises(StoreError) as failure:
-        Digests(DictMemory()).of_many([*paths[:30], tmp_path / "gone", *paths[30:]])
+        Digests(NewMemory()).of_many([*paths[:30], tmp_path / "gone", *paths[30:]])
     assert [str(tmp_path / "gone") in problem.message for problem in failure.value.problems] == [True]
 
 
-def test_a_large_file_is_read_ahead_only_while_a_core_is_left_over(
-    tmp_path: Path, memory: DictMemory, readings: Readings
-) -> None:
+def test_a_large_file_is_read_ahead_only_while_a_core_is_left_over(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
     first, second = (write(tmp_path / str(number), bytes([number]) * digest.LARGE_BYTES) for number in range(2))
     small = write(tmp_path / "small", b"small")
     readings.digests(memory).of_many([first, small])
-    readings.digests(DictMemory()).of_many([first, second])
+    readings.digests(NewMemory()).of_many([first, second])
     assert readings.ahead == [True, False, False]  # the small one is read at once
 
 
 @pytest.mark.usefixtures("later")
 def test_a_file_that_has_not_changed_is_not_read_again_in_a_later_run(
-    tmp_path: Path, memory: DictMemory, readings: Readings
+    tmp_path: Path, memory: NewMemory, readings: Readings
 ) -> None:
     path = write(tmp_path / "weights", b"data")
     first = readings.digests(memory).of(path)
@@ -124,7 +109,7 @@ def test_a_file_that_has_not_changed_is_not_read_again_in_a_later_run(
 
 
 @pytest.mark.usefixtures("later")
-def test_a_file_that_was_only_touched_has_the_same_digest_and_so_rebuilds_nothing(tmp_path: Path, memory: DictMemory) -> None:
+def test_a_file_that_was_only_touched_has_the_same_digest_and_so_rebuilds_nothing(tmp_path: Path, memory: NewMemory) -> None:
     path = write(tmp_path / "weights", b"data")
     first = Digests(memory).of(path)
     os.utime(path, (1, 1))
@@ -133,7 +118,7 @@ def test_a_file_that_was_only_touched_has_the_same_digest_and_so_rebuilds_nothin
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no change time")
 @pytest.mark.usefixtures("later")
-def test_a_change_of_same_size_with_its_modification_time_put_back_is_noticed(tmp_path: Path, memory: DictMemory) -> None:
+def test_a_change_of_same_size_with_its_modification_time_put_back_is_noticed(tmp_path: Path, memory: NewMemory) -> None:
     path = write(tmp_path / "weights", b"data")
     status = path.stat()
     Digests(memory).of(path)
@@ -146,7 +131,7 @@ def test_a_change_of_same_size_with_its_modification_time_put_back_is_noticed(tm
 
 
 @pytest.mark.usefixtures("later")
-def test_a_file_that_was_replaced_by_another_of_the_same_size_is_noticed(tmp_path: Path, memory: DictMemory) -> None:
+def test_a_file_that_was_replaced_by_another_of_the_same_size_is_noticed(tmp_path: Path, memory: NewMemory) -> None:
     path = write(tmp_path / "weights", b"data")
     Digests(memory).of(path)
     write(tmp_path / "new", b"DATA").replace(path)
@@ -154,7 +139,7 @@ def test_a_file_that_was_replaced_by_another_of_the_same_size_is_noticed(tmp_pat
 
 
 def test_a_file_written_a_moment_ago_is_read_again_because_another_write_might_not_show(
-    tmp_path: Path, memory: DictMemory, readings: Readings
+    tmp_path: Path, memory: NewMemory, readings: Readings
 ) -> None:
     path = write(tmp_path / "weights", b"data")
     readings.digests(memory).of(path)
@@ -164,7 +149,7 @@ def test_a_file_written_a_moment_ago_is_read_again_because_another_write_might_n
 
 
 @pytest.mark.usefixtures("later")
-def test_hard_links_to_one_file_are_read_once_for_all(tmp_path: Path, memory: DictMemory, readings: Readings) -> None:
+def test_hard_links_to_one_file_are_read_once_for_all(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
     first = write(tmp_path / "a", b"shared weights")
     second = tmp_path / "b"
     second.hardlink_to(first)
@@ -174,7 +159,7 @@ def test_hard_links_to_one_file_are_read_once_for_all(tmp_path: Path, memory: Di
     assert readings.count == 1
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, memory: DictMemory, readings: Readings) -> None:
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
     path = write(tmp_path / "weights", b"half")
 
     def finish_writing() -> None:
@@ -187,7 +172,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, memo
 
 
 def test_a_file_that_never_stops_changing_is_an_error_that_names_it(
-    tmp_path: Path, memory: DictMemory, readings: Readings
+    tmp_path: Path, memory: NewMemory, readings: Readings
 ) -> None:
     path = write(tmp_path / "weights", b"")
 
@@ -202,7 +187,7 @@ def test_a_file_that_never_stops_changing_is_an_error_that_names_it(
     assert readings.count == 3
 
 
-def test_all_files_that_cannot_be_read_are_told_at_once(tmp_path: Path, memory: DictMemory) -> None:
+def test_all_files_that_cannot_be_read_are_told_at_once(tmp_path: Path, memory: NewMemory) -> None:
     (tmp_path / "folder").mkdir()
     good = write(tmp_path / "good", b"data")
     with pytest.raises(StoreError) as failure:
@@ -213,7 +198,7 @@ def test_all_files_that_cannot_be_read_are_told_at_once(tmp_path: Path, memory: 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs named pipes in the file system")
-def test_a_named_pipe_where_a_model_should_be_does_not_hang_the_build(tmp_path: Path, memory: DictMemory) -> None:
+def test_a_named_pipe_where_a_model_should_be_does_not_hang_the_build(tmp_path: Path, memory: NewMemory) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StoreError, match="not a regular file"):
         Digests(memory).of(tmp_path / "pipe")
@@ -230,7 +215,7 @@ def test_an_input_that_changes_during_an_action_can_be_told_from_one_that_did_no
 
 
 def test_a_hard_link_is_no_reason_to_read_a_file_again(tmp_path: Path) -> None:
-    memory, path = DictMemory(), tmp_path / "model"
+    memory, path = NewMemory(), tmp_path / "model"
     path.write_bytes(b"content")
     os.utime(path, ns=(1, 1))
     memory.put_many({str(path): (StatKey.of(path), "the digest")})
