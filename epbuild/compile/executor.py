@@ -44,8 +44,8 @@ from epbuild.toolchain.reports import BadReport
 from epbuild.verify.checks import ExpectedEp
 from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
 from epbuild.verify.signature import source_signature
+from epbuild.worker.scripts import COMPILE
 
-_WORKER = Path(__file__).parent / "worker" / "compile.py"
 _INPUT = "in"
 _OUTPUT = "out"
 
@@ -91,6 +91,7 @@ def execute(group: SessionGroup, execution: Execution) -> CompileResult:
             fallback_nodes=len(model.header.other_nodes),
             compatibility=compatibility(model.header.metadata),
             left=node_log.left(model.member, model.header.other_nodes),
+            output_shapes={value.name: value.shape for value in model.header.outputs},
         )
         for model in models
     )
@@ -124,7 +125,7 @@ def _make(group: SessionGroup, execution: Execution) -> _Compiled:
     """Leave the group's artifacts, checked, in the staging directory."""
     shared = _stage(group, execution)
     node_log = node_log_of(group)
-    worker = Worker("worker", _WORKER, group.timeout, {**ALLOCATION, **group.target.environment})
+    worker = Worker("worker", COMPILE, group.timeout, {**ALLOCATION, **group.target.environment})
     ending = execution.run(worker, StepId(group.id), _GroupLog(group, execution, node_log))
     error = compile_error(group, ending, execution.shown_log, node_log.refused())
     if error is not None:

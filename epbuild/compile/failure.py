@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,16 +9,15 @@ from typing import Any
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.units import counted
+from epbuild.plan.member import Member
 from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
-from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose
+from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, meets_address_limit
 from epbuild.toolchain.log_lines import told_once
 from epbuild.toolchain.process import Ending
-from epbuild.verify.expectations import most_concerned
+from epbuild.verify.expectations import most_concerned, with_hint
 from epbuild.verify.fallback import Outside
 
-# Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped, and logged for one that it could validate no node.
-_NEARLY = 0.75
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
 _TWO_LIBRARIES = "Domain already set in registry"
 _NOTHING = "Unable to compile any nodes"
@@ -35,7 +33,8 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     if found is None:
         return None
     last = ending.reports[-1] if ending.reports else {}
-    step = StepId(_step_at_fault(group, ending.reports))
+    at_fault = _member_at_fault(group, ending.reports)
+    step = StepId(group.steps[at_fault])
     subject = _subject(group, step)
     hint = f"The whole log: {log}."
     whole = found.raised
@@ -46,12 +45,12 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
         allowed = f"within {group.timeout:g} s" if group.timeout else "within its limit"
         message = f"{subject} did not end {allowed} and was stopped.{quote}"
         return BuildError(Problem("EPB403", message, step, hint, f"it did not end {allowed}.{quote}"))
-    if raised is not None and last.get("mapped", 0) > _NEARLY * last.get("mappable", math.inf):
+    if raised is not None and meets_address_limit(last):
         share = f"at {last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map here (`ulimit -v`)"
         cure = f"Raise that limit: an EP that meets it may blame the model. {hint}"
         why = f"{share}: {raised}.{quote}"
         return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
-    known_limits = _limitations(group, ending, refused)
+    known_limits = _limitations(group, group.members[at_fault], ending, refused)
     hint = "".join(f"{text} " for text in dict.fromkeys(known.hint for _, known in known_limits if known.hint)) + hint
     limitation = next((found for found in known_limits if found[1].of != "model"), None)
     if limitation is not None and limitation[1].of == "target" and (raised or not found.from_outside):
@@ -81,6 +80,8 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     if found.cause == "cannot write":
         room = f"{FREE_SPACE} {hint}"
         return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, room, why))
+    if found.spare_memory:
+        why = f"{why} {found.spare_memory}"
     return BuildError(Problem("EPB401", f"{subject} failed: {why}", step, hint, why))
 
 
@@ -94,16 +95,18 @@ def _about_custom_ops(raised: str) -> str:
     return ""
 
 
-def _limitations(group: SessionGroup, ending: Ending, refused: Sequence[LeftNode]) -> list[tuple[str, Limitation]]:
+def _limitations(
+    group: SessionGroup, member: Member, ending: Ending, refused: Sequence[LeftNode]
+) -> list[tuple[str, Limitation]]:
     """The limitations that the catalog knows, and that show in what was logged and reported; with whose they are.
 
     The reasons logged for single nodes count where none was taken. Then it is known why, so that a guess is left out.
     """
     reported = "\n".join((*ending.tail, *(str(report.get("message", "")) for report in ending.reports)))
-    found = list(group.target.limitations(reported, "compile"))
+    found = [(whose, with_hint(limitation, member)) for whose, limitation in group.target.limitations(reported, "compile")]
     if _NOTHING not in reported:
         return found
-    of_nodes = most_concerned(group.target, Outside("", len(refused), tuple(refused)))
+    of_nodes = most_concerned(group.target, member, Outside("", len(refused), tuple(refused)))
     return [item for item in found if item[1].of != "model"] + of_nodes if of_nodes else found
 
 
@@ -113,12 +116,10 @@ def _why_nothing(refused: Sequence[LeftNode]) -> str:
     return f" It took none of {counted(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
 
 
-def _step_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> str:
-    """The compile step of the member that was being worked on, else the group's first step."""
+def _member_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of the member that was being worked on, or of the first one."""
     started = [report["member"] for report in reports if report.get("event") == "member_started"]
-    if not started:
-        return group.steps[0]
-    return group.steps[[member.name for member in group.members].index(started[-1])]
+    return [member.name for member in group.members].index(started[-1]) if started else 0
 
 
 def _subject(group: SessionGroup, step: str) -> str:

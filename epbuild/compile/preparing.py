@@ -24,9 +24,9 @@ from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, could_not_write
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker, Workplace
 from epbuild.toolchain.log_lines import last_words, shortened
 from epbuild.toolchain.process import Ending
+from epbuild.worker.scripts import RUN_COMMAND
 
 REQUEST_FORMAT = 1
-_RUN = Path(__file__).parent / "worker" / "run.py"
 _QUOTED = 2
 _LONGEST_QUOTE = 400
 _OF_A_SHELL = range(128 + 1, 128 + 65)  # 128 and the signal that ended the last command
@@ -70,7 +70,7 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
     step = StepId(preparation.id)
     execution.progress.report(StepStarted(step, "preparing"))
     environment = {**_ENVIRONMENT, **preparation.environment}
-    worker = Worker("preparation", preparation.script or _RUN, preparation.timeout, environment)
+    worker = Worker("preparation", preparation.script or RUN_COMMAND, preparation.timeout, environment)
     ending = execution.run(worker, step, StepLog(step, execution.progress))
     error = _error(preparation, ending, execution.shown_log)
     if error is not None:
@@ -106,9 +106,10 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
     }
     try:
         (staging / "out").mkdir()
+        for parent in {(staging / name).parent for name in files}:
+            parent.mkdir(parents=True, exist_ok=True)
         for name, path in files.items():
             staged = staging / name
-            staged.parent.mkdir(parents=True, exist_ok=True)
             if staged.exists():
                 continue  # one file under two spellings of its name
             if name == preparation.input and preparation.inputs:

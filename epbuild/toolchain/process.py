@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
@@ -168,6 +169,49 @@ def supervise(
         raise broken[0]
     out_of_memory = _killed_for_memory() > killed_before
     return Ending(how, process.returncode, tuple(reports), tuple(tail), out_of_memory)
+
+
+@dataclass(frozen=True)
+class ShortAnswer:
+    """How a program ended that only answers, and what it wrote on standard output and standard error."""
+
+    how: Literal["exited", "timed out", "wrote too much"]
+    status: int
+    output: bytes
+    errors: bytes
+
+
+def ask_program(command: Sequence[str], folder: Path, *, timeout: float, most: int) -> ShortAnswer:
+    """Run a program in `folder` with the little that is inherited, and return what it wrote: at most `most` bytes on each stream.
+
+    One that writes more, or takes longer than `timeout` seconds, is killed with all its children. Raises OSError if it cannot be started.
+    """
+    tree = _start(command, folder, {})
+    written: tuple[bytearray, bytearray] = (bytearray(), bytearray())
+    pipes = [pipe for pipe in (tree.process.stdout, tree.process.stderr) if pipe is not None]
+
+    def follow(pipe: IO[bytes], into: bytearray) -> None:
+        with pipe:
+            while len(into) <= most and (piece := os.read(pipe.fileno(), _LONGEST_PIECE)):
+                into.extend(piece)
+
+    readers = [_Reader(partial(follow, pipe, into)) for pipe, into in zip(pipes, written, strict=True)]
+    if tree.process.stdin is not None:
+        tree.process.stdin.close()
+    try:
+        for reader in readers:
+            reader.start()
+    except (RuntimeError, MemoryError):  # no memory for another thread
+        tree.kill()
+        raise
+    ended = _wait(tree, readers[0], timeout, lambda: any(len(into) > most for into in written))
+    for reader in readers:
+        reader.join(_GRACE_SECONDS)
+    excess = any(len(into) > most for into in written)
+    how: Literal["exited", "timed out", "wrote too much"] = (
+        "wrote too much" if excess else "timed out" if ended == "timed out" else "exited"
+    )
+    return ShortAnswer(how, tree.process.returncode, bytes(written[0]), bytes(written[1]))
 
 
 class _Reader:

@@ -43,6 +43,9 @@ NOT_COMPILED = (
     "Check that the session EPs support compilation and can execute at least one subgraph in the model."
 )
 
+NO_MEMORY_OF_QNN = "[ONNXRuntimeError] : 11 : EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC"
+MORE_THAN_ANY_MACHINE = 1 << 60
+
 
 def failed(message: str, kind: str = "error", error: str = "Fail") -> Mapping[str, Any]:
     return {"event": "failed", "kind": kind, "type": error, "message": message, "peak_memory": 1}
@@ -223,18 +226,42 @@ CASES = {
     "an allocation that QNN reports": Case(
         (
             *AT_DECODE,
-            failed("[ONNXRuntimeError] : 11 : EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC"),
+            {**failed(NO_MEMORY_OF_QNN), "peak_memory": MORE_THAN_ANY_MACHINE},
         ),
         1,
         (),
         "EPB404",
         EnvironmentFailure,
-        ("ran out of memory while compiling 'decode' for npu: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",),
+        (
+            "ran out of memory while compiling 'decode' for npu: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",
+            "Give it more memory, or run fewer at once (-j).",
+        ),
+    ),
+    "an allocation that QNN reports of a worker whose memory is not known": Case(
+        (*AT_DECODE, {**failed(NO_MEMORY_OF_QNN), "peak_memory": None}),
+        1,
+        (),
+        "EPB404",
+        EnvironmentFailure,
+        ("ran out of memory while compiling 'decode' for npu: Failed to finalize QNN graph.",),
+    ),
+    "an allocation that QNN reports while memory is free": Case(
+        (*AT_DECODE, {**failed(NO_MEMORY_OF_QNN), "peak_memory": 138_000_000}),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        (
+            "compiling 'decode' for npu failed: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",
+            "The worker had used 138 of ",
+            " MB: the EP refused the graph, and memory was not short.",
+            "make the weight its second input: Mul(x, weight).",
+        ),
     ),
     "a graph that is too much for the SoC": Case(
         (
             *AT_DECODE,
-            failed("[ONNXRuntimeError] : 11 : EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC"),
+            failed(NO_MEMORY_OF_QNN),
         ),
         1,
         (),
