@@ -34,15 +34,21 @@ Insecure = Annotated[bool, arguments.option("--insecure", help="Allow a schedule
 
 
 def cluster(executor: str | None, certificates: str | None, *, insecure: bool) -> ClusterAddress | None:
-    """The scheduler of the machines that compile, by option or EPBUILD_EXECUTOR; None: this one does. Raises PlanError."""
+    """Return the scheduler of the machines that compile, by option or EPBUILD_EXECUTOR; None: this machine compiles.
+
+    EPBUILD_CLUSTER_TLS names the certificates where no option does. Raises PlanError.
+    """
     text = executor if executor is not None else os.environ.get(EXECUTOR, "")
     if text in ("", _LOCAL):
         return None
-    return address(text, certificates, insecure=insecure, where=f"--executor {text}" if executor is not None else EXECUTOR)
-
-
-def address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
-    """The scheduler that a user named; EPBUILD_CLUSTER_TLS names the certificates where no option does. Raises PlanError."""
     from epbuild.cluster.address import cluster_address
 
+    where = f"--executor {text}" if executor is not None else EXECUTOR
     return cluster_address(text, certificates or os.environ.get(CERTIFICATES), insecure=insecure, where=where)
+
+
+def served(text: str, certificates: str | None) -> ClusterAddress:
+    """Return the scheduler that a worker serves. Raises PlanError."""
+    from epbuild.cluster.address import worker_address
+
+    return worker_address(text, certificates or os.environ.get(CERTIFICATES), where=text)

@@ -39,7 +39,9 @@ def worker(
         ),
     ] = None,
     tls: cluster_options.Certificates = None,
-    insecure: cluster_options.Insecure = False,
+    insecure: Annotated[
+        bool, arguments.option("--insecure", help="Allow a remote cache on another machine without TLS.")
+    ] = False,
     init_tls: Annotated[
         Path | None,
         arguments.option("--init-tls", metavar="DIR", help="Make certificates for a cluster in a new folder, and nothing else."),
@@ -61,6 +63,12 @@ def worker(
         raise UsageError("name the scheduler, such as tcp://host:8786")
     from epbuild.commands.worker import work
 
-    place = cluster_options.address(address, tls, insecure=insecure, where=address)
-    work(place, WorkerReport(), slots=slots, memory=memory, only=tuple(only or ()), insecure=insecure)
+    work(
+        cluster_options.served(address, tls),
+        WorkerReport(),
+        slots=slots,
+        memory=memory,
+        only=tuple(only or ()),
+        insecure=insecure,
+    )
     return 0

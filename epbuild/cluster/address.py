@@ -14,6 +14,7 @@ from epbuild.recipe.remote_address import is_loopback
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
 """The files of a folder with certificates."""
 
+_LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?P<scheme>dask|tcp|tls)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})/?")
 
 
@@ -23,6 +24,11 @@ class ClusterAddress:
 
     text: str
     certificates: Path | None = None
+
+    @property
+    def listening_host(self) -> str | None:
+        """Host that a worker listens on: loopback alone without certificates; None: every interface."""
+        return None if self.certificates is not None else _LOOPBACK
 
     def security(self) -> Any:
         """Dask's settings for TLS with certificates on both sides; None where there are none."""
@@ -41,12 +47,25 @@ class ClusterAddress:
         )
 
 
-def cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
-    """The address that a user gave as `dask://HOST:PORT`, with the folder of certificates.
+def worker_address(text: str, certificates: str | None, *, where: str) -> ClusterAddress:
+    """Return the scheduler that a worker serves. Raises PlanError (EPB536) as `cluster_address` does, and allows no exception.
 
-    Raises PlanError (EPB536) for what is no address, and off loopback without certificates unless that is allowed: users who reach a
-    scheduler without them can have its workers execute anything.
+    Users who reach a scheduler without certificates can have its workers execute anything.
     """
+    hint = "Name the folder with this machine's by --tls DIR (EPBUILD_CLUSTER_TLS); `epbuild worker --init-tls DIR` makes such folders."
+    return _address(text, certificates, insecure=False, where=where, hint=hint)
+
+
+def cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
+    """Return the address that a user gave as `dask://HOST:PORT`, with the folder of certificates.
+
+    Raises PlanError (EPB536) for what is no address, and off loopback without certificates unless that is allowed.
+    """
+    hint = "Name the folder with this machine's by --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
+    return _address(text, certificates, insecure=insecure, where=where, hint=hint)
+
+
+def _address(text: str, certificates: str | None, *, insecure: bool, where: str, hint: str) -> ClusterAddress:
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 1 << 16:
         message = f"not the address of a scheduler: {text}"
@@ -58,8 +77,7 @@ def cluster_address(text: str, certificates: str | None, *, insecure: bool, wher
             message = f"the folder of certificates {folder} has no {missing[0]}"
             raise PlanError(Problem("EPB536", message, Argument(where), "`epbuild worker --init-tls DIR` makes such folders."))
     if folder is None and (match["scheme"] == "tls" or not (is_loopback(match["host"]) or insecure)):
-        message = f"the scheduler {text} would be spoken to without certificates"
-        hint = "Name the folder with this machine's by --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
+        message = f"the connection to the scheduler {text} would have no certificates"
         raise PlanError(Problem("EPB536", message, Argument(where), hint))
     scheme = "tls" if folder is not None else "tcp"
     return ClusterAddress(f"{scheme}://{match['host']}:{match['port']}", folder)

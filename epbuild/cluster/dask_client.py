@@ -1,7 +1,7 @@
 """`DaskExecutor`: requests on the workers of a Dask scheduler.
 
-Nothing is pickled but strings and the names of two functions. A request's key is its task's, so that what two clients ask for is
-executed once. Labels are Dask's resources.
+Nothing that is sent is pickled but strings and the names of two functions, and nothing that comes back may name any. A request's key is its
+task's, so that what two clients ask for is executed once. Labels are Dask's resources.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from epbuild.cluster.liveness import FROZEN_SECONDS, Heartbeats, Unserved
 from epbuild.cluster.pending import PendingRequest
 from epbuild.cluster.reply import MachineReply, read_reply
 from epbuild.cluster.request import ActionRequest
+from epbuild.cluster.unpickling import RefusedPickle
 from epbuild.core.errors import BuildError, Problem
-from epbuild.core.typed_json import MalformedJson
 from epbuild.engine.events import Progress
 
 _CONNECT_SECONDS = 10
@@ -37,6 +37,8 @@ _POLL_SECONDS = 0.2
 _LOOK_SECONDS = 3.0
 _ANSWER_SECONDS = 10
 _RESTART_SECONDS = 5
+_KILLED = "KilledWorker"
+"""The exception that the scheduler sends for a task whose workers died."""
 _LOGS = "See the logs of the workers."
 _RUN_AGAIN = "Run the build again: what was finished is in the remote cache."
 
@@ -130,15 +132,19 @@ class DaskExecutor:
                 self._client.run(cancel_request, future.key, workers=there[-1:], on_error="ignore")
 
     def _reply_of(self, future: Any, pending: PendingRequest) -> MachineReply:
-        package = distributed()
-        try:
-            return read_reply(future.result())
-        except package.KilledWorker as error:
-            raise lost_action(list(pending.machines.values())) from error
-        except package.client.FutureCancelledError as error:
+        error = future.exception()
+        if isinstance(error, distributed().client.FutureCancelledError):
             raise _gone() from error
-        except MalformedJson as error:
-            raise BuildError(Problem("EPB534", f"a machine gave no reply: {error}", None, _LOGS)) from error
+        machines = list(pending.machines.values())
+        if isinstance(error, RefusedPickle) and error.mentions(_KILLED):
+            raise lost_action(machines) from error
+        if error is None:
+            try:
+                return read_reply(future.result())
+            except Exception as fault:  # noqa: BLE001 - Dask raises almost anything for a reply that it cannot read
+                error = fault
+        message = f"the machine {machines[-1] if machines else 'that was asked'} sent no reply: {type(error).__name__}: {error}"
+        raise BuildError(Problem("EPB534", message, None, _LOGS)) from error
 
     def _hear(self, event: tuple[float, Any]) -> None:
         """Pass an event of a request on to the thread that waits for it. Called in a thread of Dask's."""

@@ -60,8 +60,10 @@ class MachineReply:
         return json.dumps(to_json(self), separators=(",", ":"))
 
 
-def read_reply(text: str) -> MachineReply:
-    """A reply that came. Raises MalformedJson."""
+def read_reply(text: object) -> MachineReply:
+    """Return the reply that a machine sent. Raises MalformedJson."""
+    if not isinstance(text, str):
+        raise MalformedJson(f"expected the text of a reply, got {type(text).__name__}")
     try:
         return from_json(MachineReply, json.loads(text))
     except (ValueError, RecursionError) as error:

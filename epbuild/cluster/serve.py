@@ -91,7 +91,8 @@ def _nanny(package: Any, serving: Serving, environment: Mapping[str, str], scrat
         security=serving.address.security(),
         local_directory=str(scratch),
         death_timeout=_CONNECT_SECONDS,
-        preload=["epbuild.cluster.dask_worker", "epbuild.cluster.dask_probe"],  # else the first request waits for its imports
+        preload=["epbuild.cluster.dask_preload", "epbuild.cluster.dask_probe"],
+        host=serving.address.listening_host,
         dashboard_address=_HTTP,
         silence_logs=50,
         env={name: value for name, value in environment.items() if name.startswith("EPBUILD_")},

@@ -1,0 +1,14 @@
+"""Workers and schedulers in the process of a test, which read what those in processes of their own may read."""
+
+from __future__ import annotations
+
+import pytest
+
+from epbuild.cluster.dask_preload import dask_setup
+from epbuild.cluster.unpickling import guard
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _in_process_workers() -> None:
+    dask_setup(None)
+    guard("dask._expr.Expr._reconstruct", "dask._expr.LLGExpr", "dask._expr.HLGExpr")  # of a scheduler in the process

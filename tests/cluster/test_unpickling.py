@@ -1,0 +1,54 @@
+"""Pickles in Dask's messages: data is read, and no function that they name is called."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import distributed
+import pytest
+
+from epbuild.cluster import unpickling
+from epbuild.cluster.unpickling import RefusedPickle, guard, read
+
+
+class Touch:
+    """An object whose pickle makes a file where it is read."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.touch, (self.file,)
+
+
+@pytest.mark.parametrize("value", ["text", b"bytes", 5, None, True, ["a", {"b": (1, 2.5)}], {"x"}])
+def test_data_is_read(value: object) -> None:
+    assert read(pickle.dumps(value)) == value
+
+
+def test_a_pickle_that_names_a_function_is_refused_and_not_run(tmp_path: Path) -> None:
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        found = read(pickle.dumps(Touch(tmp_path / "made"), protocol=protocol))
+        assert isinstance(found, RefusedPickle)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"not a pickle", b"\x80\x05cos\nsystem\n.", pickle.dumps([1])[:-3]])
+def test_what_is_no_pickle_is_refused(data: bytes) -> None:
+    assert isinstance(read(data), RefusedPickle)
+
+
+def test_each_module_of_dask_that_reads_pickles_is_guarded() -> None:
+    """By the source of the release that is installed: one that reads pickles elsewhere has to be looked at."""
+    guard()
+    root = Path(distributed.__file__).parent
+    found = set()
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        nodes = () if "tests" in parts else ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if any(isinstance(node, ast.Import) and any(alias.name == "pickle" for alias in node.names) for node in nodes):
+            found.add(".".join(("distributed", *parts)))
+    assert found <= {*unpickling.READERS, "distributed.scheduler"}, "the scheduler is a process of its own"
