@@ -6,57 +6,34 @@ Nothing is tried twice here: callers know what can be.
 
 from __future__ import annotations
 
-import base64
 import errno
 import http.client
-import select
+import re
 import socket
 import ssl
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import urllib3
-from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
 from epbuild import __version__
-from epbuild.core.digest import Write
+from epbuild.core.connection import AnswerReader, AnswerTimeoutError, Body, BodyError, DeadlineConnection, Timeouts, connect_to
 from epbuild.core.errors import HttpCancelled
 from epbuild.core.values import dataclass
 
-TIMEOUT_SECONDS = 30.0
-"""How long a server may send nothing."""
-
-_CONNECTIONS = 64  # that are kept open to a server, where as many threads ask at once
 _MOST_REDIRECTS = 10
 _MOST_BYTES = 1024 * 1024
-_POLL_SECONDS = 0.2
-
-# A timeout is for all that is passed to the system at once, so this is little enough for slow lines.
-_SEND_BYTES = 64 * 1024
+_SIZE = re.compile(r"[0-9]{1,18}")
+"""A size that every file system can hold."""
 
 _MAY_PASS = frozenset({408, 425, 429})
 _NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
 _TRUST = "Where a server or a proxy has a certificate of its own, name its authority in SSL_CERT_FILE."
 _ODD = "Find out what answers at this address."
-
-
-@dataclass(frozen=True)
-class Timeouts:
-    """How long a server may let a client wait, in seconds: until it takes a connection, begins to answer, and goes on with that."""
-
-    connect: float = TIMEOUT_SECONDS
-    answer: float = TIMEOUT_SECONDS
-    idle: float = TIMEOUT_SECONDS
-    uploaded: float = 300.0
-    """To begin to answer after an upload: some registries copy it once more before."""
-    pauses: tuple[float, ...] = (0.5, 2.0, 5.0)
-    """How long a client waits before each new attempt at what may pass."""
-
 
 Connect = Callable[[str, str, int], urllib3.HTTPConnectionPool]
 """Makes the connections to a scheme, a host and a port."""
@@ -82,17 +59,6 @@ class Unreachable(Exception):
         self.pause = pause
         self.hung = hung
         super().__init__(reason)
-
-
-@dataclass(frozen=True)
-class Body:
-    """What is sent: its size in bytes, its media type, and what writes the bytes, from the start each time it is called."""
-
-    size: int
-    media_type: str
-    give: Callable[[Write], object]
-    is_secret: bool = False
-    """Whether it is for no other server than the one that it is sent to."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +112,7 @@ class HttpClient:
         self._local = local
         self._upgrades = upgrades
         self._check = check
-        self._connect = connect or _connect
+        self._connect = connect or connect_to
         self._pools: dict[tuple[str, str, int], urllib3.HTTPConnectionPool] = {}
 
     def close(self) -> None:
@@ -161,33 +127,25 @@ class HttpClient:
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str], authorization: str | None = None, body: Body | None = None
     ) -> Answer:
-        """Ask, and follow redirects where the method can be kept; `authorization` goes to no other server than that of `url`.
+        """Send a request, follow redirects that keep the method, and return the answer with its body, up to 1 MiB.
 
-        Raises Unreachable, HttpCancelled, and what `body` raises.
+        Only the server of `url` gets `authorization`. Raises Unreachable, HttpCancelled, and what `body` raises.
         """
-        response, url = self.open(method, url, headers=headers, authorization=authorization, body=body)
-        with self.explained():
-            data = response.read(_MOST_BYTES + 1, decode_content=False)
-        if len(data) > _MOST_BYTES:  # the rest is of no use
-            response.close()
-        response.release_conn()
-        return Answer(response.status, response.reason or "", response.headers, data[:_MOST_BYTES], url)
+        return self.open(method, url, headers=headers, authorization=authorization, body=body).finish()
 
     def open(
         self, method: str, url: str, *, headers: Mapping[str, str], authorization: str | None = None, body: Body | None = None
-    ) -> tuple[urllib3.BaseHTTPResponse, str]:
-        """As `send`, but the answer's body is not read yet; and the address that answers."""
+    ) -> Response:
+        """Send a request as `send` does, and return the answer before its body is read."""
         home = origin(url)
         for _ in range(_MOST_REDIRECTS):
             secret = {"Authorization": authorization} if authorization and origin(url) == home else {}
-            response = self._once(method, url, {**headers, **secret}, body)
+            response = Response(self._once(method, url, {**headers, **secret}, body), url, self)
             location = response.headers.get("Location")
             kept = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
             if location is None or response.status not in kept:
-                return response, url
-            with self.explained():
-                response.drain_conn()
-            response.release_conn()
+                return response
+            response.finish()
             url = self.resolved(url, location)
             if body is not None and body.is_secret and origin(url) != home:
                 raise Unreachable("it sends elsewhere with a secret", _ODD, may_pass=False)
@@ -237,7 +195,7 @@ class HttpClient:
                     decode_content=False,
                     enforce_content_length=False,
                 )
-        except _GivingFailed as failure:
+        except BodyError as failure:
             raise failure.error from None
 
     def _pool(self, server: tuple[str, str, int]) -> urllib3.HTTPConnectionPool:
@@ -245,7 +203,7 @@ class HttpClient:
             if server not in self._pools:
                 pool = self._connect(*server)
                 known = {"cancelled": self.cancelled, "timeouts": self.timeouts}
-                pool.ConnectionCls = type("Connection", (_Connection, pool.ConnectionCls), known)
+                pool.ConnectionCls = type("Connection", (DeadlineConnection, pool.ConnectionCls), known)
                 pool.timeout = urllib3.Timeout(connect=self.timeouts.connect, read=self.timeouts.idle)
                 self._pools[server] = pool
             return self._pools[server]
@@ -269,6 +227,8 @@ class HttpClient:
             case socket.gaierror():
                 reason = f"the name of its host cannot be resolved ({error.strerror})"
                 return Unreachable(reason, self._check, may_pass=error.errno == socket.EAI_AGAIN)
+            case AnswerTimeoutError():
+                return Unreachable("it takes too long to answer", may_pass=True, hung=True)
             case TimeoutError():
                 return Unreachable("it sent nothing for too long", may_pass=True, hung=True)
             case ConnectionRefusedError():
@@ -278,84 +238,63 @@ class HttpClient:
             case OSError():
                 return Unreachable(error.strerror or str(error), may_pass=True, hung=error.errno in _NO_WAY)
             case _:
-                hint = f"{self._check[:-1]}: what answers there may be another program."
-                return Unreachable(f"its answer cannot be understood ({type(error).__name__})", hint, may_pass=True)
+                return self.malformed(type(error).__name__)
+
+    def malformed(self, what: str) -> Unreachable:
+        """Return the failure for an answer of which `what` breaks the protocol."""
+        hint = f"{self._check[:-1]}: what answers there may be another program."
+        return Unreachable(f"its answer cannot be understood ({what})", hint, may_pass=True)
 
 
-class _GivingFailed(Exception):
-    """A body could not be given; no OSError, which would be taken for one of the line."""
+class Response:
+    """An answer whose body has not been read yet. Read it with `read1`, or end it with `finish` or `close`.
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        super().__init__()
+    `url` is the address that answered, after redirects. Each method raises Unreachable and HttpCancelled.
+    """
 
+    def __init__(self, response: urllib3.BaseHTTPResponse, url: str, client: HttpClient) -> None:
+        self.status = response.status
+        self.reason = response.reason or ""
+        self.headers = response.headers
+        self.url = url
+        self._response = response
+        self._client = client
 
-class _LineCut(Exception):
-    """The line was cut while a body was sent; no OSError, which would be taken for one of the disk."""
+    @property
+    def size(self) -> int | None:
+        """Size of the body in bytes, if the header has it."""
+        length = self.headers.get("Content-Length")
+        if length is None:
+            return None
+        if not _SIZE.fullmatch(length):
+            self.close()
+            raise self._client.malformed("Content-Length")
+        return int(length)
 
-    def __init__(self, error: OSError) -> None:
-        self.error = error
-        super().__init__()
+    def read1(self, size: int) -> bytes:
+        """Return the next bytes of the body, at most `size`, as soon as there are any; none at its end."""
+        line: AnswerReader = self._response.line  # type: ignore[attr-defined] # set by `DeadlineConnection`
+        line.deadline = time.monotonic() + self._client.timeouts.idle
+        with self._client.explained():
+            return self._response.read1(size, decode_content=False)
 
+    def finish(self) -> Answer:
+        """Read the rest of the body, up to 1 MiB, and free the connection. The time limit is that of the header."""
+        with self._client.explained():
+            data = self._response.read(_MOST_BYTES + 1, decode_content=False)
+        if len(data) > _MOST_BYTES:  # the rest is of no use
+            self._response.close()
+        self._response.release_conn()
+        return Answer(self.status, self.reason, self.headers, data[:_MOST_BYTES], self.url)
 
-class _Connection(HTTPConnection):
-    """A connection that sends a `Body`, and whose waiting ends with a cancellation."""
+    def release(self) -> None:
+        """Free the connection after the whole body was read."""
+        self._response.release_conn()
 
-    cancelled: threading.Event
-    timeouts: Timeouts
-    uploaded = False
-
-    def send(self, data: object) -> None:
-        if not isinstance(data, Body):
-            super().send(data)  # type: ignore[arg-type]
-            return
-        sent = 0
-
-        def write(piece: memoryview) -> None:
-            nonlocal sent
-            view = memoryview(piece).cast("B")
-            for start in range(0, len(view), _SEND_BYTES):
-                if self.cancelled.is_set():
-                    raise HttpCancelled
-                try:
-                    super(_Connection, self).send(view[start : start + _SEND_BYTES])
-                except OSError as error:
-                    raise _LineCut(error) from error
-            sent += len(view)
-
-        self.uploaded = True
-        try:
-            data.give(write)
-        except _LineCut as cut:
-            raise cut.error from None  # after which urllib3 reads what the server answered before it closed
-        except (OSError, HTTPError, http.client.HTTPException) as error:
-            raise _GivingFailed(error) from error
-        if sent != data.size:
-            raise ValueError(f"{sent} bytes were given of {data.size}")
-
-    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
-        if self.sock is not None:
-            self._wait(self.sock, self.timeouts.uploaded if self.uploaded else self.timeouts.answer)
-        self.uploaded = False
-        return super().getresponse()
-
-    def _wait(self, line: socket.socket, patience: float) -> None:
-        """Until something can be read, but not beyond a cancellation."""
-        deadline = time.monotonic() + patience
-        while not (isinstance(line, ssl.SSLSocket) and line.pending()) and not _is_readable(line):
-            if self.cancelled.is_set():
-                raise HttpCancelled
-            if time.monotonic() > deadline:
-                raise TimeoutError
-
-
-def _is_readable(line: socket.socket) -> bool:
-    """Whether something can be read, or a moment has passed without."""
-    if hasattr(select, "poll"):  # for one connection, a third of what a selector takes
-        poll = select.poll()
-        poll.register(line, select.POLLIN)
-        return bool(poll.poll(_POLL_SECONDS * 1000))
-    return bool(select.select([line], [], [], _POLL_SECONDS)[0])
+    def close(self) -> None:
+        """Close the connection, whose body is not needed."""
+        self._response.close()
+        self._response.release_conn()
 
 
 def origin(url: str) -> tuple[str, str, int]:
@@ -367,23 +306,6 @@ def origin(url: str) -> tuple[str, str, int]:
 def _target(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-
-
-def _connect(scheme: str, host: str, port: int) -> urllib3.HTTPConnectionPool:
-    if scheme == "http":
-        return urllib3.HTTPConnectionPool(host, port, maxsize=_CONNECTIONS)
-    context = ssl.create_default_context()
-    proxy = None if urllib.request.proxy_bypass(f"{host}:{port}") else urllib.request.getproxies().get("https")
-    if proxy is None:
-        return urllib3.HTTPSConnectionPool(host, port, ssl_context=context, maxsize=_CONNECTIONS)
-    parts = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
-    known = {}
-    if parts.username is not None:
-        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        known["Proxy-Authorization"] = f"Basic {base64.b64encode(user.encode()).decode('ascii')}"
-    address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    proxied = urllib3.ProxyManager(address, proxy_headers=known, ssl_context=context, maxsize=_CONNECTIONS)
-    return proxied.connection_from_host(host, port, scheme)
 
 
 def _cause(error: Exception) -> Exception:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
+from epbuild.core.connection import Timeouts
 from epbuild.core.digest import Blob, digest_of
 from epbuild.core.errors import HttpCancelled, Problem
-from epbuild.core.http import HttpClient, Timeouts, Unreachable
+from epbuild.core.http import HttpClient, Unreachable
+from epbuild.core.pace import PaceMeter
 from epbuild.core.values import dataclass
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.hub import HubSource
@@ -50,13 +52,13 @@ def fetch(
     is another file, StoreError where the disk fails, and Cancelled.
     """
     if sha256 is None and not is_immutable(address):
-        raise ValueError(f"no digest pins the content of {address} is meant")
+        raise ValueError(f"{address} is not pinned; add its sha256")
     pin = None if sha256 is None else sha256.lower()
     if pin is not None and not _DIGEST.fullmatch(pin):
         raise ValueError(f"not a SHA-256: {sha256!r}")
     client = client or HttpClient(cancelled=cancelled)
-    pauses = client.timeouts.pauses
-    return download(address, _source(address, client), pin, store, progress=progress, cancelled=cancelled, pauses=pauses)
+    source = _source(address, client)
+    return download(address, source, pin, store, progress=progress, cancelled=cancelled, timeouts=client.timeouts)
 
 
 def download(
@@ -67,9 +69,9 @@ def download(
     *,
     progress: FetchProgress,
     cancelled: threading.Event,
-    pauses: Sequence[float] = Timeouts.pauses,
+    timeouts: Timeouts,
 ) -> Blob:
-    """What `fetch` does, from any source; `pauses`: seconds before each new attempt, of which one that brought something is the first."""
+    """Do what `fetch` does, from any source. An attempt that brings bytes starts the pauses of `timeouts` from the first again."""
     name = digest_of(address.text)
     # What an address without a pin led to is remembered: the address is such that it leads there for ever.
     memory = address_records(store.root)
@@ -81,7 +83,7 @@ def download(
         with Partial(store.partials / name) as partial:
             expected = pin
             if partial.blob.digest != pin:
-                given = _Attempts(address, source, partial, pin, progress, cancelled, pauses).run()
+                given = _Attempts(address, source, partial, pin, progress, cancelled, timeouts).run()
                 expected = pin or given
             blob = partial.blob
             if expected not in (None, blob.digest):
@@ -102,7 +104,7 @@ def _known(pin: str | None, name: str, store: BlobStore, memory: ActionRecords) 
 
 @dataclass(frozen=True)
 class _Attempts:
-    """The attempts to bring in one file: each goes on where the last ended, until one reaches the end or none gets anywhere."""
+    """Attempts to download one file. Each resumes where the last one ended, until the file is complete or attempts run out."""
 
     _address: Address
     _source: Source
@@ -110,18 +112,21 @@ class _Attempts:
     _pin: str | None
     _progress: FetchProgress
     _cancelled: threading.Event
-    _pauses: Sequence[float]
+    _timeouts: Timeouts
 
     def run(self) -> str | None:
-        """Fill the partial file to its end; what comes back is the digest that the server gave, if it gave one."""
-        pauses = iter(self._pauses)
+        """Fill the partial file to its end. Return the digest that the server gave, if it gave one."""
+        pauses = iter(self._timeouts.pauses)
         furthest = self._partial.size
         while True:
+            begin = time.monotonic()
             try:
                 return self._attempt()
             except Unreachable as failure:
-                if self._partial.size > furthest:
-                    furthest, pauses = self._partial.size, iter(self._pauses)
+                # An attempt counts as the first again only if it kept the pace: a byte for each attempt would go on for ever.
+                least = (time.monotonic() - begin) * self._timeouts.pace.bytes_per_second
+                if self._partial.size - furthest > least:
+                    furthest, pauses = self._partial.size, iter(self._timeouts.pauses)
                 pause = next(pauses, None) if failure.may_pass else None
                 if pause is None:
                     going_on = failure.may_pass and self._partial.size
@@ -147,7 +152,7 @@ class _Attempts:
                 partial.restart(reply.validator)
             self._progress.arrived(str(self._address), partial.size, reply.total)
             shown = time.monotonic()
-            for chunk in reply.chunks:
+            for chunk in self._paced(reply.chunks):
                 partial.append(chunk)
                 if self._cancelled.is_set():
                     raise Cancelled(str(self._address))
@@ -156,6 +161,18 @@ class _Attempts:
                     self._progress.arrived(str(self._address), partial.size, reply.total)
             self._progress.arrived(str(self._address), partial.size, reply.total)
             return reply.sha256
+
+    def _paced(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the chunks. Raises Unreachable if they come too slowly."""
+        meter = PaceMeter(self._timeouts.pace)
+        while True:
+            with meter.waiting():
+                chunk = next(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
+            if not meter.keeps(len(chunk)):
+                raise Unreachable("it sends too slowly", may_pass=True)
 
 
 def _wrong_content(address: Address, expected: str, found: str) -> FetchError:

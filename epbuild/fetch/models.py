@@ -113,8 +113,8 @@ class _Fetching:
                 hint = "Save the model again with its data beside it, named by a relative path."
                 raise PlanError(Problem("EPB204", message, hint=hint))
             if location not in self.pins and not is_immutable(self.address):
-                message = f"no digest pins the content of {beside(self.address, location)} is meant: what lies there can change"
-                raise PlanError(Problem("EPB208", message, hint="Give the sha256 of the model's external data too, by its name."))
+                message = f"{beside(self.address, location)} is not pinned, and its content can change"
+                raise PlanError(Problem("EPB208", message, hint=f"Add its sha256 to the model's data_sha256, as '{location}'."))
         for location in self.pins:
             if location not in locations:
                 message = f"a sha256 is given for {location}, but the model {self.address} refers to no such file"

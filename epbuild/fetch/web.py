@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from epbuild.core.http import HttpClient, Unreachable, may_pass
+from epbuild.core.http import HttpClient, Response, Unreachable, may_pass
 from epbuild.fetch.transfer import Reply
 
 _CHUNK_BYTES = 256 * 1024
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)")
 _CHECK_ADDRESS = "Check the address."
 _CHECK_ACCESS = "Check that this user may read it."
 
@@ -28,12 +27,12 @@ class WebSource:
         resuming = start > 0 and validator is not None
         part = {"Range": f"bytes={start}-", "If-Range": str(validator)} if resuming else {}
         headers = {**self._headers, **part}
-        response, _ = self._client.open("GET", self._url, headers=headers, authorization=self._authorization)
+        response = self._client.open("GET", self._url, headers=headers, authorization=self._authorization)
         if response.status not in (200, 206):
             response.close()
             if response.status == 416 and resuming:  # there is no such part: the file has become smaller
                 return self.open(0, None)
-            raise _answered(response.status, response.reason or "")
+            raise _answered(response.status, response.reason)
         begins, total = _extent(response)
         if begins not in (0, start) or total == -1:
             response.close()
@@ -41,31 +40,29 @@ class WebSource:
                 return self.open(0, None)
             message = "the server answered with a part of the file, which was not asked for"
             raise Unreachable(message, _CHECK_ADDRESS, may_pass=False)
-        return Reply(begins, total, _validator(response.headers), self._chunks(response, begins, total), close=response.close)
-
-    def _chunks(self, response: Any, at: int, total: int | None) -> Iterator[bytes]:
-        while total is None or at < total:
-            with self._client.explained():
-                # What has arrived, without waiting for a whole chunk: so that a slow line shows progress and can be cancelled.
-                size = _CHUNK_BYTES if total is None else min(_CHUNK_BYTES, total - at)
-                chunk: bytes = response.read1(size, decode_content=False)
-            if not chunk:
-                break
-            at += len(chunk)
-            yield chunk
-        if total is not None and at < total:
-            raise Unreachable("the connection was closed before the end of the file", may_pass=True)
+        return Reply(begins, total, _validator(response.headers), _chunks(response, begins, total), close=response.close)
 
 
-def _extent(response: Any) -> tuple[int, int | None]:
-    """Where the bytes of `response` begin in the file, and the file's size; the size is -1 for a part of unknown place."""
+def _chunks(response: Response, at: int, total: int | None) -> Iterator[bytes]:
+    while total is None or at < total:
+        # Waiting for a whole chunk would hide the progress of a slow line.
+        chunk = response.read1(_CHUNK_BYTES if total is None else min(_CHUNK_BYTES, total - at))
+        if not chunk:
+            break
+        at += len(chunk)
+        yield chunk
+    if total is not None and at < total:
+        raise Unreachable("the connection was closed before the end of the file", may_pass=True)
+
+
+def _extent(response: Response) -> tuple[int, int | None]:
+    """Return the offset in the file of the body's first byte, and the file's size; the size is -1 for a part of unknown place."""
     if response.status == 206:
         part = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if part is None:
             return 0, -1
         return int(part[1]), None if part[2] == "*" else int(part[2])
-    length = response.headers.get("Content-Length", "")
-    return 0, int(length) if length.isdecimal() else None
+    return 0, response.size
 
 
 def _validator(headers: Mapping[str, str]) -> str | None:

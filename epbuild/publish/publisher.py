@@ -15,8 +15,9 @@ from epbuild.core.atomic import rename, sync_directory, sync_file, write_new
 from epbuild.core.clone import Copier
 from epbuild.core.digest import Reading, Write, digest_of, read
 from epbuild.core.directory import prepare, swap_in, workplace
-from epbuild.core.entries import HiddenFolders, free_name
+from epbuild.core.entries import HiddenFolders, free_name, is_special
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
+from epbuild.core.safepath import open_raw
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.output.existing import Written
 from epbuild.output.output import Output
@@ -185,7 +186,7 @@ class Publisher:
             self._store.copy(artifact.sha256, write)
             return
         reading = Reading()
-        with artifact.file.open("rb", buffering=0) as file:
+        with open_raw(artifact.file) as file:
             read(file, reading, write)
         self._check(artifact, reading.digest)
 
@@ -215,7 +216,7 @@ class Publisher:
             rename(artifact.file, path)  # it was made here for this
         else:
             reading = Reading()
-            with artifact.file.open("rb", buffering=0) as source, path.open("x+b") as copy:
+            with open_raw(artifact.file) as source, path.open("x+b") as copy:
                 self._copier.copy(source, copy, reading)
             self._check(artifact, reading.digest)
 
@@ -248,8 +249,8 @@ class Publisher:
                 self._written.kept[name] = name
 
     def _refuse_foreign(self, path: Path, *, owned: bool) -> None:
-        """Refuse to replace what is not `owned`, and a folder in any case."""
-        if path.is_dir() or (os.path.lexists(path) and not owned):
+        """Refuse to replace what is not `owned`; a folder, a pipe, a socket or a device in any case."""
+        if path.is_dir() or (os.path.lexists(path) and (not owned or is_special(path))):
             message = f"the output {path.name} exists, and epbuild did not make it"
             raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
 

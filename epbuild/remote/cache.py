@@ -9,17 +9,17 @@ import dataclasses
 import io
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, Reading, Write, hash_stream
+from epbuild.core.pace import Pace, PaceMeter
 from epbuild.core.values import dataclass
 from epbuild.remote.attempts import Attempts, Breaker, SwitchedOff, Warn
 from epbuild.remote.envelope import MOST_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
@@ -34,13 +34,6 @@ _PIECE_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _GONE = "a file of it is gone from the remote cache"
 _DAMAGED = "a file of it is damaged in the remote cache"
-
-
-class Pace(NamedTuple):
-    """How many seconds something may take; and longer, as long as so many bytes have come for each of them."""
-
-    seconds: float
-    bytes_per_second: float
 
 
 _BLOB_PACE = Pace(60.0, 10e3)
@@ -329,24 +322,21 @@ class RemoteCache:
 
 
 class _PacedDownload(io.RawIOBase):
-    """A download whose pieces are counted, and that ends with RemoteError where it keeps no pace: a byte now and then is no answer."""
+    """A download whose bytes are counted. Reading raises RemoteError if the server is slower than `pace`."""
 
     def __init__(self, download: Download, pace: Pace, received: Callable[[int], None]) -> None:
         self._download = download
-        self._pace = pace
+        self._meter = PaceMeter(pace)
         self._received = received
-        self._begin = time.monotonic()
-        self._size = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        count = self._download.readinto(buffer)
-        self._size += count
+        with self._meter.waiting():
+            count = self._download.readinto(buffer)
         self._received(count)
-        seconds = time.monotonic() - self._begin
-        if count and seconds > self._pace.seconds and self._size <= seconds * self._pace.bytes_per_second:
+        if count and not self._meter.keeps(count):
             raise RemoteError("it sends too slowly", "Check the network.", "hung")
         return count
 

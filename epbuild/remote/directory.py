@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import cast
 
 from epbuild.core.atomic import rename, sync_file
 from epbuild.core.safepath import open_regular
@@ -98,7 +96,7 @@ class DirectoryTransport:
 
 class _FileDownload(Download):
     def __init__(self, path: Path) -> None:
-        self._file = cast(io.BufferedReader, open_regular(path))
+        self._file = open_regular(path)
         self.size = os.fstat(self._file.fileno()).st_size
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]

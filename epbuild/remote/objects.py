@@ -29,18 +29,22 @@ _VARIABLES = {
     "gs": "GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS; for a public bucket GOOGLE_SKIP_SIGNATURE=true",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY; for a public container AZURE_SKIP_SIGNATURE=true",
 }
+_WITHHELD = "EPBUILD_REMOTE_CACHE: credentials are used only for the bucket that it names"
 
 
 class ObjectTransport:
-    """The objects below the prefix of a bucket. Raises StoreError where obstore is not installed, or the environment does not serve."""
+    """The objects below the prefix of a bucket; an `anonymous` transport signs no request.
 
-    def __init__(self, address: RemoteAddress, patience: Patience | None = None) -> None:
+    Raises StoreError if obstore is not installed, or the environment does not serve.
+    """
+
+    def __init__(self, address: RemoteAddress, patience: Patience | None = None, *, anonymous: bool = False) -> None:
         wait = patience or Patience()
-        self._variables = _VARIABLES[address.scheme]
+        self._variables = _VARIABLES[address.scheme] if not anonymous else _WITHHELD
         # Records are small: one that does not come at once has its server hang.
         self._buckets: Mapping[Space, Any] = {
-            "ac": _bucket(address, wait.connect, wait.answer),
-            "cas": _bucket(address, wait.connect, wait.idle),
+            "ac": _bucket(address, wait.connect, wait.answer, anonymous=anonymous),
+            "cas": _bucket(address, wait.connect, wait.idle, anonymous=anonymous),
         }
 
     def get(self, space: Space, name: str) -> Download | None:
@@ -135,7 +139,7 @@ class _ObjectDownload(Download):
         return count
 
 
-def _bucket(address: RemoteAddress, connect: float, idle: float) -> Any:
+def _bucket(address: RemoteAddress, connect: float, idle: float, *, anonymous: bool) -> Any:
     try:
         from obstore import exceptions, store
     except ImportError as error:
@@ -145,6 +149,8 @@ def _bucket(address: RemoteAddress, connect: float, idle: float) -> Any:
     bucket, prefix = address.bucket
     # Not as `client_options`: those replace what the environment has, such as AWS_ALLOW_HTTP.
     config = {"timeout": f"{_LONGEST_ANSWER_SECONDS}s", "read_timeout": f"{idle}s", "connect_timeout": f"{connect}s"}
+    if anonymous:
+        config["skip_signature"] = "true"
     try:
         return kind(
             bucket, prefix=prefix or None, config=config, retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)}

@@ -35,7 +35,7 @@ def _web(settings: RemoteSettings, cancelled: threading.Event | None) -> Transpo
 def _objects(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
     from epbuild.remote.objects import ObjectTransport
 
-    return ObjectTransport(settings.address)
+    return ObjectTransport(settings.address, anonymous=settings.anonymous)
 
 
 _TRANSPORTS = {

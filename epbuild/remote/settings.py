@@ -32,6 +32,8 @@ class RemoteSettings:
     trust: frozenset[str] | None
     signer: SigningKey | None = None
     authorization: str | None = field(default=None, repr=False)
+    anonymous: bool = False
+    """Whether credentials of this machine are withheld: a recipe alone names the address, and may be a stranger's."""
     provides: bool = False
     """Whether inputs are written there, for other machines to read."""
 
@@ -39,10 +41,11 @@ class RemoteSettings:
 def remote_settings(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str], mode: Mode = "read", *, insecure: bool = False
 ) -> RemoteSettings | None:
-    """The remote cache of a recipe in `folder` that has `cache`; None where there is none, or it is not to be used.
+    """Return the remote cache of a recipe in `folder` that has `cache`; None if there is none, or it is not to be used.
 
-    EPBUILD_REMOTE_CACHE names another one, or none (`off`), than the recipe. Raises RecipeError for what must not be done: EPB275 for an
-    address that cannot be used, EPB276 where nobody is trusted, EPB277 where nothing could be signed.
+    EPBUILD_REMOTE_CACHE names another one, or none (`off`), than the recipe. Credentials are for the address that it names, never for one
+    that only a recipe names. Raises RecipeError: EPB275 for an address that cannot be used, EPB276 if no key is trusted, EPB277 if nothing
+    could be signed.
     """
     if mode == "off":
         return None
@@ -53,6 +56,7 @@ def remote_settings(
             raise RecipeError(Problem("EPB275", message, hint=f"Set `cache.remote` in the recipe, or {REMOTE}."))
         return None
     address, where = named
+    anonymous = where is not None
     if address.scheme == "http" and not address.is_local and not insecure:
         message = f"the remote cache {address} would be spoken to without TLS"
         raise RecipeError(Problem("EPB275", message, where, "Use https://, or allow it with --insecure."))
@@ -62,8 +66,9 @@ def remote_settings(
         hint = "List the public keys of those whose results are used under `cache.trust` in the recipe."
         raise RecipeError(Problem("EPB276", message, where, hint))
     signer = _signer(environment, trust, where) if mode == "write" else None
-    authorization = environment.get(AUTHORIZATION) if address.scheme in ("http", "https") else None
-    return RemoteSettings(address, trust or None, signer, authorization or None)
+    is_web = address.scheme in ("http", "https") and not anonymous
+    authorization = environment.get(AUTHORIZATION) if is_web else None
+    return RemoteSettings(address, trust or None, signer, authorization or None, anonymous)
 
 
 def signing_key(environment: Mapping[str, str]) -> SigningKey | None:
@@ -78,7 +83,10 @@ def signing_key(environment: Mapping[str, str]) -> SigningKey | None:
 def _named(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str]
 ) -> tuple[RemoteAddress, Location | None] | None:
-    """The address of the remote cache, and where it was written; a directory is relative to where the command is run, or to the recipe."""
+    """Return the address of the remote cache, and its place in the recipe; None for the place if EPBUILD_REMOTE_CACHE names it.
+
+    A directory is relative to the current one, or to the recipe.
+    """
     text = environment.get(REMOTE, "")
     if text == _OFF:
         return None

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Literal, Protocol
 
+from epbuild.core.pace import Pace
 from epbuild.core.values import dataclass
 
 Space = Literal["ac", "cas"]
@@ -29,13 +30,15 @@ class RemoteError(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How many seconds a server may take: to be reached, to begin to answer, and to go on within a blob (records: to answer)."""
+    """Limits for a server, in seconds: to be reached, for a whole answer, and for the next piece of a blob (a record: `answer`)."""
 
     connect: float = 3.0
     answer: float = 5.0
     idle: float = 20.0
     uploaded: float = 9.0
-    """To begin to answer once it has a whole blob, which it may copy to its place first."""
+    """For a whole answer to a blob, which the server may copy to its place first."""
+    pace: Pace = Pace(60.0, 10e3)
+    """The least progress of a blob."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import urllib3
-
+from epbuild.core.connection import Body, Timeouts
 from epbuild.core.digest import Write as SendPiece
-from epbuild.core.http import Body, Connect, HttpClient, Timeouts, Unreachable, asked_pause, may_pass
+from epbuild.core.http import Connect, HttpClient, Response, Unreachable, asked_pause, may_pass
 from epbuild.remote.transport import Content, Download, Patience, RemoteError, Space, Trouble
 
 _OCTETS = "application/octet-stream"
@@ -21,8 +20,9 @@ _WRITTEN = frozenset({200, 201, 202, 204})
 _ABSENT = frozenset({404, 410})
 _REFUSED = frozenset({401, 403, 405, 407, 507})
 _NO_METHOD = frozenset({405, 501})
-_MOST_WORDS = 64 * 1024
-_ACCESS = "Check the address, and EPBUILD_REMOTE_AUTHORIZATION, the value of the Authorization header that is sent."
+_ACCESS = (
+    "Check the address. The header EPBUILD_REMOTE_AUTHORIZATION is sent only to the address that EPBUILD_REMOTE_CACHE names."
+)
 
 
 class WebTransport:
@@ -42,33 +42,36 @@ class WebTransport:
         wait = patience or Patience()
 
         def client(idle: float, uploaded: float) -> HttpClient:
-            timeouts = Timeouts(wait.connect, wait.answer, idle, uploaded)
+            timeouts = Timeouts(wait.connect, wait.answer, idle, uploaded, pace=wait.pace)
             return HttpClient(local=("localhost", "127.0.0.1", "::1"), cancelled=cancelled, connect=connect, timeouts=timeouts)
 
-        # Records are small: one that does not come at once has its server hang.
+        # Records are small: a server that takes long to send one hangs.
         self._clients: Mapping[Space, HttpClient] = {
             "ac": client(wait.answer, wait.answer),
             "cas": client(wait.idle, wait.uploaded),
         }
 
     def get(self, space: Space, name: str) -> Download | None:
-        response = self._open("GET", space, name)
-        if response.status in _THERE:
-            return _WebDownload(response, self._clients[space])
-        self._finish(response, self._clients[space])
-        if response.status in _ABSENT:
+        with _explained():
+            response = self._open("GET", space, name)
+            if response.status in _THERE:
+                return _WebDownload(response)
+            answer = response.finish()
+        if answer.status in _ABSENT:
             return None
-        raise _refusal(response.status, response.reason or "", response.headers)
+        raise _refusal(answer.status, answer.reason, answer.headers)
 
     def has(self, space: Space, name: str, size: int) -> bool:
-        response = self._open("HEAD", space, name)
-        self._finish(response, self._clients[space])
-        if response.status in _THERE:
-            length = response.headers.get("Content-Length", "")
-            return not length.isdecimal() or int(length) == size
-        if response.status in _ABSENT or response.status in _NO_METHOD:
+        with _explained():
+            response = self._open("HEAD", space, name)
+            if response.status in _THERE:
+                found = response.size
+            answer = response.finish()
+        if answer.status in _THERE:
+            return found in (None, size)
+        if answer.status in _ABSENT or answer.status in _NO_METHOD:
             return False
-        raise _refusal(response.status, response.reason or "", response.headers)
+        raise _refusal(answer.status, answer.reason, answer.headers)
 
     def put(self, space: Space, name: str, content: Content) -> None:
         def give(write: SendPiece) -> None:
@@ -91,36 +94,24 @@ class WebTransport:
         for client in self._clients.values():
             client.close()
 
-    def _open(self, method: str, space: Space, name: str) -> urllib3.BaseHTTPResponse:
-        with _explained():
-            url = f"{self._base}/{space}/{name}"
-            response, _ = self._clients[space].open(method, url, headers={}, authorization=self._authorization)
-            return response
-
-    @staticmethod
-    def _finish(response: urllib3.BaseHTTPResponse, client: HttpClient) -> None:
-        """Read what a server has to add to its status, so that the connection serves again; not where it is long."""
-        with _explained(), client.explained():
-            if len(response.read(_MOST_WORDS, decode_content=False)) == _MOST_WORDS:
-                response.close()
-        response.release_conn()
+    def _open(self, method: str, space: Space, name: str) -> Response:
+        url = f"{self._base}/{space}/{name}"
+        return self._clients[space].open(method, url, headers={}, authorization=self._authorization)
 
 
 class _WebDownload(Download):
-    def __init__(self, response: urllib3.BaseHTTPResponse, client: HttpClient) -> None:
+    def __init__(self, response: Response) -> None:
         self._response = response
-        self._client = client
         self._at = 0
-        length = response.headers.get("Content-Length", "")
-        self.size = int(length) if length.isdecimal() else None
+        self.size = response.size
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        """What there is of it now, and at least a byte: so that progress shows, and a slow server is noticed."""
+        """Read the bytes that have arrived, at least one: so that progress shows, and a slow server is noticed."""
         wanted = len(buffer) if self.size is None else min(len(buffer), self.size - self._at)
         if wanted == 0:
             return 0
-        with _explained(), self._client.explained():
-            piece = self._response.read1(wanted, decode_content=False)
+        with _explained():
+            piece = self._response.read1(wanted)
         buffer[: len(piece)] = piece
         self._at += len(piece)
         if not piece and self.size is not None:
@@ -130,7 +121,8 @@ class _WebDownload(Download):
     def close(self) -> None:
         if self.size is None or self._at < self.size:
             self._response.close()
-        self._response.release_conn()
+        else:
+            self._response.release()
         super().close()
 
 

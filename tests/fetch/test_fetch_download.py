@@ -17,6 +17,7 @@ from file_server import File, FileServer, client_without_tls, serving
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
+from epbuild.core.connection import Timeouts
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EpbuildError, StoreError
 from epbuild.fetch.download import FetchProgress, download, fetch
@@ -311,7 +312,7 @@ def test_two_addresses_that_end_alike_do_not_share_a_partial_file(server: FileSe
 
 @pytest.mark.parametrize("text", ["https://example.com/m.onnx", "s3://bucket/m.onnx", "hf://org/repo/m.onnx@main"])
 def test_what_may_change_is_not_fetched_without_a_sha256(store: BlobStore, text: str) -> None:
-    with pytest.raises(ValueError, match="no digest pins the content"):
+    with pytest.raises(ValueError, match="is not pinned; add its sha256"):
         fetched(parse_address(text), store, None)
 
 
@@ -346,7 +347,7 @@ def test_a_model_of_any_size_fits_in_little_memory(store: BlobStore) -> None:
     address = WebAddress("https://example.com/large.onnx")
     tracemalloc.start()
     try:
-        blob = download(address, _Large(), None, store, progress=Arrivals(), cancelled=threading.Event())
+        blob = download(address, _Large(), None, store, progress=Arrivals(), cancelled=threading.Event(), timeouts=Timeouts())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

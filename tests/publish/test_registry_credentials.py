@@ -24,6 +24,7 @@ AUTH = {"auth": base64.b64encode(f"ci:{PASSWORD}".encode()).decode()}
 @pytest.fixture(autouse=True)
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Docker's folder of a user who has set nothing."""
+    monkeypatch.delenv("EPBUILD_REGISTRY", raising=False)
     monkeypatch.delenv("EPBUILD_REGISTRY_USER", raising=False)
     monkeypatch.delenv("EPBUILD_REGISTRY_PASSWORD", raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
@@ -47,6 +48,7 @@ def test_without_anything_a_registry_is_tried_as_nobody() -> None:
 def test_the_environment_comes_before_what_docker_knows(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(docker, {"auths": {HOST: AUTH}})
     assert found() == ("ci", PASSWORD)
+    monkeypatch.setenv("EPBUILD_REGISTRY", HOST)
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", "pässword:with:colons")
     assert found() == ("me", "pässword:with:colons")
@@ -54,9 +56,23 @@ def test_the_environment_comes_before_what_docker_knows(docker: Path, monkeypatc
 
 def test_a_broken_docker_config_does_not_matter_to_who_set_the_environment(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (docker / "config.json").write_text("{", encoding="utf-8")
+    monkeypatch.setenv("EPBUILD_REGISTRY", HOST)
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
     assert found() == ("me", PASSWORD)
+
+
+def test_a_registry_that_only_a_recipe_names_gets_nothing_of_the_environment(
+    docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
+    monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
+    with pytest.raises(UnusableCredentials, match="EPBUILD_REGISTRY_USER is set, and EPBUILD_REGISTRY is not") as caught:
+        found("evil.example")
+    assert "HOST:PORT" in caught.value.hint
+    monkeypatch.setenv("EPBUILD_REGISTRY", HOST)
+    assert found("evil.example") is None
+    assert found(HOST) == ("me", PASSWORD)
 
 
 @pytest.mark.parametrize("only", ["EPBUILD_REGISTRY_USER", "EPBUILD_REGISTRY_PASSWORD"])
@@ -197,7 +213,7 @@ def test_a_helper_that_is_not_installed_is_told_where_nothing_is_written_down(do
     write(docker, {"credsStore": "not-there"})
     with pytest.raises(UnusableCredentials, match=r"docker-credential-not-there.*is not installed, or not in PATH") as caught:
         found()
-    assert caught.value.hint == "Install it, or set EPBUILD_REGISTRY_USER and EPBUILD_REGISTRY_PASSWORD."
+    assert caught.value.hint == "Install it, or set EPBUILD_REGISTRY, EPBUILD_REGISTRY_USER and EPBUILD_REGISTRY_PASSWORD."
     write(docker, {"credsStore": "not-there", "auths": {HOST: AUTH}})
     assert found() == ("ci", PASSWORD)
 
@@ -250,6 +266,7 @@ def test_what_is_no_name_of_a_helper_is_not_run(docker: Path, name: Any, monkeyp
 def test_the_environment_comes_before_a_helper(docker: Path, helper: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = helper("desktop", KEPT)
     write(docker, {"credsStore": "desktop"})
+    monkeypatch.setenv("EPBUILD_REGISTRY", HOST)
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", "mine")
     assert found() == ("me", "mine")

@@ -25,8 +25,9 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def signed_in(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A user with a password; the header that says so."""
+def signed_in(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> str:
+    """A user with a password for the registry; the header that says so."""
+    monkeypatch.setenv("EPBUILD_REGISTRY", f"127.0.0.1:{registry.port}")
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "ci")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
     return basic("ci", PASSWORD)
@@ -124,7 +125,7 @@ class TestWhoPushes:
         registry.allowed, registry.challenge = set(), 'Basic realm="tests"'
         code, text = pusher.fails(registry)
         assert code == "EPB427"
-        assert "Set EPBUILD_REGISTRY_USER and EPBUILD_REGISTRY_PASSWORD" in text
+        assert "Set EPBUILD_REGISTRY, EPBUILD_REGISTRY_USER and EPBUILD_REGISTRY_PASSWORD" in text
 
     def test_who_uses_a_helper_of_dockers_that_is_not_there_is_told(
         self, registry: Registry, pusher: Pusher, tmp_path: Path

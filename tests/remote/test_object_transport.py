@@ -21,6 +21,24 @@ NAME = "ab" * 32
 NO_BUCKET = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
 
 
+SECRET = "tulip-bulb-42"
+CREDENTIALS = {
+    "s3": {
+        "AWS_ACCESS_KEY_ID": SECRET,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_SESSION_TOKEN": SECRET,
+        "AWS_REGION": "eu-west-1",
+        "AWS_ALLOW_HTTP": "true",
+    },
+    "az": {
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_STORAGE_ACCOUNT_KEY": "dHVsaXAtYnVsYi00Mg==",
+        "AZURE_ALLOW_HTTP": "true",
+    },
+}
+ENDPOINTS = {"s3": "AWS_ENDPOINT", "az": "AZURE_STORAGE_ENDPOINT"}
+
+
 def _status(line: str, body: bytes = b"") -> bytes:
     return f"HTTP/1.1 {line}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
@@ -127,3 +145,32 @@ def test_variables_that_do_not_serve_are_named(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(StoreError, match="AZURE_STORAGE_ACCOUNT_NAME") as failure:
         ObjectTransport(parse_remote("az://container"))
     assert failure.value.problems[0].code == "EPB520"
+
+
+@pytest.mark.parametrize("anonymous", [True, False])
+@pytest.mark.parametrize("scheme", ["s3", "az"])
+def test_a_bucket_that_only_a_recipe_names_sees_no_credentials(
+    scheme: str, anonymous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in CREDENTIALS[scheme].items():
+        monkeypatch.setenv(name, value)
+    seen: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv(ENDPOINTS[scheme], f"http://127.0.0.1:{listener.getsockname()[1]}")
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    line, _ = listener.accept()
+                    with line:
+                        seen.append(line.recv(1 << 20))
+                        line.sendall(_status("403 Forbidden"))
+
+        threading.Thread(target=serve, daemon=True).start()
+        transport = ObjectTransport(parse_remote(f"{scheme}://bucket/prefix"), Patience(2.0, 2.0, 2.0), anonymous=anonymous)
+        with pytest.raises(RemoteError) as refused:
+            transport.get("ac", NAME)
+    assert seen
+    request = b"".join(seen).lower()
+    assert (b"authorization:" in request or SECRET.encode() in request) is not anonymous
+    assert ("EPBUILD_REMOTE_CACHE" in str(refused.value.hint)) is anonymous

@@ -29,8 +29,9 @@ from remote_places import COMPILE, DirectoryPlace, Maker, ObjectPlace, Place, Se
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, digest_of
+from epbuild.core.pace import Pace
 from epbuild.remote.attempts import PAUSES_SECONDS
-from epbuild.remote.cache import Miss, NotFetched, Pace, RemoteCache
+from epbuild.remote.cache import Miss, NotFetched, RemoteCache
 from epbuild.remote.envelope import Reason, RemoteRecord, Unusable, seal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.reapi import ReapiResult
@@ -350,7 +351,7 @@ LASTING = {
     "403": (Fault("status", status=403), "403 Forbidden"),
     "reset": (Fault("reset"), "the connection was cut"),
     "nonsense": (Fault("nonsense"), "cannot be understood"),
-    "hang": (Fault("hang"), "it sent nothing for too long"),
+    "hang": (Fault("hang"), "it takes too long to answer"),
 }
 
 

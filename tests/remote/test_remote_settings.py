@@ -47,7 +47,8 @@ def test_without_a_remote_cache_there_is_none() -> None:
 
 
 def test_the_recipe_names_one_to_read() -> None:
-    assert decided(choice(HTTPS, OURS.public)) == RemoteSettings(RemoteAddress("https", HTTPS), frozenset((OURS.public,)))
+    wanted = RemoteSettings(RemoteAddress("https", HTTPS), frozenset((OURS.public,)), anonymous=True)
+    assert decided(choice(HTTPS, OURS.public)) == wanted
 
 
 @pytest.mark.parametrize("environment", [{}, {"EPBUILD_REMOTE_CACHE": HTTPS}])
@@ -142,13 +143,18 @@ def test_a_key_is_of_no_use_to_readers_and_not_looked_at() -> None:
     assert found.signer is None
 
 
-def test_an_authorization_goes_to_web_servers_only_and_is_not_shown() -> None:
-    environment = {"EPBUILD_REMOTE_AUTHORIZATION": "Bearer abc"}
-    web, bucket = decided(choice(HTTPS, OURS.public), environment), decided(choice("s3://b", OURS.public), environment)
-    assert web is not None
-    assert bucket is not None
-    assert (web.authorization, bucket.authorization) == ("Bearer abc", None)
-    assert "abc" not in repr(web)
+@pytest.mark.parametrize(
+    ("variable", "authorization", "anonymous"),
+    [(None, None, True), (HTTPS, "Bearer abc", False), ("https://other.example/x", "Bearer abc", False), ("s3://b", None, False)],
+)
+def test_credentials_are_for_the_address_that_the_variable_names(
+    variable: str | None, authorization: str | None, anonymous: bool
+) -> None:
+    named = {"EPBUILD_REMOTE_CACHE": variable} if variable else {}
+    found = decided(choice(HTTPS, OURS.public), {"EPBUILD_REMOTE_AUTHORIZATION": "Bearer abc", **named})
+    assert found is not None
+    assert (str(found.address), found.authorization, found.anonymous) == (variable or HTTPS, authorization, anonymous)
+    assert "abc" not in repr(found)
 
 
 @pytest.mark.parametrize("address", ["builds", "http://127.0.0.1:9/x", "s3://b/x", "az://c/x"])

@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import urllib3
 
-from epbuild.core.http import HttpClient, Timeouts
+from epbuild.core.connection import Timeouts
+from epbuild.core.http import HttpClient
 from epbuild.recipe.address import WebAddress
 
 

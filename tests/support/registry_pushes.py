@@ -12,9 +12,9 @@ from stand_in_registry import Registry, Server, digest
 
 from epbuild.archive.artifact import Artifact
 from epbuild.archive.oci import Image, image
+from epbuild.core.connection import Timeouts
 from epbuild.core.digest import Write
 from epbuild.core.errors import EnvironmentFailure, StepId
-from epbuild.core.http import Timeouts
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.recipe.image_reference import parse_image_reference
 

@@ -16,10 +16,11 @@ from urllib.parse import urlencode, urlsplit
 from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.oci import Document, Image
 from epbuild.archive.oci_layout import MANIFEST_TYPE
+from epbuild.core.connection import Body, Timeouts
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.core.http import Answer, Body, HttpClient, Timeouts, Unreachable, asked_pause, origin
+from epbuild.core.http import Answer, HttpClient, Unreachable, asked_pause, origin
 from epbuild.core.values import dataclass
-from epbuild.publish.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for
+from epbuild.publish.registry.credentials import PASSWORD, REGISTRY, USER, Credentials, UnusableCredentials, credentials_for
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
 
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -234,7 +235,7 @@ class _Push:
             message = f"does not let the user of {known.source} push to {repository} ({_summary(answer)})"
             self._fail("EPB427", message, "Check the user, the password and what this user may do there.")
         message = f"lets no user push to {repository} without a user and a password ({_summary(answer)})"
-        self._fail("EPB427", message, f"Set {USER} and {PASSWORD}, or sign in with 'docker login'.")
+        self._fail("EPB427", message, f"Set {REGISTRY}, {USER} and {PASSWORD}, or sign in with 'docker login'.")
 
     def _refused(self, what: str, answer: Answer) -> NoReturn:
         host, repository = self.reference.host, self.reference.repository
@@ -275,5 +276,5 @@ def _summary(answer: Answer) -> str:
     errors: Collection[Any] = document.get("errors") or () if isinstance(document, dict) else ()
     first = next(iter(errors), None) if isinstance(errors, list) else None
     reason = first.get("message") or first.get("code") if isinstance(first, dict) else None
-    text = f"{answer.status} {reason or answer.reason}".strip()
+    text = f"{answer.status} {reason if isinstance(reason, str) else answer.reason}".strip()
     return "".join(character for character in text if character.isprintable())[:_LONGEST_QUOTE].rstrip(".")

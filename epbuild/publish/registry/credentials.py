@@ -13,9 +13,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 from epbuild.publish.registry.helpers import HelperFailed, ask, program_of
 
+REGISTRY = "EPBUILD_REGISTRY"
 USER = "EPBUILD_REGISTRY_USER"
 PASSWORD = "EPBUILD_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
 
@@ -49,18 +51,20 @@ class Credentials:
 
 
 def credentials_for(host: str) -> Credentials | None:
-    """The credentials for the registry at `host[:port]`; None: it is to be tried without.
+    """Return the credentials for the registry at `host[:port]`; None: it is to be tried without.
 
-    Those of the environment are for whatever registry a recipe names, and come first; then those of Docker's helper for this registry, or
-    for all; then those that stand in Docker's configuration. Raises UnusableCredentials.
+    Those of the environment are for the registry that EPBUILD_REGISTRY names, and come first; then those of Docker's helper for this
+    registry, or for all; then those in Docker's configuration. A recipe alone sends no credentials anywhere. Raises UnusableCredentials.
     """
-    user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
-    if user or password:
-        if not user or not password:
-            missing = USER if not user else PASSWORD
-            given = PASSWORD if not user else USER
-            raise UnusableCredentials(f"{given} is set, and {missing} is not", "Set both or none.")
-        return _credentials(user, password, USER)
+    given = {name: os.environ.get(name, "") for name in (REGISTRY, USER, PASSWORD)}
+    if given[USER] or given[PASSWORD]:
+        missing = next((name for name, value in given.items() if not value), None)
+        if missing is not None:
+            there = USER if given[USER] else PASSWORD
+            hint = f"Set {REGISTRY} to the registry that they are for, as HOST or HOST:PORT." if missing == REGISTRY else ""
+            raise UnusableCredentials(f"{there} is set, and {missing} is not", hint or f"Set {USER} and {PASSWORD}, or neither.")
+        if _host(given[REGISTRY]) == host.lower():
+            return _credentials(given[USER], given[PASSWORD], USER)
     path = docker_config()
     document = _document(path)
     unasked: UnusableCredentials | None = None
@@ -71,7 +75,7 @@ def credentials_for(host: str) -> Credentials | None:
         except HelperFailed as failure:
             program = program_of(str(helper))
             message = f"Docker's credential helper {program}, which {path} names for it, {failure.reason}"
-            unasked = UnusableCredentials(message, f"{failure.cure}, or set {USER} and {PASSWORD}.")
+            unasked = UnusableCredentials(message, f"{failure.cure}, or set {REGISTRY}, {USER} and {PASSWORD}.")
             if not failure.missing:
                 raise unasked from None
         else:
@@ -112,7 +116,7 @@ def _credentials(user: str, password: str, source: str) -> Credentials:
 
 def _document(path: Path) -> Mapping[str, Any]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(_MOST_BYTES + 1)
         document = json.loads(data) if len(data) <= _MOST_BYTES else None
     except (FileNotFoundError, NotADirectoryError):
@@ -143,4 +147,4 @@ def _host(key: str) -> str:
 
 
 def _unusable(path: Path, reason: str) -> UnusableCredentials:
-    return UnusableCredentials(f"Docker's {path} cannot be used: {reason}", f"Mend it, or set {USER} and {PASSWORD}.")
+    return UnusableCredentials(f"Docker's {path} cannot be used: {reason}", f"Fix it, or set {REGISTRY}, {USER} and {PASSWORD}.")

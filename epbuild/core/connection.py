@@ -1,0 +1,185 @@
+"""Connections of the HTTP client, whose answers end at a deadline."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import socket
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import HTTPError
+
+from epbuild.core.digest import Write
+from epbuild.core.errors import HttpCancelled
+from epbuild.core.pace import Pace, PaceMeter
+from epbuild.core.values import dataclass
+
+TIMEOUT_SECONDS = 30.0
+"""Default limit for one wait for a server."""
+
+_CONNECTIONS = 64  # that are kept open to a server, where as many threads ask at once
+_POLL_SECONDS = 0.2
+
+# A timeout covers everything that one call sends, so slow lines need small pieces.
+_SEND_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Limits for a server, in seconds."""
+
+    connect: float = TIMEOUT_SECONDS
+    answer: float = TIMEOUT_SECONDS
+    """For a whole answer: all of its header, and its body unless the caller reads that in pieces."""
+    idle: float = TIMEOUT_SECONDS
+    """For the next piece of a body, in either direction."""
+    uploaded: float = 300.0
+    """For a whole answer to an upload: some registries copy the upload before they answer."""
+    pauses: tuple[float, ...] = (0.5, 2.0, 5.0)
+    """Waits before each new attempt after a failure that may pass."""
+    pace: Pace = Pace(60.0, 10e3)
+    """The least progress of a large body, in either direction."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """Content to send. `give` writes all of its bytes each time it is called."""
+
+    size: int
+    media_type: str
+    give: Callable[[Write], object]
+    is_secret: bool = False
+    """Whether no other server may get it."""
+
+
+class AnswerTimeoutError(TimeoutError):
+    """The time for an answer, or for the next piece of it, is over."""
+
+
+class BodyError(Exception):
+    """Failure to read a body that is to be sent. It is no OSError: that would count as one of the connection."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__()
+
+
+class _SendError(Exception):
+    """Failure of the connection while a body is sent. It is no OSError: that would count as one of the disk."""
+
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+        super().__init__()
+
+
+class DeadlineConnection(HTTPConnection):
+    """A connection that can send a `Body`, and limits how long an answer may take."""
+
+    cancelled: threading.Event
+    timeouts: Timeouts
+    uploaded = False
+
+    def send(self, data: object) -> None:
+        if self.sock is not None:  # each answer leaves a short timeout behind
+            self.sock.settimeout(self.timeouts.idle)
+        if not isinstance(data, Body):
+            super().send(data)  # type: ignore[arg-type]
+            return
+        sent = 0
+        meter = PaceMeter(self.timeouts.pace)
+
+        def write(piece: memoryview) -> None:
+            nonlocal sent
+            view = memoryview(piece).cast("B")
+            for start in range(0, len(view), _SEND_BYTES):
+                if self.cancelled.is_set():
+                    raise HttpCancelled
+                part = view[start : start + _SEND_BYTES]
+                try:
+                    with meter.waiting():
+                        super(DeadlineConnection, self).send(part)
+                    if not meter.keeps(len(part)):
+                        raise AnswerTimeoutError
+                except OSError as error:
+                    raise _SendError(error) from error
+            sent += len(view)
+
+        self.uploaded = True
+        try:
+            data.give(write)
+        except _SendError as cut:
+            raise cut.error from None  # after which urllib3 reads what the server answered before it closed
+        except (OSError, HTTPError, http.client.HTTPException) as error:
+            raise BodyError(error) from error
+        if sent != data.size:
+            raise ValueError(f"{sent} bytes were given of {data.size}")
+
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
+        response = super().getresponse()
+        response.line = self.line  # type: ignore[attr-defined]
+        return response
+
+    def response_class(self, sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
+        """Return the answer that comes next from the server, or from the proxy on the way to it."""
+        self.line = AnswerReader(sock, self.cancelled, self.timeouts.uploaded if self.uploaded else self.timeouts.answer)
+        self.uploaded = False
+        return http.client.HTTPResponse(self.line, *args, **options)  # type: ignore[arg-type]
+
+
+class AnswerReader(io.RawIOBase):
+    """The receiving side of a socket. Reading fails at a deadline, however the bytes arrive, and at a cancellation."""
+
+    def __init__(self, sock: socket.socket, cancelled: threading.Event, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+        self._sock = sock
+        self._file = sock.makefile("rb", buffering=0)  # keeps the socket open until the body is read
+        self._cancelled = cancelled
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """Return the file that `http.client` reads from a socket."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        while not self._cancelled.is_set():
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                raise AnswerTimeoutError
+            self._sock.settimeout(min(left, _POLL_SECONDS))
+            with suppress(TimeoutError):
+                return self._sock.recv_into(buffer)
+        raise HttpCancelled
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def connect_to(scheme: str, host: str, port: int) -> urllib3.HTTPConnectionPool:
+    """Return the connections to a server, through the proxy that the environment names."""
+    if scheme == "http":
+        return urllib3.HTTPConnectionPool(host, port, maxsize=_CONNECTIONS)
+    context = ssl.create_default_context()
+    proxy = None if urllib.request.proxy_bypass(f"{host}:{port}") else urllib.request.getproxies().get("https")
+    if proxy is None:
+        return urllib3.HTTPSConnectionPool(host, port, ssl_context=context, maxsize=_CONNECTIONS)
+    parts = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
+    known = {}
+    if parts.username is not None:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        known["Proxy-Authorization"] = f"Basic {base64.b64encode(user.encode()).decode('ascii')}"
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    proxied = urllib3.ProxyManager(address, proxy_headers=known, ssl_context=context, maxsize=_CONNECTIONS)
+    return proxied.connection_from_host(host, port, scheme)
