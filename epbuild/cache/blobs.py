@@ -17,7 +17,7 @@ from epbuild.cache.checksums import Check, Checksums
 from epbuild.cache.drafts import Draft, Drafts, discard, touch
 from epbuild.cache.entries import CacheEntry, files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, explained, failure
-from epbuild.core.atomic import begin_writing, rename, write_new
+from epbuild.core.atomic import rename, write_new
 from epbuild.core.clone import Copier
 from epbuild.core.digest import LARGE_BYTES, Blob, Readable, Reading, Write, digest_of, read
 
@@ -72,7 +72,6 @@ class BlobStore:
         with explained(f"store {path} in {self.root}"), self._drafts.moved(path) as draft:
             if draft is not None:
                 reading = _naming(draft.file)
-                begin_writing(draft.file.fileno())  # while it is hashed
                 read(draft.file, reading)
                 return self._keep_read(draft, reading)
         return self.add(path)

@@ -1,19 +1,20 @@
-"""A SQLite file that only remembers.
+"""SQLite file that only remembers.
 
-When it is found damaged it is set aside, and an empty one takes its place.
-
-Damage is what SQLite reports, and what the file should not hold: a row that is not as it was written (each has a checksum), other
-tables, a schema of a version that no migration leads from. A file that this user may only read is copied into memory, and stays as it is.
+A damaged file is set aside, and an empty one takes its place. Damage is what SQLite reports, other tables, and a row that is not as it
+was written. Each row ends with a checksum that is made with a key of this user: rows of other users count as damaged. So do rows from
+a log or a journal that someone put beside the file. A file that this user may only read is copied into memory.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
+from hashlib import blake2b
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,34 +28,22 @@ if TYPE_CHECKING:
 _BUSY_SECONDS = 30.0
 _RETRY_SECONDS = 0.01
 
-_Result = TypeVar("_Result")
+_CHECKSUM_BYTES = 8
+_MARK_BYTES = 4
+"""Size of SQLite's `application_id`."""
 
-Migration = Callable[["sqlite3.Connection"], None]
-"""Turns the tables of one version of a schema into those of the next."""
+_Result = TypeVar("_Result")
 
 
 class Damage(Exception):
-    """What the file holds cannot be what was written to it."""
+    """The file holds what epbuild did not write to it."""
 
     def __str__(self) -> str:
         return "it does not hold what was written to it"
 
 
-def sealed(*values: object) -> tuple[object, ...]:
-    """A row with its checksum at its end, for a table whose last column is for that."""
-    stored = storable(values)
-    return (*stored, _checksum(stored))
-
-
-def unsealed(row: Sequence[Any]) -> tuple[Any, ...]:
-    """A row without its checksum. Raises Damage when the row is not as it was written."""
-    *values, checksum = row
-    try:
-        if _checksum(values) == checksum:
-            return tuple(values)
-    except TypeError:  # bytes, where there was text or a number
-        pass
-    raise Damage
+class _Foreign(Damage):
+    """The file was not written with the key of this user."""
 
 
 class Database:
@@ -65,20 +54,24 @@ class Database:
         path: Path | None,
         schema: Sequence[str],
         version: int,
-        migrations: Mapping[int, Migration] | None = None,
+        key: bytes,
         *,
         copied: Path | None = None,
+        create: bool = True,
     ) -> None:
-        """Open the file, and make it and its tables where they are not.
+        """Open the file, and create it and its tables if they are missing.
 
-        `migrations` lead from the version that each is under to the next one. With no path but one to be `copied`, what that file holds
-        is copied into memory. Raises StoreError.
+        `key` makes the checksums of the rows. Without a path, the content of the file `copied` is copied into memory. Without `create`, a
+        file of another user stays where it is, and an empty database in memory takes its place. Raises StoreError.
         """
         self.path = path
+        self.is_foreign = False
+        """Whether the file was written by another user or on another machine, and so is not used."""
         self._copied = copied
         self._schema = schema
         self._version = version
-        self._migrations = migrations or {}
+        self._key = key
+        self._create = create
         self._lock = threading.RLock()
         self._identity: tuple[int, int] | None = None
         self._connection: sqlite3.Connection | None = None
@@ -91,7 +84,20 @@ class Database:
 
     def read(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """All rows of the query, which ends with their checksums, less these. Raises StoreError."""
-        return self._attempt(lambda connection: rows(connection, query, parameters))
+        return self.query(lambda connection: self.rows(connection, query, parameters))
+
+    def query(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        """Do `work`, which only reads and may be tried again. Raises StoreError."""
+        return self._attempt(work)
+
+    def rows(self, connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return what `read` does, inside a transaction. Raises Damage."""
+        return [self._unsealed(row) for row in connection.execute(query, storable(parameters))]
+
+    def sealed(self, *values: object) -> tuple[object, ...]:
+        """Return a row that ends with its checksum."""
+        stored = storable(values)
+        return (*stored, self._checksum(stored))
 
     def select(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """All rows of the query for some columns, which nobody checks against the checksum. Raises StoreError."""
@@ -122,8 +128,8 @@ class Database:
             except sqlite3.DatabaseError as error:
                 if not _damaged(error):
                     raise self._failure(error) from error
-            except Damage:
-                pass
+            except Damage as damage:
+                self.is_foreign |= isinstance(damage, _Foreign)
             self._set_aside()
             try:
                 return work(self._connected())
@@ -136,6 +142,8 @@ class Database:
 
             # Before the file is opened: if it proves damaged, only this very file may be set aside.
             self._identity = _identity(self.path)
+            if self.path is not None and not _is_regular(self.path):
+                raise _Foreign
             # The lock above keeps threads apart. No isolation level: transactions begin where this module begins them.
             connection = sqlite3.connect(
                 self.path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -152,6 +160,7 @@ class Database:
         return self._connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        self._check_mark(connection)  # before anything is written to a file that may be another user's
         if self.path is not None:
             _use_write_ahead_log(connection)
             # A power cut may lose the last transactions, never the file; that is enough for a memory.
@@ -169,35 +178,59 @@ class Database:
             if found == self._version:
                 return
             if found:
-                self._migrate(connection, found)
-            else:
-                for statement in self._schema:
-                    connection.execute(statement)
+                raise Damage
+            for statement in self._schema:
+                connection.execute(statement)
             connection.execute(f"PRAGMA user_version={self._version}")
+            connection.execute(f"PRAGMA application_id={self._mark}")
 
         _in_transaction(connection, make_tables)
 
-    def _migrate(self, connection: sqlite3.Connection, found: int) -> None:
-        for version in range(found, self._version):
-            if version not in self._migrations:
-                raise Damage
-            self._migrations[version](connection)
+    def _check_mark(self, connection: sqlite3.Connection) -> None:
+        """Raises _Foreign for a file with tables that lacks this user's mark.
+
+        The mark distinguishes a file of another user from a damaged one. The checksums of the rows are what protects.
+        """
+        (mark,) = connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and mark != self._mark:
+            raise _Foreign
 
     def _set_aside(self) -> None:
         from filelock import FileLock
 
         self.close()
         self._copied = None
+        if self.is_foreign and not self._create:
+            self.path = None
         if self.path is None:
             return
         lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
-        with explained(f"set the damaged {self.path} aside", code="EPB507", elsewhere=None), lock:
+        with explained(f"set {self.path} aside", code="EPB507", elsewhere=None), lock:
             # Another process may have been here first; its new file is not the damaged one.
             if _identity(self.path) == self._identity:
                 for suffix in ("", "-wal", "-shm"):
                     part = self.path.with_name(f"{self.path.name}{suffix}")
                     with suppress(FileNotFoundError):
                         part.replace(self.path.with_name(f"{self.path.name}.damaged{suffix}"))
+
+    @property
+    def _mark(self) -> int:
+        return int.from_bytes(blake2b(digest_size=_MARK_BYTES, key=self._key).digest(), "big", signed=True)
+
+    def _checksum(self, values: Sequence[object]) -> int:
+        text = f"[{', '.join([_column(value) for value in values])}]".encode("ascii")
+        return int.from_bytes(blake2b(text, digest_size=_CHECKSUM_BYTES, key=self._key).digest(), "big", signed=True)
+
+    def _unsealed(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        """Return a row without its checksum. Raises Damage if the row is not as it was written."""
+        *values, checksum = row
+        try:
+            if self._checksum(values) == checksum:
+                return tuple(values)
+        except TypeError:  # bytes, where there was text or a number
+            pass
+        raise Damage
 
     def _failure(self, error: Exception) -> StoreError:
         problem = Problem(
@@ -208,11 +241,6 @@ class Database:
         return StoreError(problem)
 
 
-def rows(connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """All rows of the query, which ends with their checksums, less these. Raises Damage when one is not as it was written."""
-    return [unsealed(row) for row in connection.execute(query, storable(parameters))]
-
-
 def storable(values: Sequence[object]) -> tuple[object, ...]:
     """Values as SQLite takes them: it has no text for what stands for the bytes of a name that is no UTF-8 (PEP 383)."""
     return tuple(
@@ -221,10 +249,6 @@ def storable(values: Sequence[object]) -> tuple[object, ...]:
             for value in values
         ]
     )
-
-
-def _checksum(values: Sequence[object]) -> int:
-    return zlib.crc32(f"[{', '.join([_column(value) for value in values])}]".encode("ascii"))
 
 
 def _column(value: Any) -> str:
@@ -247,9 +271,17 @@ def _copy(path: Path, connection: sqlite3.Connection) -> bool:
     return False
 
 
+def _is_regular(path: Path) -> bool:
+    """Return whether the file at `path` is missing, or a regular file and no link."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return True  # SQLite reports what is wrong
+
+
 def _identity(path: Path | None) -> tuple[int, int] | None:
     try:
-        status = path.stat() if path else None
+        status = path.lstat() if path else None
     except OSError:
         return None
     return (status.st_dev, status.st_ino) if status else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -61,17 +61,16 @@ class StatMemory(Protocol):
         ...
 
 
-class NewMemory:
-    """A `StatMemory` that begins with nothing, forgets nothing, and ends with its process."""
+Count = Callable[[int], object]
+"""Takes the number of bytes that were hashed since the last call; from any thread."""
+Counting = Callable[[int], AbstractContextManager[Count]]
+"""Begins to count the bytes of files that are hashed, of which the total is known."""
 
-    def __init__(self) -> None:
-        self.entries: dict[str, tuple[StatKey, str]] = {}
 
-    def get(self, path: str) -> tuple[StatKey, str] | None:
-        return self.entries.get(path)
-
-    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
-        self.entries.update(entries)
+@contextmanager
+def uncounted(total: int) -> Iterator[Count]:
+    """Count nothing."""
+    yield lambda size: None
 
 
 class _FileReading(NamedTuple):
@@ -81,13 +80,14 @@ class _FileReading(NamedTuple):
 
 
 class Digests:
-    """Content digests of files, remembered in `memory`."""
+    """Content digests of files, remembered in `memory`. The bytes of each batch that has to be read are counted."""
 
     threads = min(8, os.cpu_count() or 1)
     """More would wait for the disk, and each holds a buffer."""
 
-    def __init__(self, memory: StatMemory) -> None:
+    def __init__(self, memory: StatMemory, counting: Counting = uncounted) -> None:
         self._memory = memory
+        self._counting = counting
         self.seen: dict[Path, str] = {}
         """The digest of every file that was asked for, by its path; an empty text for one that was found to hold something else later."""
 
@@ -124,7 +124,8 @@ class Digests:
         lasting: dict[str, tuple[StatKey, str]] = {}
         # The largest first, so that no core is left with it alone at the end.
         files = sorted(unread, key=lambda file: keys[file].size, reverse=True)
-        readings = self._read_all([(unread[file][0], keys[file]) for file in files])
+        with self._counting(sum(keys[file].size for file in files)) as count:
+            readings = self._read_all([(unread[file][0], keys[file]) for file in files], count)
         for unread_file, reading in zip(files, readings, strict=True):
             names = unread[unread_file]
             if isinstance(reading, StoreError):
@@ -161,9 +162,9 @@ class Digests:
             if lasting:
                 self._memory.put_many(lasting)
 
-    def hash(self, file: Readable, *, ahead: bool) -> str:
-        """The digest of all that is left of an open file."""
-        return hash_stream(file, ahead=ahead).digest
+    def hash(self, file: Readable, count: Count, *, ahead: bool) -> str:
+        """Return the digest of the rest of an open file, and count its bytes."""
+        return hash_stream(file, lambda piece: count(len(piece)), ahead=ahead).digest
 
     def small(self, path: Path, size: int) -> str | None:
         """The digest of a file of so many bytes, read at once; None where it has more, or fewer, or they come in pieces. Raises OSError."""
@@ -174,12 +175,12 @@ class Digests:
             os.close(file)
         return digest_of(data) if len(data) == size else None
 
-    def _read_all(self, files: list[tuple[Path, StatKey]]) -> list[_FileReading | StoreError]:
+    def _read_all(self, files: list[tuple[Path, StatKey]], count: Count) -> list[_FileReading | StoreError]:
         """The reading of every file, with its key at the last look, in order: the largest come first."""
         large = sum(key.size >= LARGE_BYTES for _, key in files)
 
         def read(batch: list[tuple[Path, StatKey]]) -> list[_FileReading | StoreError]:
-            return [self._attempt(path, key, ahead=large < self.threads) for path, key in batch]
+            return [self._attempt(path, key, count, ahead=large < self.threads) for path, key in batch]
 
         batches = list(_batches(files))
         if len(batches) < 2:
@@ -192,24 +193,26 @@ class Digests:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _attempt(self, path: Path, key: StatKey, *, ahead: bool) -> _FileReading | StoreError:
+    def _attempt(self, path: Path, key: StatKey, count: Count, *, ahead: bool) -> _FileReading | StoreError:
         try:
             try:
-                return self._read(path, key, ahead=ahead)
+                return self._read(path, key, count, ahead=ahead)
             except OSError:
                 with explained(f"read {path}", code="EPB504", elsewhere=None):
                     raise
         except StoreError as error:
             return error
 
-    def _read(self, path: Path, before: StatKey, *, ahead: bool) -> _FileReading:
+    def _read(self, path: Path, before: StatKey, count: Count, *, ahead: bool) -> _FileReading:
         """The reading of a file that had the key `before` before it was read and has it after. Raises OSError, StoreError."""
         for _ in range(_ATTEMPTS):
             started_ns = time.time_ns()
             digest = self.small(path, before.size) if before.size <= _SMALL_BYTES else None
-            if digest is None:
+            if digest is not None:
+                count(before.size)
+            else:
                 with path.open("rb", buffering=0) as file:
-                    digest = self.hash(file, ahead=ahead)
+                    digest = self.hash(file, count, ahead=ahead)
             after = StatKey.of(path, _status(path))
             if after == before:
                 return _FileReading(before, digest, before.settled(started_ns))

@@ -65,6 +65,8 @@ def _cure(error: OSError) -> str:
         return "Free some space there"
     if error.errno in _FORBIDDEN:
         return "Give this user permission for it"
+    if error.errno == errno.ENAMETOOLONG:
+        return "Shorten the path"
     if isinstance(error, FileNotFoundError):
         return "Check that the path is right"
     return "Check the path and its file system"

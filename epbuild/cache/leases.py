@@ -5,9 +5,7 @@ So an action that two builds need runs once.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,12 +18,8 @@ from epbuild.cache.errors import explained
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-if sys.platform != "win32":
-    import fcntl
-
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _POLL_SECONDS = 0.1
-_OPENED = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class Cancelled(Exception):
@@ -83,79 +77,26 @@ def any_held(folder: Path) -> bool:
     """Whether a lock file in `folder`, which need not be there, is held by anyone. Raises StoreError."""
     with explained(f"look for locks in {folder}", elsewhere=None):
         for place in folder.glob("*.lock"):
-            lock = LockFile(place)
-            if not lock.acquire():
+            lock = try_lock(place)
+            if lock is None:
                 return True
             lock.release()
     return False
 
 
-class LockFile:
-    """A lock on a file, as filelock takes it, that ends with its process, even if killed: taken in a tenth of the time, and without the
-    import of filelock, where all is as it mostly is.
+def try_lock(place: Path) -> BaseFileLock | None:
+    """Return a lock on the file at `place`, or None if another holder has it. It ends with its process, even if killed.
+
+    Raises OSError when the file cannot be made.
     """
+    from filelock import FileLock, Timeout
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self._descriptor: int | None = None
-        self._by_filelock: BaseFileLock | None = None
-
-    def acquire(self) -> bool:
-        """Take it if nobody holds it, and return whether that worked. Raises OSError when the file cannot be made."""
-        if self._flock():
-            return True
-        from filelock import FileLock, Timeout
-
-        self._by_filelock = FileLock(self._place)
-        try:
-            self._by_filelock.acquire(timeout=0)
-        except Timeout:
-            return False
-        return True
-
-    def wait(self) -> None:
-        """Take it as soon as nobody else holds it. Raises OSError when the file cannot be made."""
-        while not self.acquire():
-            time.sleep(_POLL_SECONDS)
-
-    def release(self) -> None:
-        """Give it up, if it is held."""
-        if self._by_filelock is not None:
-            self._by_filelock.release()
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is None:
-            return
-        try:
-            if sys.platform != "win32":
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked off has it open as well
-        finally:
-            os.close(descriptor)
-
-    def _flock(self) -> bool:
-        """Take the lock where nothing is in the way: all else is left to filelock."""
-        if sys.platform == "win32":
-            return False
-        try:
-            self._descriptor = _open(self._place)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(self._descriptor).st_nlink:  # else the file was removed just now
-                return True
-        except OSError:
-            pass
-        descriptor, self._descriptor = self._descriptor, None
-        os.close(descriptor)
-        return False
-
-
-def _open(place: Path) -> int:
+    lock = FileLock(place)
     try:
-        return os.open(place, _OPENED, 0o666)
-    except FileNotFoundError:  # the first lock of its folder
-        place.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(place, _OPENED, 0o666)
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    return lock
 
 
 def _place(root: Path, key: str) -> Path:
@@ -165,8 +106,8 @@ def _place(root: Path, key: str) -> Path:
     return root / "leases" / f"{key}.lock"
 
 
-def _try(place: Path) -> LockFile | None:
-    """The lock, if nobody holds it. Raises StoreError."""
-    lock = LockFile(place)
+def _try(place: Path) -> BaseFileLock | None:
+    """Return the lock, or None if another holder has it. Raises StoreError."""
     with explained(f"lock {place}"):
-        return lock if lock.acquire() else None
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return try_lock(place)

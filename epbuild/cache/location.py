@@ -1,4 +1,4 @@
-"""The location of this user's store.
+"""Location of this user's store, and what identifies the user.
 
 One place for all checkouts, so that they share what was built.
 """
@@ -9,8 +9,11 @@ import os
 from pathlib import Path
 
 from epbuild.cache.errors import explained
+from epbuild.cache.leases import lease
+from epbuild.core.atomic import write_file
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.places import cache_root
+from epbuild.core.safepath import read_regular
 
 # The first line is what backup programs look for: https://bford.info/cachedir/.
 _TAG = """\
@@ -18,6 +21,11 @@ Signature: 8a477f597d28d172789f06886806bc55
 # This folder is epbuild's cache: it can be removed at any time, and need not be backed up.
 # What cache directory tags are: https://bford.info/cachedir/
 """
+
+
+_KEY_FILE = "workspace.key"
+_KEY_BYTES = 32
+_KEY_MODE = 0o660  # less the umask: users who share a store share its key
 
 
 def cache_directory() -> Path:
@@ -38,11 +46,41 @@ def tag_cache(root: Path) -> None:
     tag = root / "CACHEDIR.TAG"
     if tag.exists():
         return
-    from epbuild.core.atomic import write_file  # needed once in the life of a store
-
     with explained(f"write {tag}"):
         root.mkdir(parents=True, exist_ok=True)
         write_file(tag, _TAG)
+
+
+def workspace_key() -> bytes:
+    """Return the key that marks workspaces as this user's, and create it if there is none. Raises StoreError.
+
+    What a workspace remembers leads to deletions and lets steps be skipped, and a checkout may bring a workspace along. So each row
+    there has a checksum that only this key can make. The key is as private as the store that it is in.
+    """
+    root = cache_directory()
+    key = _read_key(root)
+    if key is None:
+        with lease(root, _KEY_FILE):  # all processes get the same key
+            key = _read_key(root)
+            if key is None:
+                key = os.urandom(_KEY_BYTES)
+                with explained(f"write {root / _KEY_FILE}"):
+                    write_file(root / _KEY_FILE, key, mode=_KEY_MODE)
+    return key
+
+
+def known_workspace_key() -> bytes | None:
+    """Return the key, or None if there is none that this user may read. Creates nothing."""
+    root = cache_root()
+    return _read_key(Path(root)) if root is not None else None
+
+
+def _read_key(root: Path) -> bytes | None:
+    try:
+        key = read_regular(root / _KEY_FILE)
+    except OSError:
+        return None
+    return key if len(key) == _KEY_BYTES else None
 
 
 def toolchain_directory() -> Path:

@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epbuild.cache.database import Database, rows, sealed, storable
+from epbuild.cache.database import Damage, Database, storable
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import digest_of
+from epbuild.core.safepath import is_anchored, leaves
 from epbuild.core.values import dataclass
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Configuration:
 
 
 UNKNOWN = Configuration("", "")
-"""That of steps which were remembered before there were configurations."""
+"""Configuration of a survey that was made for none."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Memory:
 
     def previous(self, step: str) -> StepRecord | None:
         """How the step last ended in this configuration, else in the latest of the same recipe. Raises StoreError."""
-        query = f"{_STEPS} WHERE step = ? AND recipe IN (?, '') ORDER BY configuration != ?, finished DESC LIMIT 1"
+        query = f"{_STEPS} WHERE step = ? AND recipe = ? ORDER BY configuration != ?, finished DESC LIMIT 1"
         found = self._database.read(query, (step, _ascii(self.configuration.recipe), self.configuration.ident))
         return _step(found[0])[1] if found else None
 
@@ -143,9 +144,8 @@ class Memory:
 
     def forget_steps(self, steps: Iterable[str]) -> None:
         """Forget how the steps ended in this configuration: all of them, or on failure none. Raises StoreError."""
-        known = (self.configuration.ident, UNKNOWN.ident)
         self._database.write(
-            "DELETE FROM steps WHERE configuration = ? AND step = ?", [(ident, step) for step in steps for ident in known]
+            "DELETE FROM steps WHERE configuration = ? AND step = ?", [(self.configuration.ident, step) for step in steps]
         )
 
     def forget_superseded(self) -> None:
@@ -155,7 +155,7 @@ class Memory:
         def forget(connection: sqlite3.Connection) -> None:
             # An ident is all there is in a row: no checksum.
             old = connection.execute(query, (_ascii(self.configuration.recipe), _MOST_CONFIGURATIONS)).fetchall()
-            owners = {owner.ident for output in _outputs(connection) for owner in output.owners} if old else set()
+            owners = {owner.ident for output in _outputs(self._database, connection) for owner in output.owners} if old else set()
             gone = [(ident,) for (ident,) in old if ident not in owners and ident != self.configuration.ident]
             connection.executemany("DELETE FROM steps WHERE configuration = ?", gone)
 
@@ -163,8 +163,7 @@ class Memory:
 
     def output(self, place: str) -> OutputRecord | None:
         """What was written to `place` the last time, by whichever configuration. Raises StoreError."""
-        found = self._database.read(f"{_OUTPUTS} WHERE place = ?", (place,))
-        return _output(found[0]) if found else None
+        return self._database.query(lambda connection: self._output_at(connection, place))
 
     def outputs(self) -> list[OutputRecord]:
         """Every output that was written and not removed, of all configurations. Raises StoreError."""
@@ -179,7 +178,7 @@ class Memory:
 
         def put(connection: sqlite3.Connection) -> None:
             self._put_steps(connection, [row])
-            put_output(connection, replace(output, owners=(self.configuration,)))
+            self._put_output(connection, replace(output, owners=(self.configuration,)))
             if settled is not None:
                 connection.execute("DELETE FROM facts WHERE name = ?", storable((settled,)))
 
@@ -194,11 +193,11 @@ class Memory:
 
         def put(connection: sqlite3.Connection) -> None:
             for place, (action_key, row) in added.items():
-                output = _output_at(connection, place)
+                output = self._output_at(connection, place)
                 if output is not None and output.action_key == action_key:
                     self._put_steps(connection, [row])
                     if self.configuration not in output.owners:
-                        put_output(connection, replace(output, owners=_with_owner(output.owners, self.configuration)))
+                        self._put_output(connection, replace(output, owners=_with_owner(output.owners, self.configuration)))
 
         self._database.change(put)
 
@@ -206,24 +205,43 @@ class Memory:
         """Note that the output at `place` no longer belongs to `owners`; forget it, if it then belongs to none. Raises StoreError."""
 
         def put(connection: sqlite3.Connection) -> None:
-            output = _output_at(connection, place)
+            output = self._output_at(connection, place)
             if output is None:
                 return
             left = tuple(owner for owner in output.owners if owner not in owners)
             if left:
-                put_output(connection, replace(output, owners=left))
+                self._put_output(connection, replace(output, owners=left))
             else:
                 connection.execute("DELETE FROM outputs WHERE place = ?", (place,))
 
         self._database.change(put)
 
     def _row(self, record: StepRecord) -> tuple[object, ...]:
-        return step_row(record, self.configuration)
+        """Return the row of `steps` for a record. Raises ValueError or TypeError if the record is not JSON."""
+        return self._database.sealed(
+            record.step,
+            record.action_key,
+            canonical_json(record.key_document),
+            canonical_json(record.result),
+            float(record.finished),
+            self.configuration.ident,
+            _ascii(self.configuration.recipe),
+        )
 
     def _put_steps(self, connection: sqlite3.Connection, added: Iterable[tuple[object, ...]]) -> None:
-        for row in added:
-            connection.execute("DELETE FROM steps WHERE configuration = ? AND step = ?", (UNKNOWN.ident, row[0]))
-            put_step(connection, row)
+        connection.executemany("INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)", added)
+
+    def _put_output(self, connection: sqlite3.Connection, output: OutputRecord) -> None:
+        """Put a record of an output in the place of the one that was there."""
+        owners = json.dumps([[owner.recipe, owner.ident] for owner in output.owners])
+        row = self._database.sealed(
+            output.place, output.step, output.action_key, json.dumps(output.results), canonical_json(output.files), owners
+        )
+        connection.execute("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def _output_at(self, connection: sqlite3.Connection, place: str) -> OutputRecord | None:
+        found = self._database.rows(connection, f"{_OUTPUTS} WHERE place = ?", (place,))
+        return _output(found[0]) if found else None
 
 
 def all_steps(database: Database) -> list[tuple[Configuration, StepRecord]]:
@@ -232,48 +250,26 @@ def all_steps(database: Database) -> list[tuple[Configuration, StepRecord]]:
 
 
 def all_outputs(database: Database) -> list[OutputRecord]:
-    """Every output that was written and not removed. Raises StoreError."""
-    return [_output(row) for row in database.read(f"{_OUTPUTS} ORDER BY place")]
+    """Return every output that was written and not removed. Raises StoreError."""
+    return database.query(lambda connection: _outputs(database, connection))
 
 
-def step_row(record: StepRecord, configuration: Configuration) -> tuple[object, ...]:
-    """The row of `steps` for a record. Raises ValueError or TypeError where the record is not JSON."""
-    return sealed(
-        record.step,
-        record.action_key,
-        canonical_json(record.key_document),
-        canonical_json(record.result),
-        float(record.finished),
-        configuration.ident,
-        _ascii(configuration.recipe),
-    )
-
-
-def put_step(connection: sqlite3.Connection, row: Sequence[object]) -> None:
-    """Put a row of `steps` in the place of the one that was there."""
-    connection.execute("INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-
-
-def put_output(connection: sqlite3.Connection, output: OutputRecord) -> None:
-    """Put a record of an output in the place of the one that was there."""
-    owners = json.dumps([[owner.recipe, owner.ident] for owner in output.owners])
-    row = sealed(output.place, output.step, output.action_key, json.dumps(output.results), canonical_json(output.files), owners)
-    connection.execute("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-
-
-def _output_at(connection: sqlite3.Connection, place: str) -> OutputRecord | None:
-    found = rows(connection, f"{_OUTPUTS} WHERE place = ?", (place,))
-    return _output(found[0]) if found else None
-
-
-def _outputs(connection: sqlite3.Connection) -> list[OutputRecord]:
-    return [_output(row) for row in rows(connection, f"{_OUTPUTS} ORDER BY place")]
+def _outputs(database: Database, connection: sqlite3.Connection) -> list[OutputRecord]:
+    return [_output(row) for row in database.rows(connection, f"{_OUTPUTS} ORDER BY place")]
 
 
 def _output(row: Sequence[Any]) -> OutputRecord:
-    place, step, action_key, results, files, owners = row
+    """Return the record in a row. Raises Damage for a path that leaves its folder, since files are deleted by these paths."""
+    place, step, action_key, results, text, owners = row
+    files = json.loads(text)
+    if not all(map(_stays, (place, *files))):
+        raise Damage
     owned = tuple(Configuration(recipe, ident) for recipe, ident in json.loads(owners))
-    return OutputRecord(place, step, action_key, tuple(json.loads(results)), json.loads(files), owned)
+    return OutputRecord(place, step, action_key, tuple(json.loads(results)), files, owned)
+
+
+def _stays(path: str) -> bool:
+    return not is_anchored(path) and (".." not in path or not leaves(path))  # few paths need the second look
 
 
 def _step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:

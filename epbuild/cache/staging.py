@@ -7,9 +7,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from epbuild.cache.errors import explained
-from epbuild.cache.leases import LockFile
+from epbuild.cache.leases import try_lock
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 _LONGEST_NAME = 40
 _LOCK = ".lock"
@@ -21,18 +25,20 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
 
     Raises StoreError when it cannot be made.
     """
+    from filelock import FileLock
+
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-_LONGEST_NAME:].lstrip(".-")
     directory = parent / f"{readable}-{os.getpid()}-{os.urandom(4).hex()}"
-    lock = LockFile(_lock_path(directory))
+    lock = FileLock(_lock_path(directory))
     try:
         try:
             # Locked before it exists: whatever `sweep` can see, it can find out whether a process uses it.
             with explained(f"make {directory}", elsewhere=None):
                 parent.mkdir(parents=True, exist_ok=True)
-                lock.wait()
+                lock.acquire()
                 while not _lock_path(directory).exists():  # swept away in the instant before it was locked
                     lock.release()
-                    lock.wait()
+                    lock.acquire()
                 directory.mkdir()
             yield directory
         finally:
@@ -52,12 +58,12 @@ def sweep(parent: Path) -> None:
             return
         # A build that is killed may leave either without the other.
         for directory in {entry.with_name(entry.name.removesuffix(_LOCK)) for entry in entries}:
-            lock = LockFile(_lock_path(directory))
-            if lock.acquire():
+            lock = try_lock(_lock_path(directory))
+            if lock is not None:
                 _remove(directory, lock)
 
 
-def _remove(directory: Path, lock: LockFile) -> None:
+def _remove(directory: Path, lock: BaseFileLock) -> None:
     import shutil
 
     # What cannot be removed now, such as a file that a program on Windows still has open, is for a later sweep.

@@ -1,31 +1,36 @@
 """A workspace: the `.epbuild` folder beside a recipe.
 
-It has what epbuild remembers of the recipe, and the room to work in.
-
-All that it remembers can be found again: losing the folder costs time, never an artifact.
+It has what epbuild remembers of the recipe, and the room to work in. All that it remembers can be found again: losing the folder costs
+time, never an artifact. A checkout may bring a workspace along, so only what this user's epbuild wrote is believed, and no link in the
+folder is followed to write or to delete.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from epbuild.cache import staging
-from epbuild.cache.database import Database, sealed
+from epbuild.cache.database import Database
 from epbuild.cache.digests import StatKey
 from epbuild.cache.errors import explained
 from epbuild.cache.leases import any_held
+from epbuild.cache.location import known_workspace_key, workspace_key
 from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord, all_outputs, all_steps
-from epbuild.cache.schema import MIGRATIONS, TABLES, VERSION
+from epbuild.cache.schema import TABLES, VERSION
+from epbuild.core.errors import Problem, StoreError
+from epbuild.core.host import on_windows
+from epbuild.core.shown import shown_path
 from epbuild.core.values import dataclass
 
 _STATE = "state.sqlite"
-
-
+_FOLDERS = ("tmp", "logs", "leases", "reports", "rebuilt")
+_MAX_STATE_BYTES = 504
+"""Bytes of a path that SQLite opens on Linux: 512, less what it adds for its journal."""
 _FILES = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM files"
 _MANY = 300
 
@@ -48,11 +53,6 @@ class FileMemory:
         self._known: dict[str, tuple[StatKey, str]] | None = None
         """All of them, once many were asked for; what another process has put since is not among them."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was ever put. Raises StoreError."""
-        return not self._database.read(f"{_FILES} LIMIT 1")
-
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """The stat key and the digest that were last put for the absolute `path`. Raises StoreError."""
         name = self._name(path)
@@ -72,7 +72,7 @@ class FileMemory:
             "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, digest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)",
             # Inode numbers on Windows are up to 128 bits, SQLite's integers 64.
             (
-                sealed(self._name(path), key.size, key.mtime_ns, key.ctime_ns, str(key.inode), digest)
+                self._database.sealed(self._name(path), key.size, key.mtime_ns, key.ctime_ns, str(key.inode), digest)
                 for path, (key, digest) in entries.items()
             ),
         )
@@ -92,22 +92,31 @@ class Workspace:
 
     @classmethod
     def open(cls, directory: Path, *, create: bool = True) -> Workspace:
-        """Open the workspace, and make it where it is not.
+        """Open the workspace, and create it if there is none.
 
-        Without `create` nothing is made: where there is no workspace, or none that this user may write to, one in memory takes its place,
-        with a copy of what this user may read. Raises StoreError when the folder cannot be made or its state cannot be used.
+        Without `create`, nothing is created. A workspace in memory takes the place of one that is missing, that another user wrote, or that
+        this user may not write to, with a copy of what this user may read. Raises StoreError if the folder cannot be created, its state
+        cannot be used, or the path is too long for that.
         """
         directory = directory.absolute()
+        size = len(os.fsencode(directory / _STATE))
+        if size > _MAX_STATE_BYTES and not on_windows():
+            message = f"the path of epbuild's memory in this folder, {_STATE}, has {size} bytes"
+            hint = f"Move the recipe up: SQLite takes {_MAX_STATE_BYTES} bytes."
+            raise StoreError(Problem("EPB516", message, directory.parent, hint))
+        _refuse_links(directory)
         if create:
             with explained(f"make {directory}", elsewhere=None):
                 directory.mkdir(parents=True, exist_ok=True)
                 _hide_from_git(directory)
-            return cls(directory, Database(directory / _STATE, TABLES, VERSION, MIGRATIONS))
-        path = directory / _STATE
+            return cls(directory, Database(directory / _STATE, TABLES, VERSION, workspace_key()))
+        path, key = directory / _STATE, known_workspace_key()
         readable = os.access(path, os.R_OK)
         usable = readable and os.access(path, os.W_OK) and os.access(directory, os.W_OK | os.X_OK)
         copied = path if readable and not usable else None
-        return cls(directory, Database(path if usable else None, TABLES, VERSION, MIGRATIONS, copied=copied))
+        # Without a key, no file is this user's.
+        key = key or os.urandom(32)
+        return cls(directory, Database(path if usable else None, TABLES, VERSION, key, copied=copied, create=False))
 
     def __enter__(self) -> Workspace:
         return self
@@ -169,7 +178,7 @@ class Workspace:
         """Remember what the action key or step cost. Raises StoreError."""
         self._database.write(
             "INSERT OR REPLACE INTO measurements (subject, seconds, peak_rss_bytes, checksum) VALUES (?, ?, ?, ?)",
-            [sealed(subject, float(measurement.seconds), measurement.peak_rss_bytes)],
+            [self._database.sealed(subject, float(measurement.seconds), measurement.peak_rss_bytes)],
         )
 
     def fact(self, name: str) -> str | None:
@@ -179,7 +188,8 @@ class Workspace:
 
     def record_fact(self, name: str, text: str) -> None:
         """Remember `text` under `name`, for instance what was found of a content by its digest. Raises StoreError."""
-        self._database.write("INSERT OR REPLACE INTO facts (name, text, checksum) VALUES (?, ?, ?)", [sealed(name, text)])
+        row = self._database.sealed(name, text)
+        self._database.write("INSERT OR REPLACE INTO facts (name, text, checksum) VALUES (?, ?, ?)", [row])
 
     def facts(self, prefix: str) -> dict[str, str]:
         """All texts that are recorded under names that begin with `prefix`, by name. Raises StoreError."""
@@ -198,7 +208,19 @@ class Workspace:
     @property
     def unreadable(self) -> bool:
         """Whether something is remembered on disk that this user cannot read."""
-        return not self.lasting and not self._database.copied and self.state.exists()
+        return not self.lasting and not self._database.copied and not self._database.is_foreign and self.state.exists()
+
+    def problems(self) -> Iterator[Problem]:
+        """Warn of a memory on disk that is not used."""
+        state = shown_path(self.state)
+        if self.unreadable:
+            message = f"what was built here is not known: this user may not read {state}"
+            yield Problem("EPB513", message, None, "Do this as the user whose workspace it is, or get permission to read it.")
+        if self._database.is_foreign:
+            aside = f", and was moved to {self.state.name}.damaged" if self.lasting else ""
+            message = f"{state} is not used: this user's epbuild did not write it{aside}"
+            hint = "Nothing is lost: everything is checked again, and results come from the store."
+            yield Problem("EPB515", message, None, hint)
 
     def busy(self) -> bool:
         """Whether a build is at work here: it holds a staging directory or a lease. Raises StoreError."""
@@ -217,10 +239,18 @@ def _file(row: Sequence[Any]) -> tuple[StatKey, str]:
     return StatKey(size, mtime_ns, ctime_ns, int(inode)), digest
 
 
+def _refuse_links(directory: Path) -> None:
+    """Raises StoreError for a folder of the workspace that is a link: what is written or deleted there would be elsewhere."""
+    for folder in (directory, *(directory / name for name in _FOLDERS)):
+        if folder.is_symlink():
+            message = f"cannot use {folder}: it is a link, and epbuild writes and deletes files there"
+            raise StoreError(Problem("EPB503", message, hint="Remove the link: epbuild creates a folder in its place."))
+
+
 def _hide_from_git(directory: Path) -> None:
     """Have git take no notice of the folder, whatever the project's own `.gitignore` has. Raises OSError."""
     place = directory / ".gitignore"
-    if not place.exists():
+    if not os.path.lexists(place):  # a link may lead anywhere
         from epbuild.core.atomic import write_file  # needed once in the life of a workspace
 
         write_file(place, "*\n")

@@ -8,6 +8,7 @@ never lost: they are linked into the new tree before the swap. A swap that was c
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ from epbuild.core.entries import (
     hidden_prefix,
     identical,
     identity,
+    is_special,
     make_writable,
     remove_tree,
 )
@@ -99,6 +101,8 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
         if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
             # Such as a link that leads to itself, or nowhere.
             why, hint = f"{Path(error.filename).name} is there, and no folder", "Move it away, or change the output's path."
+        elif error.errno == errno.ENAMETOOLONG:
+            hint = "Shorten the output's path."
         message = f"the output {destination.name} cannot be written: {why}"
         raise EnvironmentFailure(Problem("EPB424", message, StepId(step), hint)) from error
     finally:
@@ -132,7 +136,8 @@ def mend(destination: Path, owned: Owned, hidden: HiddenFolders | None = None) -
     Only for the holder of the lease of this output: what a build that goes on has there looks the same. `hidden` is what one command that
     touches many outputs has seen beside them; without it, a new look is taken.
     """
-    left = [path for path in (hidden or HiddenFolders()).beside(destination) if path.is_dir()]
+    # A link is none of these: a checkout may bring one along.
+    left = [path for path in (hidden or HiddenFolders()).beside(destination) if path.is_dir() and not path.is_symlink()]
     old = [path for path in left if _is_old(path, destination)]
     for path in old:
         if destination.exists():
@@ -187,7 +192,7 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
             continue
         source, target = destination / name, staged / name
         if _in_the_way(target, staged):
-            if name not in wrote or not target.parent.is_dir():
+            if name not in wrote or is_special(source) or not target.parent.is_dir():
                 raise _foreign(destination, name, step)
             if identical(source, target):
                 continue

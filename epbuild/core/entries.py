@@ -11,10 +11,10 @@ import stat
 from pathlib import Path
 
 from epbuild.core.digest import digest_of
+from epbuild.core.safepath import MAX_NAME_BYTES
 from epbuild.core.values import dataclass
 
 _MARK = ".epbuild-"
-_LONGEST_NAME_BYTES = 255
 _LONGEST_SUFFIX_BYTES = 32
 """Of what follows a hidden name's mark: a word, an inode in hex, and eight random digits."""
 
@@ -69,6 +69,12 @@ def identical(one: Path, other: Path) -> bool:
         return stat.S_ISREG(first.st_mode) and stat.S_ISREG(second.st_mode) and filecmp.cmp(one, other, shallow=False)
     except FileNotFoundError:
         return False
+
+
+def is_special(path: Path) -> bool:
+    """Return whether a pipe, a socket or a device is at `path`. Raises OSError."""
+    mode = path.lstat().st_mode
+    return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))
 
 
 def as_it_was(source: Path, target: Path, *, times: bool) -> None:
@@ -157,7 +163,7 @@ def free_name(path: Path, content: Path) -> Path:
 def _shortened(name: str, room: int) -> str:
     """A name that leaves `room` bytes to the longest that file systems take; names that differ stay different."""
     data = os.fsencode(name)
-    if len(data) + room <= _LONGEST_NAME_BYTES:
+    if len(data) + room <= MAX_NAME_BYTES:
         return name
     digest = digest_of(data)[:12]
-    return f"{data[: _LONGEST_NAME_BYTES - room - len(digest) - 1].decode(errors='ignore')}~{digest}"
+    return f"{data[: MAX_NAME_BYTES - room - len(digest) - 1].decode(errors='ignore')}~{digest}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import posixpath
 import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path, PureWindowsPath
-from typing import BinaryIO
 
 # From "Naming Files, Paths, and Namespaces" in the documentation of Windows. Under the name of a device Windows opens that, whatever
 # follows the first dot.
@@ -20,6 +20,8 @@ _DEVICES = frozenset({"con", "prn", "aux", "nul", "com", "lpt"})
 """What the names of all of them begin with: to ask that takes a tenth of the time."""
 _IS_DEVICE = re.compile(_DEVICE, re.IGNORECASE | re.DOTALL)
 _LONGEST_QUOTE = 256
+MAX_NAME_BYTES = 255
+"""Bytes of a file's name that ext4, XFS, APFS and NTFS take."""
 
 
 class BadReference(ValueError):
@@ -38,6 +40,11 @@ def is_device(name: str) -> bool:
 def unportable(path: str) -> str | None:
     """The first part of a POSIX path that not every platform has as the name of a file or a folder."""
     return next((name for name in path.split("/") if _UNPORTABLE.search(name) or is_device(name)), None)
+
+
+def overlong(path: str) -> str | None:
+    """Return the first part of a POSIX path that is longer than file systems allow."""
+    return next((name for name in path.split("/") if len(os.fsencode(name)) > MAX_NAME_BYTES), None)
 
 
 def real_path(path: Path) -> Path:
@@ -59,6 +66,19 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def is_regular(path: Path) -> bool:
+    """Return whether a regular file is at `path`, and no link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a path leads to a folder; not where no folder can have its name."""
+    return os.path.isdir(path)  # noqa: PTH112 - a path of any length has an answer
 
 
 def is_anchored(path: str) -> bool:
@@ -149,17 +169,22 @@ def links_on_the_way(paths: Iterable[str]) -> dict[str, str]:
     return links
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open the file at `path` for reading. Raises OSError, also when it is none."""
-    mode = path.stat().st_mode
+def open_regular(path: str | Path) -> io.BufferedReader:
+    """Open the file at `path` for reading. Raises OSError, also for anything but a regular file: a pipe would wait for a writer."""
+    return io.BufferedReader(open_raw(path))
+
+
+def open_raw(path: str | Path) -> io.FileIO:
+    """Open as `open_regular` does, without a buffer."""
+    mode = os.stat(path).st_mode  # noqa: PTH116 - 30,000 files may be opened
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
-    return path.open("rb")
+    return io.FileIO(path)
 
 
-def read_regular(path: Path) -> bytes:
-    """All of the file at `path`. Raises OSError, also when it is none."""
+def read_regular(path: str | Path) -> bytes:
+    """Return the content of the file at `path`. Raises OSError as `open_regular` does."""
     with open_regular(path) as file:
         return file.read()

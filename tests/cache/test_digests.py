@@ -5,14 +5,27 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from epbuild.cache.digests import Digests, NewMemory, StatKey, unchanged
+from epbuild.cache.digests import Count, Digests, StatKey, unchanged
 from epbuild.core import digest
 from epbuild.core.errors import StoreError
+
+
+class NewMemory:
+    """Memory that starts empty and ends with its test."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, tuple[StatKey, str]] = {}
+
+    def get(self, path: str) -> tuple[StatKey, str] | None:
+        return self.entries.get(path)
+
+    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
+        self.entries.update(entries)
 
 
 class Readings:
@@ -29,10 +42,10 @@ class Readings:
         class Counted(Digests):
             threads = 2
 
-            def hash(self, file: digest.Readable, *, ahead: bool) -> str:
+            def hash(self, file: digest.Readable, count: Count, *, ahead: bool) -> str:
                 readings.count += 1
                 readings.ahead.append(ahead)
-                found = super().hash(file, ahead=ahead)
+                found = super().hash(file, count, ahead=ahead)
                 readings.meanwhile()
                 return found
 

@@ -18,7 +18,7 @@ import pytest
 
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.leases import lease
-from epbuild.cache.memory import Configuration, StepRecord
+from epbuild.cache.memory import Configuration, OutputRecord, StepRecord
 from epbuild.cache.workspace import Measurement, Workspace
 from epbuild.core.errors import StoreError
 
@@ -29,9 +29,29 @@ KEY = StatKey(size=1 << 40, mtime_ns=1_700_000_000_123_456_789, ctime_ns=5, inod
 MAIN = Configuration.of(Path("epbuild.yaml"), (), {})
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The store of this user, with the key by which a workspace is theirs."""
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "project" / ".epbuild"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SQLite takes longer paths on Windows")
+@pytest.mark.parametrize("create", [True, False])
+def test_a_folder_too_deep_for_a_workspace_is_refused_with_what_to_do(tmp_path: Path, create: bool) -> None:
+    room = 504 - len(str(tmp_path / "/.epbuild/state.sqlite".lstrip("/")))
+    deepest = tmp_path / "/".join(["d" * 9] * (room // 10))
+    deepest.mkdir(parents=True)
+    with Workspace.open(deepest / ".epbuild", create=create) as workspace:
+        assert workspace.outputs() == []
+    too_deep = deepest / ("d" * 20)
+    with pytest.raises(StoreError, match=rf"^{too_deep}: .* Move the recipe up: SQLite takes 504 bytes\. \[EPB516\]"):
+        Workspace.open(too_deep / ".epbuild", create=create)
 
 
 def test_what_one_run_learned_the_next_one_knows(directory: Path) -> None:
@@ -120,16 +140,17 @@ def test_the_folders_of_a_workspace_are_there_when_they_are_asked_for(directory:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_git_takes_no_notice_of_a_workspace(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    with Workspace.open(tmp_path / ".epbuild") as workspace:
+    project = tmp_path / "project"
+    subprocess.run(["git", "init", "-q", project], check=True)
+    with Workspace.open(project / ".epbuild") as workspace:
         workspace.record_fact("name", "text")
     status = subprocess.run(
-        ["git", "-C", tmp_path, "status", "--porcelain", "--untracked-files=all"], check=True, capture_output=True
+        ["git", "-C", project, "status", "--porcelain", "--untracked-files=all"], check=True, capture_output=True
     )
     assert status.stdout == b""
-    (tmp_path / ".epbuild" / ".gitignore").write_bytes(b"mine\n")
-    Workspace.open(tmp_path / ".epbuild").close()
-    assert (tmp_path / ".epbuild" / ".gitignore").read_bytes() == b"mine\n"
+    (project / ".epbuild" / ".gitignore").write_bytes(b"mine\n")
+    Workspace.open(project / ".epbuild").close()
+    assert (project / ".epbuild" / ".gitignore").read_bytes() == b"mine\n"
 
 
 @pytest.mark.parametrize("damage", [b"this is no database, but it is as long as a header would be" * 100, b"\0" * 4096])
@@ -166,7 +187,7 @@ def test_damage_that_shows_only_deep_in_the_file_heals_when_it_is_met(directory:
 
 def alter(directory: Path, statement: str) -> None:
     connection = sqlite3.connect(directory / "state.sqlite")
-    assert connection.execute(statement).rowcount
+    connection.executescript(statement)
     connection.commit()
     connection.close()
 
@@ -206,6 +227,75 @@ def test_a_damaged_row_is_met_as_a_damaged_file_is(directory: Path, change: str)
         assert (directory / "state.sqlite.damaged").exists()
         workspace.memory(MAIN).record_steps([STEP])
         assert workspace.memory(MAIN).step(STEP.step) == STEP
+
+
+def test_a_path_that_leaves_its_folder_is_damage_even_if_it_was_written_here(directory: Path) -> None:
+    for place, name in (("../out", "m.onnx"), ("dist/g", "../../m.onnx"), ("/etc", "m.onnx"), ("dist/a/../../..", "m.onnx")):
+        files = {name: {"digest": "ab" * 32, "size": 7}}
+        with Workspace.open(directory) as workspace:
+            workspace.memory(MAIN).record_output(OutputRecord(place, STEP.step, STEP.action_key, (), files), STEP)
+        with Workspace.open(directory) as workspace:
+            assert workspace.outputs() == []
+        (directory / "state.sqlite.damaged").unlink()
+
+
+def other_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "other"))
+
+
+def test_the_workspace_of_another_user_is_set_aside_with_a_warning(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Workspace.open(directory) as workspace:
+        workspace.record_fact("name", "text")
+    other_store(monkeypatch, tmp_path)
+    for _ in range(2):  # before this user has a key, and with one
+        before = contents(directory)
+        with Workspace.open(directory, create=False) as workspace:
+            assert workspace.fact("name") is None
+            assert not workspace.lasting
+            assert [problem.code for problem in workspace.problems()] == ["EPB515"]
+        assert contents(directory) == before
+        Workspace.open(tmp_path / "mine" / ".epbuild").close()
+    with Workspace.open(directory) as workspace:
+        assert workspace.fact("name") is None
+        assert [problem.code for problem in workspace.problems()] == ["EPB515"]
+        workspace.record_fact("name", "mine")
+    with Workspace.open(directory, create=False) as workspace:
+        assert workspace.fact("name") == "mine"
+        assert list(workspace.problems()) == []
+    assert (directory / "state.sqlite.damaged").exists()
+
+
+def test_rows_of_another_user_in_a_known_state_are_damage(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other" / ".epbuild"
+    with Workspace.open(directory) as workspace:
+        workspace.record_fact("name", "mine")
+    with monkeypatch.context() as patch:
+        other_store(patch, tmp_path)
+        with Workspace.open(other) as workspace:
+            workspace.record_fact("name", "theirs")
+    alter(directory, f"ATTACH '{other / 'state.sqlite'}' AS other; INSERT OR REPLACE INTO facts SELECT * FROM other.facts")
+    with Workspace.open(directory) as workspace:
+        assert workspace.fact("name") is None
+
+
+def test_the_state_of_an_older_epbuild_is_set_aside(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    alter(directory, "CREATE TABLE facts (name TEXT PRIMARY KEY, text TEXT NOT NULL); PRAGMA user_version=2")
+    with Workspace.open(directory) as workspace:
+        assert [problem.code for problem in workspace.problems()] == ["EPB515"]
+        assert workspace.fact("name") is None
+
+
+def test_a_damaged_key_costs_what_was_remembered(directory: Path, cache: Path) -> None:
+    Workspace.open(directory).close()
+    (cache / "workspace.key").write_bytes(b"short")
+    with Workspace.open(directory) as workspace:
+        assert [problem.code for problem in workspace.problems()] == ["EPB515"]
+    assert len((cache / "workspace.key").read_bytes()) == 32
 
 
 @pytest.mark.parametrize("change", ["DROP TABLE facts", "ALTER TABLE facts RENAME COLUMN text TO words", "PRAGMA user_version=0"])
@@ -281,12 +371,14 @@ def another_user() -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture
-def read_only_workspace() -> Iterator[Path]:
-    """A workspace that nobody but root may write to; whoever may read files can read it."""
+def read_only_workspace(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A workspace that only root may write to, of a store that all users may read."""
     with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setenv("EPBUILD_CACHE_DIR", str(Path(name) / "cache"))
         directory = Path(name) / ".epbuild"
         with Workspace.open(directory) as workspace:
             workspace.record_fact("name", "text")
+        (Path(name) / "cache" / "workspace.key").chmod(0o644)
         for path, mode in ((Path(name), 0o755), (directory, 0o555), (directory / "state.sqlite", 0o444)):
             path.chmod(mode)
         yield directory

@@ -241,6 +241,19 @@ def test_a_build_that_was_killed_between_the_renames_is_mended_and_nothing_of_th
     assert entries(output.parent) == ["decoder"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs symbolic links and modes")
+@pytest.mark.parametrize("suffix", ["1234abcd", "old-1234abcd"])
+def test_a_link_that_looks_like_what_a_build_left_is_not_followed(output: Path, suffix: str) -> None:
+    elsewhere = output.parent / "elsewhere"
+    (elsewhere / "closed").mkdir(parents=True)
+    (elsewhere / "closed").chmod(0o555)
+    link = output.with_name(hidden_name(output.name, suffix))
+    link.symlink_to(elsewhere)
+    mend(output, Made(OURS))
+    assert link.is_symlink()
+    assert (elsewhere / "closed").stat().st_mode & 0o777 == 0o555
+
+
 def test_mending_alone_gives_the_build_before_back(output: Path) -> None:
     before = read(output)
     killed_between_the_renames(output, {"notes.txt": "mine"})
