@@ -88,6 +88,14 @@ known_eps, entries_for, entry = BUILT_IN.known_eps, BUILT_IN.entries_for, BUILT_
 """What is asked of the built-in catalog alone."""
 
 
+def known_environments(entries: Iterable[EpEntry]) -> str:
+    """Return a sentence on the toolchains that provide an EP, in any of these packagings: those known to work, else its packages."""
+    packagings = tuple(entries)
+    if starts := [f"`{entry.start.environment}`" for entry in packagings if entry.start is not None]:
+        return f"Known to work: {' or '.join(starts)}."
+    return f"It comes in {' or '.join(dict.fromkeys(name for entry in packagings for name in entry.distributions))}."
+
+
 @cache
 def session_keys() -> SessionKeys:
     return read_session_keys(_read_data(_SESSION))

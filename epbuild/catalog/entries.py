@@ -87,7 +87,7 @@ class EpEntry:
     genai_provider: str | None = None
     """onnxruntime-genai's name of it; empty: genai does not know it. None: its name is ONNX Runtime's."""
     out_of_memory: str | None = None
-    """A regular expression for what it logs where it had too little memory."""
+    """Regular expression for what it reports when it lacks memory, or refuses a graph as if it did."""
     quantized_io_option: str | None = None
     """The option by which it compiles the model's own QuantizeLinear and DequantizeLinear too."""
 

@@ -158,6 +158,11 @@ class Start:
     options: Mapping[str, str] = field(default_factory=dict)
     device: Mapping[str, str | bool] = field(default_factory=dict)
 
+    @property
+    def environment(self) -> str:
+        """The key of a toolchain, and its value, for that environment."""
+        return f"packages: [{', '.join(self.packages)}]" if self.packages else f"interpreter: {self.interpreter}"
+
 
 @dataclass(frozen=True)
 class Known:
@@ -199,6 +204,8 @@ class Limitation:
     """What it is that cannot: this machine, so that another one may; what is compiled for; or the model as it is, or as it is asked for."""
     hint: str | None = None
     """What to try, as sentences."""
+    sized_hint: str | None = None
+    """What to try instead if every input of the model has its sizes; None: the same."""
     source_has: Literal["overridable initializers"] | None = None
     """What a source model has that this is about, so that it is refused before it is compiled."""
     driver: str | None = None

@@ -5,15 +5,15 @@ ONNX Runtime takes strings only, and EPs read a string that they do not understa
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.options import Option
-from epbuild.core.errors import BadText, nearest
+from epbuild.core.errors import BadText, closest, nearest
 
 _Number = TypeVar("_Number", int, float)
 _TRUE = {"true", "1", "yes", "on"}
@@ -99,13 +99,15 @@ def _quote(text: str) -> str:
     return f"'{text[:_LONGEST_QUOTE]}…'" if len(text) > _LONGEST_QUOTE else f"'{text}'"
 
 
-def _not_one_of(text: str, known: Iterable[str]) -> BadValue:
+def _not_one_of(text: str, known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> BadValue:
     values = list(known)
     shown = ", ".join(values)
     if len(values) > _LONGEST_LIST:
-        near = difflib.get_close_matches(text[:_LONGEST_QUOTE].upper(), values, n=_FEW, cutoff=0)
+        near = closest(text[:_LONGEST_QUOTE].upper(), values, cutoff=0)[:_FEW]
         shown = f"{', '.join(near)} and {len(values) - len(near)} others"
-    return BadValue(f"{_quote(text)} is not one of {shown}", _nearest(text, values))
+    meant = aliases.get(text.lower())
+    hint = f"Did you mean '{meant}'?" if meant is not None else _nearest(text, values)
+    return BadValue(f"{_quote(text)} is not one of {shown}", hint)
 
 
 def _nearest(text: str, values: Iterable[str]) -> str | None:
@@ -139,7 +141,7 @@ def _path(option: Option, text: str) -> str:
 def _choice(option: Option, text: str) -> str:
     spellings = _spellings(option.values)
     if text.lower() not in spellings:
-        raise _not_one_of(text, option.values)
+        raise _not_one_of(text, option.values, option.aliases)
     return spellings[text.lower()]
 
 
@@ -219,7 +221,7 @@ def _list(option: Option, text: str) -> str:
     spellings = _spellings(option.values)
     for part in parts:
         if option.values and part.lower() not in spellings:
-            raise _not_one_of(part, option.values)
+            raise _not_one_of(part, option.values, option.aliases)
         if option.pattern is not None and not re.fullmatch(option.pattern, part):
             raise BadValue(f"{_quote(part)} is not of the form that it takes: {option.example}")
         if not part:

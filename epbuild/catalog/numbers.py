@@ -50,3 +50,5 @@ class Numbers:
     """What to do where numbers come out at `largest`, or at a multiple of it, and should be smaller: a sentence."""
     far: str = ""
     """What to do where numbers are too far from those of the CPU EP: a sentence."""
+    far_quantised: str = ""
+    """The same of a model that computes with quantized values."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from functools import cache
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ class Option:
     origin: str
     """Where this row comes from: `measured`, `doc <where>`, or `string in <library> <version>`."""
     values: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """What users write for one of the values, in lower case, and the value that a message then suggests."""
     minimum: float | None = None
     maximum: float | None = None
     pattern: str | None = None

@@ -127,6 +127,9 @@ def _bad_row(place: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     values = [value.lower() for value in row.get("values", ())]
     if len(set(values)) < len(values):
         yield f"{place}.values", "a value is there twice; capitals do not count"
+    for word, meant in row.get("aliases", {}).items():
+        if meant.lower() not in values:
+            yield f"{place}.aliases.{word}", f"'{meant}' is not one of 'values'"
     if row.get("minimum", 0) > row.get("maximum", row.get("minimum", 0)):
         yield f"{place}.minimum", f"{row['minimum']} is more than the maximum, {row['maximum']}"
 
@@ -134,6 +137,7 @@ def _bad_row(place: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 _NUMBERS = {"integer", "number", "size"}
 _ROW_WORDS = {
     "values": {"choice", "list"},
+    "aliases": {"choice", "list"},
     "minimum": _NUMBERS,
     "maximum": _NUMBERS,
     "pattern": {"pattern", "list"},

@@ -11,6 +11,7 @@ from typing import Any
 
 from epbuild.core.differences import Kind, Place, changed_facts, facts, shown
 from epbuild.core.digest import document_digest
+from epbuild.core.redact import concealed
 from epbuild.core.values import dataclass
 
 _ORDERS = {"members": "member order", "eps": "EP order"}
@@ -40,7 +41,15 @@ class Change:
         """The fact in words that name the thing in the recipe, or in the toolchain."""
         return _subject(self.place)
 
+    @property
+    def shown_values(self) -> tuple[Any, Any]:
+        """The old and the new value as others may see them: neither, if one is the value of a variable of the environment."""
+        texts = [value for value in (self.old, self.new) if isinstance(value, str)]
+        return (None, None) if any(concealed(text) != text for text in texts) else (self.old, self.new)
+
     def __str__(self) -> str:
+        if self.shown_values != (self.old, self.new):
+            return f"{self.what} {self.kind}"
         old, new = shown(self.old), shown(self.new)
         if self.kind == "changed":
             return f"{self.what} changed: {old} -> {new}"

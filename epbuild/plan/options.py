@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path, PureWindowsPath
 
-from epbuild.catalog.catalog import Catalog, find_session_key
+from epbuild.catalog.catalog import Catalog, find_session_key, known_environments
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, normalize, plain_text, refusals
 from epbuild.catalog.options import Option, release_numbers
-from epbuild.core.errors import Position, Problem
+from epbuild.core.errors import Position, Problem, closest
 from epbuild.core.safepath import user_path
 from epbuild.core.values import dataclass
 from epbuild.plan.possible import compile_problems
@@ -56,7 +55,7 @@ class TargetPlanner:
         session.check(target.session_options)
         files, staged = self._files(target.session_options, session, "session")
         if len(eps) == len({choice.ep.name for choice in target.eps}) and target.whole:
-            self.problems += compile_problems(target, eps)
+            self.problems += list(compile_problems(target, eps)) or self._missing_packages(eps, toolchain)
         plugin = next((ep.entry.ep for ep in eps if ep.entry.kind == "plugin"), None)
         old_runtime = str(runtime) if runtime is not None and runtime.is_before(COMPILER_SINCE) else None
         if old_runtime is not None and plugin is not None and toolchain is not None:
@@ -115,6 +114,23 @@ class TargetPlanner:
             ),
         )
         return planned, checked.unchecked
+
+    def _missing_packages(self, eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> Iterator[Problem]:
+        """Report each EP that none of the toolchain's packages provides, if epbuild makes that toolchain and can read their names."""
+        named = {requirement.distribution for requirement in toolchain.requirements} if toolchain is not None else {""}
+        if toolchain is None or toolchain.interpreter is not None or "" in named:
+            return
+        for ep in eps:
+            entry = ep.entry
+            # Each ONNX Runtime has the CPU EP, and a plugin's package brings one.
+            if (
+                entry.distributions
+                and not entry.takes_every_node
+                and ep.library is None
+                and named.isdisjoint(entry.distributions)
+            ):
+                message = f"the toolchain '{toolchain.name}' names no package that {entry.ep} comes in"
+                yield Problem("EPB257", message, toolchain.where, known_environments(self.catalog.entries_for(entry.ep)))
 
     def _packaging(self, name: str, toolchain: ToolchainSpec | None) -> tuple[EpEntry, _Release | None]:
         """The entry of an EP in a toolchain, and the release that the toolchain pins."""
@@ -209,7 +225,7 @@ class TargetPlanner:
 def _nearest_ep(name: str, known: Sequence[str]) -> str | None:
     """The known EP whose own name is close: what all their names end in must not make strangers look alike."""
     own = {_OWN_NAME.sub("", ep).lower(): ep for ep in known}
-    close = difflib.get_close_matches(_OWN_NAME.sub("", name).lower(), own, n=1)
+    close = closest(_OWN_NAME.sub("", name).lower(), own)
     return f"Did you mean '{own[close[0]]}'?" if close else None
 
 

@@ -11,7 +11,8 @@ from functools import lru_cache
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import Position, Problem
-from epbuild.core.safepath import climbs, is_anchored, unportable
+from epbuild.core.safepath import MAX_NAME_BYTES, climbs, is_anchored, overlong, shortened, unportable
+from epbuild.plan.member import Member
 from epbuild.plan.steps import Emission, Genai, Merging, Part, SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.forms import LAYOUT_FORMS, PACK_FORMS
@@ -27,6 +28,8 @@ BOM = "bom.cdx.json"
 BASE = "base"
 """The variant of a package that was not compiled."""
 
+_MAX_PATH_BYTES = 3500
+"""Bytes of the absolute path of an output. Linux takes 4,095 for the path of a file in it, or of its draft."""
 _RESERVED = {
     MANIFEST: "the manifest",
     PROVENANCE: "the provenance",
@@ -87,7 +90,7 @@ def plan_part(
                 work.take(beside, f"the external initializers of '{member.name}'", group.where)
             if not member.compile.embed:
                 work.add_binaries(member.name, first)
-            work.add_base(member.name)
+            work.add_base(member)
     if genai is not None:
         for name in genai.files:
             work.take(name, f"the file '{name}' of genai", group.where)
@@ -103,6 +106,7 @@ def plan_part(
         models=work.models,
         binaries=work.binaries,
         base=work.base,
+        prepared=tuple(work.prepared),
         components=work.components(),
         merging=merging,
         genai=genai,
@@ -165,6 +169,7 @@ class _Part:
         self.models: dict[str, str] = {}
         self.binaries: dict[str, dict[str, str]] = {}
         self.base: dict[str, str] = {}
+        self.prepared: dict[str, None] = {}
         if merging is not None:
             self._add(merging.name, merging.members[0], f"the merged model '{merging.name}'")
 
@@ -197,7 +202,7 @@ class _Part:
             names["ep.binary"] = entry.binary_name.format(stem=f"{first}_ctx")
         return _relative(self._output.context_binary, names, self._problems)
 
-    def add_base(self, member: str) -> None:
+    def add_base(self, member: Member) -> None:
         output = self._output
         if output.base is None:
             return
@@ -205,9 +210,12 @@ class _Part:
             message = f"the group '{self._group.name}' merges its models: there is no one model from before compiling"
             self._problems.append(Problem("EPB225", message, output.base.where, "Leave 'base' out, or name other groups."))
             return
-        self.base[member] = _relative(output.base, self._template_names(member, member), self._problems)
+        name = member.name
+        self.base[name] = _relative(output.base, self._template_names(name, name), self._problems)
         if not LAYOUT_FORMS[output.layout].gathers:  # in a package it has a folder of its own
-            self.take(self.base[member], f"the base model '{member}'", output.base.where)
+            self.take(self.base[name], f"the base model '{name}'", output.base.where)
+        if member.prepared is not None:
+            self.prepared[member.prepared] = None
 
     def components(self) -> dict[str, str]:
         if not LAYOUT_FORMS[self._output.layout].gathers:
@@ -227,6 +235,8 @@ class _Part:
     def take(self, name: str, what: str, where: Position) -> None:
         if not name:
             return
+        if (part := overlong(name)) is not None:  # such as one that holds the name of a model
+            self._problems.append(_too_long(part, where))
         other = self._taken.setdefault(name.casefold(), what)
         if other != what:
             hint = "Put ${model} into the name of a model, ${first_model} and ${ep.short} into that of a context binary."
@@ -271,6 +281,18 @@ def collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
             message = f"the output {emission.id} lies inside the output {outer.id}"
             problems.append(Problem("EPB222", message, emission.where, "Give each output a folder of its own."))
     return problems
+
+
+def lengths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
+    """Yield the outputs whose path, or whose provenance beside them, is longer than the system takes."""
+    for emission in emissions.values():
+        if emission.statement is not None and overlong(emission.statement.name) is not None:
+            yield _too_long(emission.statement.name, emission.where)
+        size = len(os.fsencode(os.path.abspath(emission.path)))  # noqa: PTH100 - ten thousand of them
+        if size > _MAX_PATH_BYTES:
+            message = f"the path of the output '{shortened(emission.path.name)}' has {size} bytes"
+            hint = f"Shorten it, or move the recipe: {_MAX_PATH_BYTES} bytes leave room for the files in it."
+            yield Problem("EPB229", message, emission.where, hint)
 
 
 def _parents(path: str, separator: str) -> Iterator[str]:
@@ -325,11 +347,18 @@ def _normal(text: str) -> tuple[str, Problem | None]:
         return "", Problem("EPB221", message, None, hint)
     if (name := unportable(normal)) is not None:
         return "", _unportable(name, None, "Write another name: what is built is meant to go everywhere.")
+    if (name := overlong(normal)) is not None:
+        return "", _too_long(name, None)
     return normal, None
 
 
 def _unportable(name: str, where: Position | None, hint: str) -> Problem:
     return Problem("EPB229", f"Windows has no file and no folder called '{name}'", where, hint)
+
+
+def _too_long(name: str, where: Position | None) -> Problem:
+    message = f"the name '{shortened(name)}' has {len(os.fsencode(name))} bytes"
+    return Problem("EPB229", message, where, f"Shorten it: file systems take {MAX_NAME_BYTES} bytes.")
 
 
 def _check_reach(model: str, binary: str, where: Position, problems: list[Problem]) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path, PureWindowsPath
 from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem
-from epbuild.core.garbage import uncollected
 from epbuild.core.values import dataclass
 from epbuild.plan.custom_ops import CustomOpLibraries, clashes, plan_custom_ops, together
 from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
 from epbuild.plan.member import Member, settings_at
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import TargetPlanner, sharing_refusals
-from epbuild.plan.outputs import collisions, labels, output_path, plan_part, plan_push, unfit_for_package
+from epbuild.plan.outputs import collisions, labels, lengths, output_path, plan_part, plan_push, unfit_for_package
+from epbuild.plan.patterns import FileFinder
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
@@ -30,7 +30,6 @@ from epbuild.recipe.forms import LAYOUT_FORMS
 from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, ModelSpec, Recipe
 
 
-@uncollected()
 def make_plan(
     recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None, places: Places = NOWHERE
 ) -> Plan:
@@ -43,6 +42,7 @@ def make_plan(
         work.add_group(group)
     work.add_gathered()
     work.problems += collisions(work.emissions)
+    work.problems += lengths(work.emissions)
     steps, unmatched = select_steps(work.steps, selection, places)
     if not work.problems:
         # Otherwise it may be a wrong target or output that keeps the wanted steps out of the plan.
@@ -192,7 +192,7 @@ class _Work:
         own = plan_custom_ops(group.custom_ops, self.recipe.directory, self.problems)
         for name in (reference.name for reference in group.targets if reference.name in self.targets):
             everything = together(self.custom_ops[self.targets[name].toolchain.name], own)
-            self.problems += [problem for problem in clashes(everything) if problem not in self.problems]
+            self.problems += clashes(everything)
             self.group_ops[group.name, name] = everything
 
     def _add_steps(self, group: GroupSpec, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
@@ -236,7 +236,7 @@ class _Work:
             return None
         self.verifications[found.id] = found
         last = {session.id: session.steps[-1] for session in sessions}
-        self.steps.append(Step(found.id, "verify", tuple(last[ident] for ident in found.needs), found.id))
+        self.steps.append(Step(found.id, "verify", tuple(last[ident] for ident in found.sessions), found.id))
         return found.id
 
     def _prepared(self, model: ModelSpec) -> tuple[str, ...]:
@@ -334,9 +334,10 @@ class _Work:
             else:
                 if source is not None:
                     found[name] = source
+        finder = FileFinder(self.recipe.directory, self.problems)
         for ident, item in self.preparations.items():
             if ident in actions:
-                prepared = with_files(item, self.recipe.file, self.problems)
+                prepared = with_files(item, self.recipe.file, finder, self.problems)
                 source = found.get(item.model.name) if item.after is None else None
                 if source is not None:
                     self.problems += input_problems(item.model.name, item.model.inputs, source.header)
@@ -370,9 +371,7 @@ class _Work:
                     for member in self.groups[checked.session].members
                     if member.name == checked.name and member.fetched and member.model.name in found
                 }
-                self.verifications[ident] = with_inputs(
-                    verification, self.groups, wanted_headers, self.recipe.directory, self.problems
-                )
+                self.verifications[ident] = with_inputs(verification, self.groups, wanted_headers, finder, self.problems)
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
         """Check the members of a session group against the known `sources`; what is wrong for many targets is reported once."""
@@ -383,7 +382,7 @@ class _Work:
 
     def _source_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
         headers = {name: source.header for name, source in sources.items()}
-        self.problems += [problem for problem in dict.fromkeys(source_problems(group, headers)) if problem not in self.problems]
+        self.problems += source_problems(group, headers)
         known = (member for member in group.members if member.name in headers)
         return [problem for member in known for problem in shape_warnings(member, headers[member.name], group.target)]
 

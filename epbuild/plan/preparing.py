@@ -8,7 +8,6 @@ A preparation sees the files that are staged for it, and nothing else: the model
 
 from __future__ import annotations
 
-import itertools
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from epbuild.catalog.preparations import preparation as built_in
-from epbuild.core.defaults import WORKSPACE
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file
@@ -25,6 +23,7 @@ from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import Dimension
 from epbuild.onnxfile.sizes import fit_sizes
 from epbuild.plan.member import ModelFiles
+from epbuild.plan.patterns import FileFinder
 from epbuild.plan.preparation_options import bringing, package_problems, preparation_options
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ToolchainNeeds
@@ -34,6 +33,7 @@ from epbuild.recipe.nodes import MappingNode, SequenceNode, render
 from epbuild.recipe.paths import rebased
 from epbuild.recipe.preparations import RUN
 from epbuild.recipe.template import substitute
+from epbuild.worker.scripts import PREPARATIONS
 
 PYTHON = "python"
 """The program that means the toolchain's interpreter."""
@@ -43,10 +43,7 @@ FILES = "files"
 _FORMAT = 1
 _CONTRACT = 1
 """Raised when what a preparation is given, or how, changes what it writes."""
-_MOST_FILES = 100_000
 _LONGEST_WORD = 1000
-_NOT_INPUTS = frozenset({WORKSPACE, "__pycache__"})
-_SCRIPTS = Path(__file__).parents[1] / "compile" / "worker" / "preparations"
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ class Preparation:
     @property
     def script(self) -> Path | None:
         """The script of a kind that epbuild ships; None for a program of the user's."""
-        return None if self.kind == RUN else _SCRIPTS / f"{self.kind}.py"
+        return None if self.kind == RUN else PREPARATIONS / f"{self.kind}.py"
 
     @property
     def title(self) -> str:
@@ -162,10 +159,13 @@ def plan_preparations(
     return tuple(found)
 
 
-def with_files(preparation: Preparation, recipe: Path, problems: list[Problem]) -> Preparation:
-    """A preparation with all that it reads beside the model, as seen from the file `recipe`; what is not there is added to `problems`."""
+def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, problems: list[Problem]) -> Preparation:
+    """Return a preparation with the files that it reads beside the model, as seen from the file `recipe`.
+
+    Files that do not exist are added to `problems`.
+    """
     step = preparation.step
-    staged = _StagedModel(recipe.parent, problems)
+    staged = _StagedModel(recipe.parent, finder, problems)
     staged.add(step.files)
     if step.kind == RUN:
         names = {"in": preparation.input, "out": preparation.output, "model": preparation.model.name}
@@ -218,77 +218,59 @@ def _references(step: PrepareStep, option: str, value: object, recipe: Path) -> 
 class _StagedModel:
     """The files that an entry names, each under one staged name."""
 
-    def __init__(self, base: Path, problems: list[Problem]) -> None:
+    def __init__(self, base: Path, finder: FileFinder, problems: list[Problem]) -> None:
         self.files: dict[str, Path] = {}
         self.folders: dict[Path, None] = {}
         self._base = base
+        self._finder = finder
         self._problems = problems
+        self._prefixes: dict[str, str] = {}
+        """The staged path of each folder with files, by its path."""
+        self._staged_folders: set[str] = set()
 
     def add(self, patterns: Iterable[Reference]) -> list[str]:
-        """Add what globs match; returns the staged names, in order. A pattern that matches nothing is a problem."""
+        """Add the files that patterns match, and return their staged names in order. A pattern that matches nothing is a problem."""
         found: dict[str, None] = {}
         for pattern in patterns:
-            matches = list(_matches(self._base, pattern.name))
-            if not matches:
+            matches = self._finder.find(pattern)
+            if matches is None:
+                continue
+            if not matches.files:
                 self._problems.append(_without_files(pattern))
-            self.folders.update(dict.fromkeys(_folders(self._base, pattern.name)))
-            for path in matches:
-                name = _staged_name(_relative(path, self._base))
-                self.files.setdefault(name, path)
+            self.folders.update((Path(folder), None) for folder in matches.folders)
+            place, parent = "", Path()
+            for folder, file in matches.files:
+                name = self._name(folder, file)
+                if folder != place:
+                    place, parent = folder, Path(folder)
+                if name not in self.files:
+                    self.files[name] = parent / file
                 found[name] = None
         return list(found)
+
+    def _name(self, folder: str, file: str) -> str:
+        """Return the staged name of a file."""
+        if ":" in file:  # which decides where it is staged
+            return _staged_name(_relative(Path(folder, file), self._base))
+        prefix = self._prefixes.get(folder)
+        if prefix is None:
+            prefix = _staged_name(f"{_relative(Path(folder), self._base)}/x")[:-1]
+            self._prefixes[folder] = prefix
+            self._staged_folders.update(str(parent) for parent in PurePosixPath(f"{prefix}x").parents)
+        return prefix + file
 
     def word(self, text: str) -> str:
         """A word of a command: the staged name of the file that it names, or of the folder of files; else the word itself."""
         if not text or text in (".", "..") or len(text) > _LONGEST_WORD:
             return text
         name = _staged_name(text)
-        return name if name in self.files or any(file.startswith(f"{name}/") for file in self.files) else text
+        return name if name in self.files or name in self._staged_folders else text
 
     def hides(self, word: str) -> bool:
         """Whether a word of a command is a file in the recipe's folder that is not staged; a word without a dot or slash is none."""
         if not set("./") & set(word) or word.startswith("-"):
             return False
         return is_file(self._base / word)
-
-
-def _matches(base: Path, pattern: str) -> Iterator[Path]:
-    """The files that a glob matches, sorted by name; one that is no glob names a file, or a folder with all that is in it."""
-    path = base / pattern
-    if not is_glob(pattern):
-        if is_file(path):
-            yield path
-        elif path.is_dir():
-            yield from sorted(file for file in path.rglob("*") if _is_input(file, path))
-        return
-    root = _root(path)
-    try:
-        found = sorted(
-            file for file in itertools.islice(root.glob(str(path.relative_to(root))), _MOST_FILES) if _is_input(file, root)
-        )
-    except (OSError, ValueError, NotImplementedError):  # no pattern that a file can match
-        return
-    yield from found
-
-
-def _is_input(file: Path, root: Path) -> bool:
-    """Whether a file that a pattern matches is one of the user's, and nothing that Python or epbuild left there."""
-    return _NOT_INPUTS.isdisjoint(file.relative_to(root).parts) and file.is_file()
-
-
-def _folders(base: Path, pattern: str) -> Iterator[Path]:
-    """The folders in which a file that appears may match a pattern."""
-    path = base / pattern
-    root = _root(path) if is_glob(pattern) else path
-    deep = root != path.parent or path.name == "**"
-    if root.is_dir():
-        yield root
-        yield from sorted(folder for folder in root.rglob("*") if deep and folder.is_dir())
-
-
-def _root(path: Path) -> Path:
-    """The innermost folder above a glob that is none itself."""
-    return next(folder for folder in path.parents if not is_glob(str(folder)))
 
 
 def _without_files(pattern: Reference) -> Problem:

@@ -120,6 +120,8 @@ class ModelResult:
     compatibility: Mapping[str, str]
     left: tuple[LeftNode, ...] = ()
     """The nodes outside the EPs; fewer than `fallback_nodes` in results of releases that did not list them."""
+    output_shapes: Mapping[str, tuple[Any, ...] | None] = field(default_factory=dict)
+    """The shapes of the compiled model's outputs, by name; none in results of releases that did not record them."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -220,6 +222,8 @@ class UnjudgedMember:
 
     member: str
     reason: str
+    by_inputs: bool = False
+    """Whether its made inputs are to blame, so that no other machine can judge it either."""
 
 
 @dataclass(frozen=True)

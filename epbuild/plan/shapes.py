@@ -12,9 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epbuild.core.errors import Position, Problem, nearest
+from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo
 from epbuild.onnxfile.sizes import FixedSizes, fit_sizes, shape_text, sized_header
 from epbuild.onnxfile.suggestion import suggest_sizes
+from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.recipe.model import InputShape, ModelSpec
@@ -32,6 +34,13 @@ _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null
 def sized(member: Member, header: ModelHeader) -> Member:
     """The member with the shapes that its inputs get by the sizes that are asked for, in the one spelling that is in its key."""
     return replace(member, inputs=_fit(member.asked, header).shapes)
+
+
+def sized_as_compiled(member: Member, header: ModelHeader) -> ModelHeader:
+    """Return the header of a member's source with all sizes that the recipe gives to its inputs and to its dimensions."""
+    header = sized_header(header, member.inputs)
+    inputs, outputs = (tuple(_overridden(value, member.model) for value in values) for values in (header.inputs, header.outputs))
+    return replace(header, inputs=inputs, outputs=outputs)
 
 
 def input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:
@@ -107,6 +116,17 @@ def _place(model: ModelSpec, kind: str, key: str) -> Position:
 def _may_fall_back(member: Member, target: PlannedTarget) -> bool:
     """Whether the recipe lets nodes of the member be left to the CPU."""
     return bool(member.expect.fallback_nodes) or target.eps[-1].entry.takes_every_node
+
+
+def is_sized(member: Member) -> bool:
+    """Return whether every dimension of the inputs has a size when the member is compiled; False if its file cannot be read."""
+    if not member.fetched:
+        return False
+    try:
+        inputs = sized_header(read_header(member.graph), member.inputs).inputs
+    except (OSError, MalformedModel):
+        return False
+    return all(_is_fixed(_overridden(value, member.model)) for value in inputs if value.elem_type)
 
 
 def _open_inputs(member: Member, header: ModelHeader, target: PlannedTarget) -> Iterator[Problem]:

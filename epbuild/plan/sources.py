@@ -6,6 +6,7 @@ import importlib.util
 import os
 import stat
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from epbuild.core.errors import PlanError, Problem
@@ -71,17 +72,30 @@ def _graph_path(model: ModelSpec, base: Path) -> Path:
     if model.package_file is None:
         return base / model.path
     package, file = model.package_file
-    try:
-        found = importlib.util.find_spec(package) if package else None
-    except (ImportError, ValueError):
-        found = None
-    if found is None or not found.submodule_search_locations:
+    folder = _package_folder(package)
+    if folder is None:
         message = f"the model '{model.name}' lies in the Python package '{package}', which is not installed beside epbuild"
         hint = f"Install {package} there, or write package:<name>==<version>/<file>, which is fetched."
         raise _error("EPB206", model, message, hint)
     if not file or is_anchored(file) or climbs(file):
         raise _error("EPB206", model, f"'{model.path}' does not name a file inside the package '{package}'", None)
-    return Path(next(iter(found.submodule_search_locations))) / file
+    return folder / file
+
+
+def _package_folder(package: str) -> Path | None:
+    """Return the folder of a package that is installed beside epbuild; None if there is none. Imports nothing, not even a parent."""
+    first, *others = package.split(".")
+    try:
+        # For a dotted name `importlib.util.find_spec` would run the code of the packages above.
+        found = importlib.util.find_spec(first) if first else None
+        for number, name in enumerate(others, 2):
+            places = found.submodule_search_locations if found is not None else None
+            dotted = ".".join([first, *others][:number])
+            found = PathFinder.find_spec(dotted, places) if name and places else None
+    except (ImportError, ValueError):
+        return None
+    places = found.submodule_search_locations if found is not None else None
+    return Path(next(iter(places))) if places else None
 
 
 def _data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:

@@ -209,6 +209,8 @@ class Part:
     """The context binary's name, by member and then by the EP that makes it; members that share one have the same name here."""
     base: Mapping[str, str] = field(default_factory=dict)
     """The name of the model as it was before compiling, by member; none where that is not shipped."""
+    prepared: tuple[str, ...] = ()
+    """The ids of the preparations whose models are shipped as they were before compiling."""
     components: Mapping[str, str] = field(default_factory=dict)
     """What each of `models` is called in a model package."""
     merging: Merging | None = None
@@ -274,7 +276,10 @@ class Emission:
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.session_groups, *(part.verification for part in self.parts if part.verification))))
+        # Preparations first: a session group that is made again takes their new results.
+        prepared = (ident for part in self.parts for ident in part.prepared)
+        checks = (part.verification for part in self.parts if part.verification)
+        return tuple(dict.fromkeys((*prepared, *self.session_groups, *checks)))
 
     @property
     def takes(self) -> tuple[()]:

@@ -8,7 +8,6 @@ What metrics have to come to is no part of the key: any result may be judged aga
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -22,13 +21,15 @@ from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member, ModelFiles
+from epbuild.plan.patterns import FileFinder
 from epbuild.plan.steps import InTarget, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
+from epbuild.recipe.names import is_glob
 from epbuild.recipe.verifying import overlaid
 
 _FORMAT = 1
-_CONTRACT = 2
+_CONTRACT = 3
 """Raised when the same runs come to other figures."""
 _AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custom_ops")
 """The parts of a session group's document that a run of what it compiled depends on as well."""
@@ -48,6 +49,8 @@ class CheckedMember:
     """As the session group has it; None while its files are not known."""
     reference: Literal["source", "prepared"] = "source"
     """What it is compared with, as far as that is known."""
+    prepared: str | None = None
+    """The id of the preparation whose result its session group compiles, if there is one."""
 
     @property
     def source(self) -> ModelFiles | None:
@@ -64,9 +67,19 @@ class CheckedMember:
         return Thresholds(**(self.choice.metrics or {}))
 
     @property
+    def is_gate(self) -> bool:
+        """Whether bad numbers fail the step, on inputs or by metrics of the user's. On made inputs alone, they are a warning."""
+        return self.choice.files is not None or self.choice.metrics is not None
+
+    @property
     def must_be_judged(self) -> bool:
-        """Whether it is a failure that its numbers cannot be judged."""
+        """Whether it is a failure that this machine cannot judge its numbers."""
         return self.choice.unjudged != "publish"
+
+    @property
+    def must_show_something(self) -> bool:
+        """Whether it is a failure that its numbers show nothing with these inputs."""
+        return self.choice.unjudged == "fail" or (self.choice.unjudged is None and self.is_gate)
 
 
 @dataclass(frozen=True)
@@ -92,8 +105,14 @@ class Verification(InTarget):
         return (self.id,)
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def sessions(self) -> tuple[str, ...]:
+        """The ids of the session groups whose models it runs, each once."""
         return tuple(dict.fromkeys(member.session for member in self.members))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        # Preparations first: a session group that is made again takes their new results.
+        return tuple(dict.fromkeys((*(member.prepared for member in self.members if member.prepared), *self.sessions)))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -135,7 +154,7 @@ def verification_id(group: str, target: str) -> str:
 def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, VerifyChoice | None]) -> Verification | None:
     """The check of a group's session groups for one target, by what is chosen for each member; None where nothing is to be checked."""
     checked = [
-        CheckedMember(member.name, session.id, choice)
+        CheckedMember(member.name, session.id, choice, prepared=member.prepared)
         for session in sessions
         for member in session.members
         if (choice := chosen(member, choices.get(member.name))) is not None
@@ -157,34 +176,40 @@ def with_inputs(
     verification: Verification,
     sessions: Mapping[str, SessionGroup],
     headers: Mapping[str, ModelHeader],
-    base: Path,
+    finder: FileFinder,
     problems: list[Problem],
 ) -> Verification:
     """A verification with the files of its members and of their inputs, as far as they are known; what is wrong is added to `problems`.
 
-    `headers` are those of the models that are checked as they are compiled, by member; paths are relative to `base`.
+    `headers` are those of the models that are checked as they are compiled, by member; `finder` finds those of inputs.
     """
     found = []
     for checked in verification.members:
         member = sessions[checked.session].member(checked.name)
-        files = {Path(os.path.relpath(path, base)).as_posix(): path for path in _input_files(checked.choice, base, problems)}
+        files = {
+            Path(os.path.relpath(path, finder.base)).as_posix(): path for path in _input_files(checked.choice, finder, problems)
+        }
         if checked.name in headers:
-            problems += [problem for problem in _unknown_inputs(checked, headers[checked.name]) if problem not in problems]
+            problems += _unknown_inputs(checked, headers[checked.name])
         # Whether the source can be compared with shows once what is prepared is there.
         chosen_one = checked.choice.reference if member.prepared is not None else None
         found.append(replace(checked, member=member, inputs=files, reference=chosen_one or "source"))
     return replace(verification, members=tuple(found))
 
 
-def _input_files(choice: VerifyChoice, base: Path, problems: list[Problem]) -> Iterator[Path]:
+def _input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Problem]) -> Iterator[Path]:
     for pattern in choice.files or ():
-        matches = sorted(path for path in map(Path, glob.glob(str(base / pattern.name), recursive=True)) if path.is_file())  # noqa: PTH207
+        found = finder.find(pattern)
+        if found is None:
+            continue
+        # Some systems leave hidden files beside others, which only a whole name means.
+        matches = [Path(folder, name) for folder, name in found.files if not is_glob(pattern.name) or name[0] != "."]
         problem = None if matches else Problem("EPB290", f"no file of inputs is named by '{pattern.name}'", pattern.where)
         wrong = next((path for path in matches if path.suffix.lower() != ".npz"), None)
         if wrong is not None:
             hint = "Save the arrays by the names of the inputs with numpy.savez."
             problem = Problem("EPB290", f"the inputs '{wrong.name}' are no .npz file", pattern.where, hint)
-        if problem is not None and problem not in problems:
+        if problem is not None:
             problems.append(problem)
         yield from matches if problem is None else ()
 

@@ -15,7 +15,7 @@ from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.requirement import read_requirement
 
 _PACKAGE_FORM = f"{PACKAGE}<name>==<version>/<file>"
-_BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
+BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FORMS = {
@@ -184,7 +184,7 @@ def _web(text: str) -> WebAddress:
 
 def _object(text: str, scheme: Literal["s3", "gs", "az"], rest: str) -> ObjectAddress:
     bucket, _, key = rest.partition("/")
-    if not _BUCKET.fullmatch(bucket):
+    if not BUCKET.fullmatch(bucket):
         raise _malformed(text, scheme, "names no bucket")
     _check_path(text, scheme, key)
     return ObjectAddress(scheme, bucket, key)

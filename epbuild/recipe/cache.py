@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from epbuild.core.errors import Problem
 from epbuild.recipe.address import BadAddress
 from epbuild.recipe.fields import Fields
-from epbuild.recipe.problems import WRONG_VALUE
+from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, ScalarNode
+from epbuild.recipe.problems import TEMPLATE, WRONG_VALUE
 from epbuild.recipe.remote_address import PUBLIC_KEY, CacheChoice, RemoteAddress, parse_remote
+from epbuild.recipe.template import variables_in
 
 _KEY_FORM = "`epbuild cache key` makes a pair of keys: the public one, 'ed25519:' and 44 characters of Base64, stands here."
 
@@ -22,6 +25,28 @@ def read_cache(fields: Fields) -> CacheChoice:
         else:  # it is not quoted, since it may be a secret that was mistaken for a public key
             fields.problems.append(Problem(WRONG_VALUE, "this is not a public key", where, _KEY_FORM))
     return CacheChoice(fields.where, _remote(fields), tuple(dict.fromkeys(trust)))
+
+
+def environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -> list[Problem]:
+    """Refuse an address that holds a variable of the environment, itself or through one of the recipe's `variables`.
+
+    A stranger's recipe could send any variable to any server.
+    """
+    remote = cache.entries.get("remote") if isinstance(cache, MappingNode) else None
+    if remote is None:
+        return []
+    named = _names_in(remote.node)
+    through = (variables[name.removeprefix("vars.")].node for name in named if name.removeprefix("vars.") in variables)
+    if not any(name.startswith("env.") for name in named.union(*map(_names_in, through))):
+        return []
+    message = "the address of a remote cache cannot hold a variable of the environment"
+    hint = "Write the address out here, or name it in EPBUILD_REMOTE_CACHE instead."
+    return [Problem(TEMPLATE, message, remote.node.where, hint)]
+
+
+def _names_in(node: Node) -> frozenset[str]:
+    """Return the names that a node's text refers to."""
+    return variables_in(node.value) if isinstance(node, ScalarNode) and isinstance(node.value, str) else frozenset()
 
 
 def _remote(fields: Fields) -> RemoteAddress | None:

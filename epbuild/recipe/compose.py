@@ -6,6 +6,7 @@ key, the later over the earlier and the file itself over all of them; lists and 
 
 from __future__ import annotations
 
+import errno
 import os.path
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +15,13 @@ from pathlib import Path
 
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, RecipeError
-from epbuild.core.safepath import open_regular, real_path
-from epbuild.core.schemas import schema_text
+from epbuild.core.safepath import is_file, is_folder, open_regular, real_path
+from epbuild.core.schemas import schema, schema_text
 from epbuild.core.values import dataclass
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, merged, without
 from epbuild.recipe.paths import is_same
-from epbuild.recipe.problems import CANNOT_READ, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
+from epbuild.recipe.problems import CANNOT_READ, SYNTAX, TEMPLATE, TOO_LARGE, UNKNOWN_KEY, WRONG_VALUE, quoted
 from epbuild.recipe.source import MAX_BYTES, read
 
 MAX_FILE_DEPTH = 10
@@ -29,6 +30,9 @@ MAX_FILE_DEPTH = 10
 _VERSION = 1
 _EXTENDS = "extends"
 _INCLUDE = "include"
+_VERSION_LINE = re.compile(rb"^epbuild:", re.MULTILINE)
+_MAX_FILES_TO_JUDGE = 50
+_MAX_RECIPES_TO_NAME = 3
 
 
 @dataclass(frozen=True)
@@ -111,17 +115,35 @@ class _Composer:
             message = f"files may extend and include each other {MAX_FILE_DEPTH} deep, and this one is deeper"
             raise _refused(TOO_LARGE, message, where)
         if place not in self._known:
-            if not part.is_file():
-                what = "not a file" if part.exists() else "no such file"
+            if not is_file(part):
+                what = "not a file" if os.path.lexists(part) else "no such file"
                 hint = "Paths are relative to the file that they stand in."
                 raise _refused(CANNOT_READ, f"{what}: {quoted(name)}", where, hint)
-            self._known[place] = self.tree(part, _content(part), above)
+            content = _content(part)
+            if not place.is_relative_to(above[0].parent):
+                _check_ours(content, name, where)
+            self._known[place] = self.tree(part, content, above)
         known = self._known[place]
         self._merged += known.size
         if self._merged > MAX_NODES and not self._is_full:
             self._is_full = True
             raise _refused(TOO_LARGE, f"with this file, the recipe passes {MAX_NODES:,} values", where)
         return known
+
+
+def _check_ours(content: bytes, name: str, where: Position) -> None:
+    """Refuse a file outside the recipe's folder that is no part of a recipe, and quote nothing of it: it may hold secrets of a user."""
+    hint = "A file that a recipe extends or includes holds sections of a recipe, and nothing else."
+    try:
+        keys = read(content, name).root.entries
+    except RecipeError as error:
+        found = error.problems[0].where
+        line = f" (line {found.line})" if isinstance(found, Position) else ""
+        raise _refused(SYNTAX, f"the file {quoted(name)} is not YAML that a recipe can hold{line}", where, hint) from None
+    foreign = [entry.name_where.line for key, entry in keys.items() if key not in schema("recipe")["properties"]]
+    if foreign:
+        message = f"the file {quoted(name)} is not a part of a recipe: the key in line {foreign[0]} is none of a recipe's"
+        raise _refused(UNKNOWN_KEY, message, where, hint)
 
 
 def _refused(code: str, message: str, where: Position, hint: str | None = None) -> RecipeError:
@@ -135,19 +157,44 @@ def _beside(file: Path, name: str) -> Path:
     return short if is_same(short, joined) else joined
 
 
+def _hint_for_missing_recipe(path: Path) -> str:
+    """Return what to do where there is no recipe: name one that lies beside it, or write a first one."""
+    recipes = _recipes_in(path.parent)
+    if recipes:
+        return f"Name one of the recipes in this folder: {', '.join(recipes)}."
+    return "Name the recipe's file, or write a first recipe for your models with `epbuild init`."
+
+
+def _recipes_in(folder: Path) -> list[str]:
+    """Return the names of the first few recipes in a folder; none of a folder that cannot be read."""
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".yml"})
+    except OSError:
+        return []
+    return [file.name for file in files[:_MAX_FILES_TO_JUDGE] if _is_recipe(file)][:_MAX_RECIPES_TO_NAME]
+
+
+def _is_recipe(path: Path) -> bool:
+    try:
+        with open_regular(path) as file:
+            return _VERSION_LINE.search(file.read(MAX_BYTES)) is not None
+    except OSError:
+        return False
+
+
 def _content(path: Path) -> bytes:
     """The file's bytes, or the first of them when it is larger than a recipe may be."""
     try:
         with open_regular(path) as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        hint = "Name the recipe's file, or run epbuild in the folder that holds it."
-        problem = Problem(CANNOT_READ, "there is no such recipe", path, hint)
+        problem = Problem(CANNOT_READ, "there is no such recipe", path, _hint_for_missing_recipe(path))
     except OSError as error:
-        if path.is_dir():
+        if is_folder(path):
             problem = Problem(CANNOT_READ, "expected a file, found a directory", path, "Name the recipe's file in it.")
         else:
-            problem = Problem(CANNOT_READ, f"the recipe cannot be read: {error.strerror}", path)
+            hint = "Shorten its path." if error.errno == errno.ENAMETOOLONG else "Check what is there, and its permissions."
+            problem = Problem(CANNOT_READ, f"the recipe cannot be read: {error.strerror}", path, hint)
     raise RecipeError(problem)
 
 

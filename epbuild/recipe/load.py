@@ -9,9 +9,8 @@ from pathlib import Path
 
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
-from epbuild.core.garbage import uncollected
 from epbuild.recipe import groups, outputs, preparations
-from epbuild.recipe.cache import read_cache
+from epbuild.recipe.cache import environment_problems, read_cache
 from epbuild.recipe.compose import compose, digest_of_texts
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.groups import read_group, read_member
@@ -52,7 +51,6 @@ class BrokenRecipe(RecipeError):
     rest: Recipe
 
 
-@uncollected()
 def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> Recipe:
     """The recipe in the file at `path`, with the files that it extends and includes; its positions name the file as `path` does.
 
@@ -200,6 +198,7 @@ class _Assembler:
         if entry is None or not self._is_whole("cache"):
             return None
         node, problems = resolved(entry.node, names)
+        problems = problems or environment_problems(entry.node, self._section("vars"))
         self.problems += problems
         return None if problems else read_cache(self._root.of(node))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from epbuild.core.errors import Problem, printable
+from epbuild.core.redact import concealed
 from epbuild.recipe.nodes import MappingNode, Node, ScalarNode, SequenceNode, render
 
 CANNOT_READ: Final = "EPB100"
@@ -37,7 +38,8 @@ _EXPECTED = {
 
 
 def quoted(text: str) -> str:
-    """`text` in quotes, on one line, its middle left out where it is long."""
+    """Return `text` in quotes, on one line, without its middle if it is long, and without values of the environment."""
+    text = concealed(text)
     if len(text) > _LONGEST_QUOTE:
         half = _LONGEST_QUOTE // 2
         text = f"{text[:half]}…{text[-half:]}"
@@ -76,6 +78,8 @@ def actual(node: Node) -> str:
         return "this is a list"
     if node.value is None:
         return "there is no value here"
+    if node.written.startswith("${env."):
+        return f"the value of {quoted(node.written)} is no such thing"
     if node.written.startswith("${") and node.value != node.written:
         return f"{quoted(node.written)} is {quoted(render(node.value))} here"
     if isinstance(node.value, str):

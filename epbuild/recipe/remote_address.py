@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from epbuild.core.errors import Position, nearest
 from epbuild.core.values import dataclass
-from epbuild.recipe.address import BadAddress
+from epbuild.recipe.address import BUCKET, BadAddress
 from epbuild.recipe.model_path import SCHEME
 from epbuild.recipe.problems import one_of, quoted
 
@@ -98,11 +98,16 @@ def parse_remote(text: str) -> RemoteAddress:
     server, _, path = rest.partition("/")
     if "@" in server:
         message = "The address of a remote cache cannot hold a user or a password: recipes are shared."
-        raise BadAddress(message, "Set EPBUILD_REMOTE_AUTHORIZATION to the value of the Authorization header.")
+        hint = (
+            "Set EPBUILD_REMOTE_CACHE to the address, and EPBUILD_REMOTE_AUTHORIZATION to the value of the Authorization header."
+        )
+        raise BadAddress(message, hint)
     if not text.isascii() or not text.isprintable() or any(character in text for character in ' ?#"<>\\'):
         raise _bad_form(text, scheme, "has a query, a space or another character that no address of a cache has")
     if any(part in (".", "..") for part in path.split("/")) or "//" in path:
         raise _bad_form(text, scheme, "has a part that is empty, '.' or '..'")
+    if scheme in ("s3", "gs", "az") and not BUCKET.fullmatch(server):
+        raise _bad_form(text, scheme, "names no bucket")
     try:
         reachable = bool(urlsplit(text).hostname) and urlsplit(text).port != 0
     except ValueError:

@@ -18,7 +18,11 @@ _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VERSION = (
     r"(?:[0-9]+!)?[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?(?:\+[a-z0-9]+(?:\.[a-z0-9]+)*)?"
 )
+_WEB = re.compile(r"(?:git\+)?https://")
 _REQUIREMENT = re.compile(rf"\s*({_NAME})\s*(\[[^\]]*\])?\s*(?:==\s*({_VERSION}))?\s*")
+
+# A path or an address can begin like a name, as wheels/x.whl does; another character follows then.
+_NAMED = re.compile(rf"\s*({_NAME})\s*(?:$|[\[(<>=!~;@,])")
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,25 @@ class Requirement:
 def read_requirement(text: str) -> Requirement:
     """What the pip requirement `text` asks for; every text is read, none is refused."""
     whole = _REQUIREMENT.fullmatch(text)
-    name = whole or re.match(rf"\s*({_NAME})", text)
+    name = whole or _NAMED.match(text)
     distribution = plain_name(name[1]) if name else ""
     return Requirement(
         text=text, distribution=distribution, version=whole[3] if whole else None, is_plain=whole is not None and whole[2] is None
     )
+
+
+def is_requirement(text: str) -> bool:
+    """Return whether a text is a pip requirement by a distribution's name, and no option, path, file or second line for an installer."""
+    if _REQUIREMENT.fullmatch(text):
+        return text.isprintable()
+    from packaging.requirements import InvalidRequirement
+    from packaging.requirements import Requirement as FullRequirement
+
+    try:
+        url = FullRequirement(text).url
+    except InvalidRequirement:
+        return False
+    return text.isprintable() and (url is None or _WEB.match(url) is not None)
 
 
 def plain_name(name: str) -> str:

@@ -9,18 +9,26 @@ from epbuild.recipe.custom_ops import custom_ops_problem, names_library
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, ToolchainSpec
 from epbuild.recipe.problems import WRONG_VALUE, quoted
-from epbuild.recipe.requirement import read_requirement
+from epbuild.recipe.requirement import is_requirement, read_requirement
 
 
 def read_toolchain(name: str, where: Position, fields: Fields) -> ToolchainSpec:
-    packages, interpreter = fields.texts("packages"), fields.path("interpreter")
+    packages, interpreter, python = fields.texts("packages"), fields.path("interpreter"), fields.text("python")
+    named = [(text, where) for text, where in packages if text]
+    foreign = [(text, where) for text, where in named if not is_requirement(text)]
+    fields.problems += [_foreign(text, where) for text, where in foreign]
     if "interpreter" in fields.entries:
-        named = [(text, where) for text, where in packages if text]
-        fields.problems += [_uncheckable(text, where) for text, where in named if not read_requirement(text).is_plain]
+        read = [(text, where) for text, where in named if (text, where) not in foreign]
+        fields.problems += [_uncheckable(text, where) for text, where in read if not read_requirement(text).is_plain]
+    if python is not None and (python.startswith("-") or not python.isprintable()):
+        message = f"{quoted(python)} names no Python"
+        fields.problems.append(
+            Problem(WRONG_VALUE, message, fields.where_of("python"), "Write a version, such as '3.11', or a path.")
+        )
     return ToolchainSpec(
         name=name,
         where=where,
-        python=fields.text("python"),
+        python=python,
         packages=tuple(text for text, _ in packages),
         interpreter=interpreter.name if interpreter else None,
         platforms=tuple(dict.fromkeys(text for text, _ in fields.texts("platforms"))),
@@ -72,6 +80,11 @@ def _read_device(fields: Fields) -> DeviceChoice:
         metadata={key: metadata.text(key, may_be_empty=True) or "" for key in metadata.entries},
         virtual=fields.flag("virtual"),
     )
+
+
+def _foreign(requirement: str, where: Position) -> Problem:
+    hint = "Write <name>==<version>; for a wheel of your own, name its folder in UV_FIND_LINKS."
+    return Problem(WRONG_VALUE, f"{quoted(requirement)} is not a requirement of a package by its name", where, hint)
 
 
 def _uncheckable(requirement: str, where: Position) -> Problem:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 
 from epbuild.core.errors import Argument, Position, Problem, nearest
+from epbuild.core.redact import conceal
 from epbuild.core.values import dataclass
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, render
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, one_of, quoted
@@ -60,6 +61,7 @@ class TemplateNames(Mapping[str, Scalar]):
         if not _VARIABLE.fullmatch(name):
             raise KeyError(name)
         value = self._environment[name.removeprefix(_ENVIRONMENT)]
+        conceal(name.removeprefix(_ENVIRONMENT), value)
         if UNUSABLE.search(value):
             raise TemplateError(f"the value of {quoted('${' + name + '}')} is not text that a recipe can hold")
         return value
@@ -81,6 +83,14 @@ def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
         return text
     pieces = [_value(piece, names) if isinstance(piece, _Name) else piece for piece in _pieces(text)]
     return pieces[0] if len(pieces) == 1 else _bounded("".join(map(render, pieces)))
+
+
+def variables_in(text: str) -> frozenset[str]:
+    """Return the names that a template refers to; none for a template that cannot be read."""
+    try:
+        return frozenset(piece.name for piece in _pieces(text) if isinstance(piece, _Name))
+    except TemplateError:
+        return frozenset()
 
 
 def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[str]) -> str:

@@ -88,6 +88,12 @@ more = '^and'
         ('default = "3"', 'default = "+3"', "options.speed.default", "write '3'"),
         ('values = ["quick", "slow"], ', "", "options.mode", "needs its 'values'"),
         ('["quick", "slow"]', '["quick", "Quick"]', "options.mode.values", "a value is there twice"),
+        (
+            '["quick", "slow"]',
+            '["quick", "slow"], aliases = { fast = "quik" }',
+            "options.mode.aliases.fast",
+            "'quik' is not one of 'values'",
+        ),
         ('type = "file"', 'type = "file", minimum = 1', "options.table.minimum", "an option of type file has no 'minimum'"),
         ('type = "file"', 'type = "pattern"', "options.table", "needs its 'pattern'"),
         ('type = "file"', 'type = "pattern", pattern = "("', "options.table.pattern", "not a regular expression"),

@@ -18,8 +18,8 @@ REASONS = {
     "commands/importing/weight_sharing_tool.py": "what that tool's command lines have",
     "commands/importing/winml.py": "what that tool's configurations have",
     "runtime/plugins.py": "applications have the runtime and onnxruntime alone, and so no catalog",
-    "compile/worker/compile.py": f"the worker runs in the toolchain's interpreter, which has no catalog: {CPU} alone",
-    "compile/worker/preparations/step.py": f"as the worker: {CPU} alone",
+    "worker/compile.py": f"the worker runs in the toolchain's interpreter, which has no catalog: {CPU} alone",
+    "worker/preparations/step.py": f"as the worker: {CPU} alone",
 }
 """The modules that have such a name, and why."""
 
@@ -48,7 +48,7 @@ def test_no_other_room_knows_an_ep_by_its_name() -> None:
     }
     named = {name: eps for name, eps in found.items() if eps}
     assert named.keys() == REASONS.keys()
-    assert [eps for name, eps in named.items() if name.startswith("compile/worker/")] == [{CPU}, {CPU}]
+    assert [eps for name, eps in named.items() if name.startswith("worker/")] == [{CPU}, {CPU}]
 
 
 def test_no_other_module_is_called_after_an_ep() -> None:

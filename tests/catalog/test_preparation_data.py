@@ -10,7 +10,7 @@ import pytest
 import epbuild
 from epbuild.catalog.preparations import OptionFault, check_options, preparation, preparation_kinds
 
-SCRIPTS = Path(epbuild.__file__).parent / "compile" / "worker" / "preparations"
+SCRIPTS = Path(epbuild.__file__).parent / "worker" / "preparations"
 RANGES = {"x": [0, 1]}
 
 

@@ -66,8 +66,9 @@ def write_contoso(folder: Path) -> None:
 
 
 def target(lines: str, *changes: tuple[str, str]) -> str:
-    """The recipe with `lines` for what its target `cpu` compiles with."""
-    return edited(RECIPE, (TARGET, lines), *changes)
+    """Return the recipe with `lines` for what its target `cpu` compiles with, and a toolchain that names QNN's package for them."""
+    text = edited(RECIPE, (TARGET, lines), *changes)
+    return text.replace(OPENVINO, f"{OPENVINO[:-1]}, onnxruntime-qnn==2.7.0]") if "QNNExecutionProvider" in lines else text
 
 
 def contoso(*changes: tuple[str, str]) -> str:
@@ -492,6 +493,55 @@ def test_the_packages_beside_an_interpreter_choose_the_ep_and_what_it_knows(
     assert planned(workshop, target("    ep: OpenVINOExecutionProvider\n", there)).eps[0].entry.kind == kind
     text = target(f"    ep: OpenVINOExecutionProvider\n{WEIGHTLESS}", there)
     assert codes(problems_of(workshop, text)) == ["EPB211"] * refused
+
+
+QNN_ALONE = "    ep: QNNExecutionProvider\n    provider_options: {soc_model: SM8750}\n"
+QNN_KNOWN = "`packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]`"
+
+OPENVINO_KNOWN = "`packages: [onnxruntime-openvino==1.24.1]` or `packages: [onnxruntime==1.31.1, onnxruntime-ep-openvino==1.8.1]`"
+
+
+@pytest.mark.parametrize(
+    ("lines", "packages", "advice"),
+    [
+        (QNN_ALONE, "onnxruntime==1.31.1", f"Known to work: {QNN_KNOWN}."),
+        (
+            "    ep: OpenVINOExecutionProvider\n",
+            "onnxruntime==1.31.1, onnxruntime-qnn==2.7.0",
+            f"Known to work: {OPENVINO_KNOWN}.",
+        ),
+        (
+            "    ep: VitisAIExecutionProvider\n",
+            "onnxruntime==1.31.1",
+            "Known to work: `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}`.",
+        ),
+        (CONTOSO_TARGET.replace("    library: contoso.so\n", ""), "onnxruntime", "It comes in contoso-ep."),
+    ],
+)
+def test_a_toolchain_without_the_package_of_its_targets_ep_is_refused_with_packages_that_fit(
+    workshop: Path, lines: str, packages: str, advice: str
+) -> None:
+    ep = lines.split()[1]
+    text = RECIPE.replace(TARGET, lines).replace("name: tiny\n", "name: tiny\ncatalogs: [contoso.toml]\n")
+    there = f"  {MARK}openvino:\n    packages: [{packages}]"
+    check(
+        workshop,
+        text.replace(f"  {OPENVINO}", there),
+        ("EPB257", f"the toolchain 'openvino' names no package that {ep} comes in. {advice}"),
+    )
+
+
+@pytest.mark.parametrize(
+    "packages",
+    [
+        "onnxruntime_QNN",
+        "onnxruntime-qnn @ https://example.com/onnxruntime_qnn-2.7.0-py3-none-any.whl",
+        "wheels/onnxruntime_qnn-2.7.0-py3-none-any.whl",
+        "https://example.com/onnxruntime_qnn-2.7.0-py3-none-any.whl",
+    ],
+)
+def test_a_package_that_may_hold_the_ep_is_not_refused(workshop: Path, packages: str) -> None:
+    plan_of(workshop, RECIPE.replace(TARGET, QNN_ALONE).replace(OPENVINO, f'openvino:\n    packages: ["{packages}"]'))
 
 
 # -- Several EPs -------------------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import onnx
 import pytest
+from moments import at_each_call
 from onnx import TensorProto, helper
 from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_model, write_models
 
 from epbuild.catalog.catalog import known_eps
+from epbuild.core.errors import Problem
 
 PREFILL = "prefill: models/prefill.onnx"
 OUTPUT = "path: dist/${group}/${target}\n"
@@ -47,6 +49,17 @@ def test_a_missing_model_is_told_at_its_path_with_what_paths_are_relative_to(wor
     check(workshop, text, ("EPB201", "the model 'prefill' does not exist: models/prefil.onnx. Paths are relative to the recipe."))
 
 
+def test_many_models_with_mistakes_are_not_compared_with_each_other(workshop: Path) -> None:
+    names = [f"m{number}" for number in range(30)]
+    models = "".join(f"  {name}: {{path: models/prefill.onnx, inputs: {{nothing: [1]}}}}\n" for name in names)
+    text = edited(RECIPE, ("targets:\n  phone", f"{models}targets:\n  phone"), ("[classifier, prefill]", f"[{', '.join(names)}]"))
+    assert codes(problems_of(workshop, text)) == ["EPB260"] * len(names)
+    compared: list[Problem] = []
+    with at_each_call(Problem.__eq__, lambda values: compared.extend(one for one in values.values() if isinstance(one, Problem))):
+        problems_of(workshop, text)
+    assert len(compared) < 3 * len(names)
+
+
 @pytest.mark.parametrize("path", ["models", "x" * 300 + ".onnx", "models/prefill.onnx/inside.onnx"])
 def test_a_path_that_no_model_can_have_is_told_as_a_missing_model(workshop: Path, path: str) -> None:
     assert codes(problems_of(workshop, edited(RECIPE, ("models/prefill.onnx", path)))) == ["EPB201"]
@@ -72,6 +85,13 @@ def test_a_model_whose_copy_was_cut_short_is_refused(workshop: Path) -> None:
     model.write_bytes(model.read_bytes()[:-7])
     text = edited(RECIPE, (PREFILL, f"prefill: {MARK}models/prefill.onnx"))
     check(workshop, text, ("EPB202", "the model 'prefill' is not a whole ONNX file"))
+
+
+def test_a_model_whose_line_endings_git_converted_says_how_to_stop_that(workshop: Path) -> None:
+    model = workshop / "models" / "prefill.onnx"
+    model.write_bytes(model.read_bytes().replace(b"\n", b"\r\n"))
+    text = edited(RECIPE, (PREFILL, f"prefill: {MARK}models/prefill.onnx"))
+    check(workshop, text, ("EPB202", "write `*.onnx binary` into .gitattributes"))
 
 
 def test_a_compiled_model_is_no_source(workshop: Path) -> None:
@@ -488,6 +508,39 @@ def test_a_path_that_windows_cannot_have_is_refused_everywhere(workshop: Path, p
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     found = [problem for problem in problems_of(workshop, text) if f"no file and no folder called '{name}'" in problem.message]
     assert told(found) == [("EPB229", *mark)]
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (f"path: {MARK}dist/{'x' * 256}/${{group}}/${{target}}\n", "has 256 bytes. Shorten it: file systems take 255 bytes."),
+        (f"path: {MARK}dist/{'ä' * 130}/${{group}}/${{target}}\n", "has 260 bytes"),
+        (f"path: dist/${{group}}/${{target}}\n    model: {MARK}{'x' * 251}.onnx\n", "has 256 bytes"),
+        (f"path: {MARK}dist/{'deep/' * 700}${{group}}/${{target}}\n", "leave room for the files in it"),
+        (
+            f"pack: zip\n    provenance: true\n    path: {MARK}dist/${{group}}-${{target}}-{'x' * 230}.zip\n",
+            "file systems take 255",
+        ),
+    ],
+    ids=["name", "bytes", "model", "path", "statement"],
+)
+def test_a_path_that_no_file_system_can_have_is_refused_before_anything_runs(workshop: Path, output: str, words: str) -> None:
+    text, (mark,) = places(edited(RECIPE, (OUTPUT, output)))
+    found = [problem for problem in problems_of(workshop, text) if problem.code == "EPB229"]
+    assert {(*told([problem])[0],) for problem in found} == {("EPB229", *mark)}
+    assert all(words in problem.text for problem in found)
+
+
+def test_a_file_of_initializers_with_too_long_a_name_is_refused(workshop: Path) -> None:
+    initializers = f"    compile: {{initializers: {{store: external, file: '{'x' * 300}'}}}}\n"
+    text = edited(
+        RECIPE, ("    models: [prefill, decode]\n", f"    models: [prefill]\n{initializers}"), ("    share_weights: true\n", "")
+    )
+    assert codes(problems_of(workshop, text)) == ["EPB229"]
+
+
+def test_the_longest_name_is_a_name(workshop: Path) -> None:
+    assert codes(problems_of(workshop, edited(RECIPE, (OUTPUT, f"path: dist/{'x' * 255}/${{group}}/${{target}}\n")))) == []
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_a_slash_at_the_end_makes_no_other_cache() -> None:
         ("https://host:99999/x", "no proper host"),
         ("https://host:0/x", "no proper host"),
         ("s3:///key", "names no bucket"),
+        ("s3://evil.example:443/x", "names no bucket"),
         ("https://höst/x", "another character"),
     ],
 )
@@ -88,6 +89,24 @@ def test_a_recipe_names_its_cache_and_whom_it_trusts(tmp_path: Path) -> None:
     assert cache is not None
     assert cache.remote == RemoteAddress("s3", "s3://ours/x")
     assert cache.trust == (KEY,)
+
+
+@pytest.mark.parametrize(
+    "remote", ["https://evil.example/${env.TOKEN}", "${vars.there}", "s3://${env.BUCKET:-ours}/x", "${env.SHARED}/builds"]
+)
+def test_an_address_cannot_hold_a_variable_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: str
+) -> None:
+    monkeypatch.setenv("TOKEN", "tulip-bulb-42")
+    monkeypatch.setenv("SHARED", "tulip-bulb-42")
+    text = MINIMAL.replace(
+        "vars:\n", f"cache: {{remote: '{remote}', trust: ['{KEY}']}}\nvars:\n  there: https://evil/${{env.TOKEN}}\n"
+    )
+    with pytest.raises(RecipeError) as refused:
+        load_text(tmp_path, text)
+    [problem] = refused.value.problems
+    assert (problem.code, "EPBUILD_REMOTE_CACHE" in str(problem.hint)) == ("EPB109", True)
+    assert "tulip" not in str(problem)
 
 
 def test_a_directory_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:

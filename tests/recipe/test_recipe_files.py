@@ -10,6 +10,7 @@ from recipe_texts import MINIMAL, load_text, places, problems_of, told, values
 
 from epbuild.core.errors import Position, RecipeError
 from epbuild.recipe.load import load
+from epbuild.report.problems import print_problems
 
 
 def write(folder: Path, **files: str) -> None:
@@ -160,6 +161,8 @@ def test_two_files_may_stand_on_a_third(tmp_path: Path) -> None:
         ("empty", {"part": "‸"}, "EPB101", "empty"),
         ("another version", {"part": "epbuild: ‸2\n"}, "EPB106", "version 2"),
         ("missing file", {"part": "include: [‸more.yaml]\n"}, "EPB100", "no such file: 'more.yaml'"),
+        ("long name", {"part": f"include: [‸{'x' * 300}.yaml]\n"}, "EPB100", "no such file: 'xxx"),
+        ("long path", {"part": f"extends: ‸{'deep/' * 1000}low.yaml\n"}, "EPB100", "no such file: 'deep/"),
         ("cycle", {"part": "extends: low.yaml\n", "low": "include: [‸part.yaml]\n"}, "EPB106", "part.yaml → low.yaml → part.yaml"),
         ("cycle to the recipe", {"part": "extends: ‸epbuild.yaml\n"}, "EPB106", "epbuild.yaml → part.yaml → epbuild.yaml"),
     ],
@@ -209,9 +212,9 @@ def test_files_that_multiply_are_refused_before_they_take_time(tmp_path: Path) -
 
 
 def test_a_file_beside_or_above_is_named_without_detours(tmp_path: Path) -> None:
-    write(tmp_path, base=MINIMAL + "vars2: 1\n")
+    write(tmp_path, base=MINIMAL.replace("packages:", "pakages:"))
     (tmp_path / "sub").mkdir()
-    [problem] = problems_of(tmp_path / "sub", "extends: ../base.yaml\n")
+    problem, *_ = problems_of(tmp_path / "sub", "extends: ../base.yaml\n")
     assert (problem.code, getattr(problem.where, "file", None)) == ("EPB103", str(tmp_path / "base.yaml"))
 
 
@@ -219,6 +222,64 @@ def test_a_broken_line_of_includes_is_not_hidden_by_what_it_leaves_out(tmp_path:
     assert told(problems_of(tmp_path, "epbuild: 1\ninclude: [gone.yaml]\n")) == [("EPB100", 2, 11)]
 
 
+def test_a_recipe_with_too_long_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"the recipe cannot be read: .*\. \w.* \[EPB100\]"):
+        load(tmp_path / f"{'x' * 300}.yaml")
+
+
 def test_a_missing_recipe_is_still_told_by_its_own_path(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"gone\.yaml: there is no such recipe"):
         load(tmp_path / "gone.yaml")
+
+
+def test_a_folder_without_a_recipe_leads_to_init(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"write a first recipe for your models with `epbuild init`"):
+        load(tmp_path / "epbuild.yaml")
+
+
+def test_a_missing_recipe_names_those_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "phone.yaml").write_text("# mine\nepbuild: 1\n", encoding="utf-8")
+    (tmp_path / "compose.yaml").write_text("services: {}\n", encoding="utf-8")
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(RecipeError, match=r"Name one of the recipes in this folder: phone\.yaml\."):
+        load(tmp_path / "epbuild.yaml")
+
+
+@pytest.mark.parametrize("section", ["include: [{}]", "extends: {}"], ids=["include", "extends"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "machine host login me password tulip-bulb-42\n",
+        "token: tulip-bulb-42\n",
+        "a: 1\n\tb: tulip-bulb-42\n",
+        "[default]\ntulip-bulb-42 = @tulip-bulb-42\n",
+        "name: *tulip-bulb-42\n",
+        '{"auths": {"host": {"auth": "tulip-bulb-42"}}}\n',
+        "tulip-bulb-42: 1\n",
+    ],
+)
+def test_a_file_of_a_user_that_is_no_part_of_a_recipe_is_refused_without_a_word_of_it(
+    tmp_path: Path, content: str, section: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "netrc").write_text(content, encoding="utf-8")
+    recipe = tmp_path / "project" / "epbuild.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text(section.replace("{}", "../netrc") + f"\n{MINIMAL}", encoding="utf-8")
+    with pytest.raises(RecipeError) as refused:
+        load(recipe)
+    print_problems(refused.value.problems)
+    shown = str(refused.value) + capsys.readouterr().err
+    assert "'../netrc' is not" in shown
+    assert "tulip" not in shown
+    assert str(recipe) in shown
+
+
+def test_a_link_in_a_checkout_shows_no_line_of_what_it_leads_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "netrc").write_text("token: tulip-bulb-42\n", encoding="utf-8")
+    recipe = tmp_path / "project" / "epbuild.yaml"
+    recipe.parent.mkdir()
+    recipe.symlink_to("../netrc")
+    with pytest.raises(RecipeError) as refused:
+        load(recipe)
+    print_problems(refused.value.problems)
+    assert "tulip" not in str(refused.value) + capsys.readouterr().err

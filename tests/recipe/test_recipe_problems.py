@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,14 @@ MISTAKES = [
      "    packages: [a==1, ‸b>=1.2]\n    interpreter: b", "EPB106", "'b>=1.2' cannot be checked. Beside an 'interpreter', write"),
     ("extra of an environment that is there", "    packages: [onnxruntime-qnn==2.7.0]",
      "    packages: [‸'a[b]==1']\n    interpreter: b", "EPB106", "<name>==<version>"),
+    *((f"package that is {what}", "[onnxruntime-qnn==2.7.0]", f"[a==1, ‸{json.dumps(text)}]", "EPB106", "UV_FIND_LINKS")
+      for what, text in {
+          "an option": "--index-url=https://evil.example", "a short option": "-r/etc/passwd", "a path": "./a.whl",
+          "a file": "a @ file:///a.whl", "two lines": "a==1\n--index-url=https://evil.example", "a line end": "a==1\n",
+          "an address": "https://evil.example/a.whl", "over http": "a @ http://evil.example/a.whl", "a hash": "a==1 --hash=sha256:0",
+      }.items()),
+    ("python that is an option", "    packages: [onnxruntime-qnn==2.7.0]",
+     "    packages: [onnxruntime-qnn==2.7.0]\n    python: ‸--help", "EPB106", "names no Python"),
     ("package that a variable empties", "quality: 3", "quality: ''", "EPB106", "empty"),
     ("marker that a variable makes", "quality: 3", "quality: \"a==1; python_version > '3'\"", "EPB106", "cannot be checked"),
     ("python of an interpreter", "packages: [onnxruntime-qnn==2.7.0]", "interpreter: b\n    python: ‸'3.11'",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recipe_texts import MINIMAL, load_text
 
-from epbuild.recipe.requirement import read_requirement
+from epbuild.recipe.requirement import is_requirement, read_requirement
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,28 @@ from epbuild.recipe.requirement import read_requirement
 def test_a_requirement_is_read_as_far_as_it_is_plain(text: str, distribution: str, version: str | None, is_plain: bool) -> None:
     found = read_requirement(text)
     assert (found.text, found.distribution, found.version, found.is_plain) == (text, distribution, version, is_plain)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a",
+        " A_b.C-d>=1,<2 ",
+        "x[y,z]==1.0",
+        "x==1.20 ; sys_platform == 'win32'",
+        "x @ https://h/x-1.0.whl",
+        "x @ git+https://h/x",
+    ],
+)
+def test_what_an_installer_takes_by_a_name_is_a_requirement(text: str) -> None:
+    assert is_requirement(text)
+
+
+@given(st.text())
+def test_what_is_no_requirement_by_a_name_reaches_no_installer(text: str) -> None:
+    assert not is_requirement(f"-{text}")
+    assert not is_requirement(f"a\n{text}")
+    assert not is_requirement(text) or read_requirement(text).distribution
 
 
 @given(st.text())

@@ -1,0 +1,195 @@
+"""Files that the patterns of a recipe match.
+
+One finder lists each folder at most once, whatever patterns it is asked for. Links to folders are followed only where a pattern spells
+them out: so a walk ends, and stays below the folder that it starts in.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from epbuild.core.defaults import WORKSPACE
+from epbuild.core.errors import Problem
+from epbuild.core.host import on_windows
+from epbuild.core.safepath import is_file
+from epbuild.core.values import dataclass
+from epbuild.recipe.model import Reference
+from epbuild.recipe.names import is_glob
+
+_SKIPPED = frozenset({WORKSPACE, "__pycache__"})
+_FEWER = "Name fewer files, or a folder that holds nothing else."
+_NAMED = "Name a folder beside or below the recipe, or write out the path of a single file."
+
+_Part = Callable[[str], object] | None
+"""Whether a name matches one part of a pattern; None: `**`, which stands for any number of folders."""
+
+
+@dataclass(frozen=True)
+class PatternLimits:
+    """Limits that keep a walk short, whatever a recipe names."""
+
+    entries: int = 2_000_000
+    """Entries of folders that all patterns of a recipe may examine."""
+    files: int = 500_000
+    """Files that one pattern may match."""
+    bytes: int = 10**12
+    """Total size of the files that one pattern may match."""
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Files that one pattern matches, each as its folder and its name, in the order of their paths."""
+
+    files: Sequence[tuple[str, str]]
+    folders: Sequence[str] = ()
+    """The folders that were listed: a file that appears in one of them may match too."""
+
+
+_NOTHING = Matches(())
+
+
+class _PatternError(Exception):
+    """A pattern that cannot be used; the text is a message without its subject."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(message)
+
+
+class FileFinder:
+    """The files that patterns match, as seen from the folder `base`. What is wrong with a pattern is added to `problems`."""
+
+    def __init__(self, base: Path, problems: list[Problem], limits: PatternLimits | None = None) -> None:
+        self.base = base
+        self._limits = limits or PatternLimits()
+        self._real_base = os.path.realpath(base)
+        self._problems = problems
+        self._listings: dict[str, list[os.DirEntry[str]]] = {}
+        self._known: dict[str, Matches] = {}
+        self._examined = 0
+
+    def find(self, pattern: Reference) -> Matches | None:
+        """Return what a pattern matches; None where it cannot be used, which is then among the problems.
+
+        A name without wildcards stands for a file, or for all files in a folder.
+        """
+        try:
+            if pattern.name not in self._known:
+                self._known[pattern.name] = self._find(pattern.name)
+            return self._known[pattern.name]
+        except _PatternError as error:
+            problem = Problem("EPB273", f"'{pattern.name}' {error.message}", pattern.where, error.hint)
+        if problem not in self._problems:
+            self._problems.append(problem)
+        return None
+
+    def _find(self, pattern: str) -> Matches:
+        parts = Path(pattern).parts
+        fixed = next((index for index, part in enumerate(parts) if is_glob(part)), len(parts))
+        root = self.base.joinpath(*parts[:fixed])
+        if fixed == len(parts) and is_file(root):
+            folder, name = os.path.split(root)
+            return Matches(((folder, name),))
+        if not os.path.isdir(root):  # noqa: PTH112 - false also for what no path can be
+            return _NOTHING
+        if ".." in parts[fixed:]:
+            raise _PatternError("has '..' after a wildcard", "Write the folders before the wildcards.")
+        self._check_root(root)
+        return self._walk(os.fspath(root), _compiled(parts[fixed:] or ("**",)))
+
+    def _check_root(self, root: Path) -> None:
+        """Raise _PatternError for a folder that a recipe may not mean as a whole: one that the recipe itself is far below."""
+        real = os.path.realpath(root)
+        if (Path(self._real_base).is_relative_to(real) and real != self._real_base) or os.path.dirname(real) == real:  # noqa: PTH120
+            raise _PatternError(f"reaches everything in {real}", _NAMED)
+
+    def _walk(self, root: str, parts: Sequence[_Part]) -> Matches:
+        end = len(parts)
+        files: list[tuple[str, str]] = []
+        folders: list[str] = []
+        size = 0
+        # A position is a number of parts that the path so far has matched. It can be at several.
+        pending: list[tuple[str, os.DirEntry[str] | None, frozenset[int]]] = [(root, None, _closed((0,), parts))]
+        while pending:
+            folder, entry, positions = pending.pop()
+            if entry is not None:
+                files.append((folder, entry.name))
+                size += _size(entry)
+                if len(files) > self._limits.files:
+                    raise _PatternError(f"matches more than {self._limits.files:,} files", _FEWER)
+                if size > self._limits.bytes:
+                    raise _PatternError(f"matches more than {self._limits.bytes // 10**9:,} GB of files", _FEWER)
+                continue
+            folders.append(folder)
+            found = self._listed(folder)
+            self._examined += len(found)
+            if self._examined > self._limits.entries:
+                raise _PatternError(f"has more than {self._limits.entries:,} files and folders to look through", _FEWER)
+            kept = _closed((index for index in positions if index < end and parts[index] is None), parts)
+            steps = [(part, _closed((index + 1,), parts)) for index in positions if index < end and (part := parts[index])]
+            for item in found:  # the last name first, since the last item is the next one
+                reached = kept
+                for part, after in steps:
+                    if part(item.name):
+                        reached |= after
+                if not reached:
+                    continue
+                if item.is_dir(follow_symlinks=False):
+                    if reached != {end}:
+                        pending.append((item.path, None, reached))
+                elif end in reached and _is_file(item):
+                    pending.append((folder, item, reached))
+        return Matches(files, folders)
+
+    def _listed(self, folder: str) -> list[os.DirEntry[str]]:
+        """Return the entries of a folder, the last name first."""
+        found = self._listings.get(folder)
+        if found is None:
+            try:
+                with os.scandir(folder) as entries:
+                    found = [entry for entry in entries if entry.name not in _SKIPPED]
+            except FileNotFoundError:  # it was removed since its parent was listed
+                found = []
+            except OSError as error:
+                hint = "Let this user read the folder, or name others."
+                raise _PatternError(f"needs the folder {folder}: {error.strerror}", hint) from error
+            found.sort(key=lambda entry: entry.name, reverse=True)
+            self._listings[folder] = found
+        return found
+
+
+def _compiled(parts: Sequence[str]) -> list[_Part]:
+    """Return a matcher for each part. Neighboring `**` mean no more than one."""
+    flags = re.IGNORECASE if on_windows() else 0
+    compiled: list[_Part] = []
+    for part in parts:
+        if part != "**":
+            compiled.append(re.compile(fnmatch.translate(part), flags).match)
+        elif not compiled or compiled[-1] is not None:
+            compiled.append(None)
+    return compiled
+
+
+def _closed(positions: Iterable[int], parts: Sequence[_Part]) -> frozenset[int]:
+    """Return positions, with those after each `**`, which may stand for no folder."""
+    found = frozenset(positions)
+    return found.union(index + 1 for index in found if index < len(parts) and parts[index] is None)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:  # it was removed, which shows when it is read
+        return 0
