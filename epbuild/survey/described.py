@@ -10,6 +10,7 @@ from epbuild.output.output import Output
 from epbuild.output.parts import Inputs
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission, SessionGroup
+from epbuild.plan.verification import Verification
 from epbuild.recipe.model import Recipe
 
 
@@ -29,9 +30,7 @@ class Descriptions:
         same = len(before) == len(made) and all(map(operator.is_, before, made))
         if last is not None and same and last.emission is emission and last.inputs.files == files:
             return last
-        groups, others = (
-            [item for item in made if isinstance(item.action, SessionGroup) == is_group] for is_group in (True, False)
-        )
-        output = Output(emission, groups, Inputs(self._recipe, files), checked=others)
+        groups, checks = ([item for item in made if isinstance(item.action, kind)] for kind in (SessionGroup, Verification))
+        output = Output(emission, groups, Inputs(self._recipe, files), checked=checks)
         self._last[emission.id] = (tuple(made), output)
         return output

@@ -83,6 +83,10 @@ class Kind(ABC, Generic[A, R]):
         """What is asked of any result and is no part of the key, and this result does not meet."""
         return ()
 
+    def doubts(self, action: A, result: R) -> Sequence[Problem]:
+        """Warnings about a result that meets all that is asked."""
+        return ()
+
     def unfinished(self, action: A, result: R) -> Sequence[str]:
         """What a result still lacks that its maker adds to it, as reasons for work."""
         return ()

@@ -96,8 +96,12 @@ class RemoteResults:
         return {key: record.record for key, record in found.items() if isinstance(record, RemoteRecord)}
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
-        """The blobs of results, in the store or there; one that is at neither counts as lost by the store."""
-        sizes = {blob.digest: blob.size for item in made for blob in item.result.artifacts.values()}
+        """Return a source of the blobs of results and of what those were made of, from the store or the remote cache.
+
+        A blob that is in neither counts as lost by the store.
+        """
+        results = [one.result for item in made for one in (item, *item.needed)]
+        sizes = {blob.digest: blob.size for result in results for blob in result.artifacts.values()}
         return _BlobsOfResults(self._cache, self._store, sizes)
 
     def warn_of_the_rest(self) -> None:

@@ -1,8 +1,8 @@
 """The scope of a survey: the part of a recipe that has to be looked at again.
 
 A snapshot has each step and each action with what it needs and its files, and the recipe in pieces lies beside it. So the part that a
-change concerns can be planned alone: the groups and targets whose files or definitions have changed, what is made of them, and whatever
-shares an output with them.
+changed file concerns can be planned alone: the groups and targets that read the file, what is made of them, and whatever shares an output
+with them. A recipe whose text has changed is planned as a whole.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from epbuild.core.errors import Problem
-from epbuild.core.garbage import uncollected
 from epbuild.core.values import dataclass
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step, StepKind
 from epbuild.plan.verification import Verification
 from epbuild.recipe.model import Recipe
-from epbuild.survey.pieces import Pieces, Place, part_of
+from epbuild.survey.pieces import Pieces, Place
 from epbuild.survey.snapshot import look_again, view_of
 from epbuild.survey.snapshot_file import Snapshot, place_of
 
@@ -89,6 +88,15 @@ class KnownPlan:
                 waiting += (by_id[need] for need in self.actions[number].needs)
         return found
 
+    def results_asked_for(self, numbers: Collection[int]) -> set[int]:
+        """Return those of the actions whose results are asked for themselves, since no other of them needs these.
+
+        A result lies in the store alone, which no snapshot watches.
+        """
+        needed = {need for number in numbers for need in self.actions[number].needs}
+        emissions = {step.action for step in self.steps if step.kind == "emit"}
+        return {number for number in numbers if number not in emissions and self.actions[number].id not in needed}
+
     def places(self, numbers: Collection[int]) -> set[Place]:
         """What these actions are about."""
         return {place for number in numbers for place in self.actions[number].places}
@@ -117,23 +125,11 @@ class Scope:
     """The numbers of the actions that the answer is about."""
     known: KnownPlan
     look: Snapshot
-    pieces: Pieces | None = None
-    """Those of the whole recipe, where its text has changed."""
 
     @property
     def selection(self) -> tuple[str, ...]:
-        """The ids of the actions to look at; none: all of the part, of which it has to be seen that it `is_complete`."""
-        return () if self.pieces is not None else tuple(self.known.actions[number].id for number in sorted(self.again))
-
-    def is_complete(self, plan: Plan) -> bool:
-        """Whether a plan of the part has the steps that it had: else the whole recipe has to be planned."""
-        steps = {step.id for step in self.known.steps if step.action in self.again}
-        return self.pieces is None or steps == {step.id for step in plan.steps}
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether the recipe has a lock, and everything was as it has it."""
-        return self.look.facts.lock == "held"
+        """Ids of the actions to look at."""
+        return tuple(self.known.actions[number].id for number in sorted(self.again))
 
     def warnings(self, plan: Plan) -> tuple[Problem, ...]:
         """The warnings about all that was asked for, of which `plan` is the part that is looked at."""
@@ -169,7 +165,6 @@ class LastLook:
     pieces: Pieces
 
     @classmethod
-    @uncollected()
     def at(cls, recipe: Path, settings: Sequence[str]) -> LastLook | None:
         """That of a recipe, read with `settings`, the texts of `--set`; None where all has to be looked at."""
         look = look_again(str(recipe), settings)
@@ -179,14 +174,14 @@ class LastLook:
         return cls(look, KnownPlan.of(look), pieces) if pieces is not None else None
 
     @property
-    def shared_changes(self) -> list[str]:
-        """The files that concern everything and have changed, by their names as the snapshot has them."""
-        return [self.look.stat(number)[0] for number in self.look.changed if number < self.look.facts.shared]
+    def has_shared_changes(self) -> bool:
+        """Return whether a file that concerns every action has changed: the recipe's text, the lock, a catalog, a toolchain."""
+        return any(number < self.look.facts.shared for number in self.look.changed)
 
     def scope(self, selection: Sequence[str] = (), wanted: Sequence[str] = ()) -> Scope | None:
-        """What has to be looked at for the steps that match `selection`, where those that match `wanted` are in any case.
+        """Return what has to be looked at for the steps that match `selection`; steps that match `wanted` are looked at in any case.
 
-        None where that is not known, and all has to be.
+        None: all has to be looked at.
         """
         known = self.known
         asked = set(range(len(known.actions)))
@@ -195,32 +190,10 @@ class LastLook:
             if not all(matching):
                 return None  # what is wrong with that is found where the whole recipe is read
             asked = known.with_what_they_need(set().union(*matching))
-        again = known.with_what_follows(self._changed.union(*known.matching(wanted))) & asked
+        results = known.results_asked_for(asked)
+        again = known.with_what_follows(results.union(self._changed, *known.matching(wanted))) & asked
         part = self.pieces.part(known.with_what_shares_an_output(known.places(again)))
         return Scope(part, frozenset(again), frozenset(asked), known, self.look) if part is not None else None
-
-    def scope_of_changes(self, recipe: Recipe, wanted: Sequence[str] = ()) -> Scope | None:
-        """What has to be looked at now that the text of the recipe has changed, which is read as `recipe`; None: all of it."""
-        known, now = self.known, Pieces.of(recipe)
-        changed = self.pieces.changed(now)
-        # A lock is compared with the whole recipe, and provenance names its text.
-        if changed is None or self.look.facts.lock != "none" or any(output.provenance for output in recipe.outputs):
-            return None
-        groups = {
-            name
-            for name, group in recipe.groups.items()
-            if any(member.model.name in changed["models"] for member in group.members)
-        }
-        groups |= changed["groups"]
-        again = self._changed.union(*known.matching(wanted))
-        for number, action in enumerate(known.actions):
-            # A warning has the place of what it is about, which may be another now.
-            if action.warnings or any(group in groups or target in changed["targets"] for group, target in action.places):
-                again.add(number)
-        places = known.with_what_shares_an_output(known.places(known.with_what_follows(again)))
-        inside = {number for number, action in enumerate(known.actions) if not places.isdisjoint(action.places)}
-        inside = known.with_what_they_need(inside)
-        return Scope(part_of(recipe, places), frozenset(inside), frozenset(range(len(known.actions))), known, self.look, now)
 
     @property
     def _changed(self) -> set[int]:

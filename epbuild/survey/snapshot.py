@@ -4,7 +4,7 @@ It lies in this user's cache, a file for each recipe, its settings and the steps
 is read back may be trusted as the program is. A run compares the stat of every file: what has not changed need not be looked at again
 (`survey.scope`), and where nothing has, there is nothing to do, and nothing was imported to find out.
 
-Files are looked at by the very names that the system was asked for, and every link on the way to them has to lead where it led. Of a
+Each file is known by a name that is no link (`lstat`), and every link that led to one has to lead where it led. Of a
 file that was touched, or was too young for its times to show a change, the content decides, where its digest is known. A snapshot of
 another epbuild, Python, CPU, workspace or environment has no answer, and neither has one that is damaged: then all is looked at.
 What time it is when a run begins is asked of the workspace's file system, as a server's clock may differ from this machine's.
@@ -16,6 +16,7 @@ import functools
 import marshal
 import os
 import sys
+from stat import S_ISREG
 
 from epbuild import __version__
 from epbuild.core.changetime import changed_ns
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from epbuild.survey.snapshot_file import Facts, PlainProblem
 
-FORMAT = 8
+FORMAT = 9
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
 # multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.
@@ -41,7 +42,12 @@ _COARSE_STEP_NS = 2_000_000_000
 _FINE_STEP_NS = 100_000_000
 _FINE_UNIT_NS = 10_000_000
 
+# A checkout may bring a link or a pipe in the place of the clock.
+_CLOCK = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
 _HASHED_AT_ONCE = 1 << 20  # bytes
+_MAX_HASHED = 128 << 20  # bytes
+"""How much of files that were only touched is hashed here: a command that hashes more shows its progress."""
 _PART_BYTES = 2  # of the number of a part
 
 # What decides where the store, the toolchains and the Python packages with models are.
@@ -145,13 +151,19 @@ def _begin(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> Ca
 def clock(recipe: str) -> tuple[int, int] | None:
     """The time in nanoseconds by the clock of the file system that the recipe's workspace is on, and that file system's device.
 
-    None where there is no workspace yet, or none that may be written to.
+    None if there is no workspace yet, or none that this user may write to.
     """
-    place = os.path.join(_workspace(recipe), "clock")  # noqa: PTH118
+    workspace = _workspace(recipe)
+    if os.path.islink(workspace):  # noqa: PTH114
+        return None
+    place = os.path.join(workspace, "clock")  # noqa: PTH118
     try:
-        with open(place, "ab"):  # noqa: PTH123
+        descriptor = os.open(place, _CLOCK, 0o666)
+        try:
             os.utime(place)
-        seen = os.stat(place)  # noqa: PTH116
+            seen = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError:
         return None
     return seen.st_mtime_ns, seen.st_dev
@@ -221,13 +233,16 @@ def _look_into(look: Snapshot, doubted: Iterable[int], folder: str) -> None:
     """Decide by their contents which files have changed whose times have, or cannot be trusted."""
     moment = clock(_at(folder, ""))
     fresh = []
+    left = _MAX_HASHED
     for number in doubted:
         known, name = look.digest(number), look.stat(number)[0]
         path = _at(folder, name)
         try:
-            seen = os.stat(path)  # noqa: PTH116
+            # Of links the ends are watched: a link here has taken the place of a file. A pipe must not be opened.
+            seen = os.lstat(path)
             stat = (name, seen.st_size, seen.st_mtime_ns, changed_ns(path, seen), seen.st_ino)
-            if known is None or _digest_of_file(path) != known:
+            left -= seen.st_size
+            if known is None or not S_ISREG(seen.st_mode) or left < 0 or _digest_of_file(path) != known:
                 look.changed.append(number)
             elif moment is not None and is_settled(seen, stat[3], moment):
                 look.stats[number] = stat
@@ -288,7 +303,7 @@ def _changed_here(parts: Sequence[memoryview], left: int, folder: str) -> list[i
 
 def _changed_of(parts: Sequence[memoryview], left: int, folder: str) -> list[int]:
     """Those of the parts that are taken here, while there are any; `left` is a pipe with the numbers of those that are not taken yet."""
-    stat, windows = os.stat, on_windows()
+    stat, windows = os.lstat, on_windows()
     found = []
     while taken := os.read(left, _PART_BYTES):
         part = int.from_bytes(taken, "big")

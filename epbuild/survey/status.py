@@ -12,13 +12,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epbuild.cache.blobs import BlobSource, BlobStore
-from epbuild.cache.digests import Digests
+from epbuild.cache.digests import Counting, Digests, uncounted
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.memory import UNKNOWN, Configuration, OutputRecord, StepRecord
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
-from epbuild.core.garbage import uncollected
 from epbuild.core.values import dataclass
 from epbuild.output.existing import Written
 from epbuild.output.output import Output
@@ -144,6 +143,7 @@ class Surveyor:
         recipe: Recipe,
         configuration: Configuration,
         remote: RemoteResults | None = None,
+        counting: Counting = uncounted,
     ) -> None:
         self.workspace = workspace
         self.memory = workspace.memory(configuration)
@@ -153,12 +153,11 @@ class Surveyor:
         self.records = records
         self.remote = remote
         """What a remote cache has, where one is read."""
-        self.digests = Digests(workspace.files)
+        self.digests = Digests(workspace.files, counting)
         self._described = Descriptions(recipe, self.digests)
         self._is_first = False
         """Whether nothing had been built here when a survey began, so that it need not ask for each action."""
 
-    @uncollected()
     def survey(self, plan: Plan, toolchains: KnownToolchains, scope: Scope | None = None) -> Survey:
         """The status of every action of a plan, or of the part that is looked at, as far as its `toolchains` are known.
 
@@ -183,6 +182,7 @@ class Surveyor:
             found |= {known.action.id: self._decided(known, remote.get(known.key)) for known in keyed}
         found = {ident: found[ident] for ident in plan.actions}
         found = self._found_again(plan, found)
+        found |= {ident: replace(found[ident], state="out of date") for ident in _without_results(plan, found)}
         work = Work.of(plan, found)
         # What the store has lost is still current when all that is made of it is in place.
         settled = {
@@ -375,6 +375,16 @@ class Surveyor:
                 there[name] = path
         digests = self.digests.of_many(there.values())
         return sentences + [f"{name} was changed" for name, path in there.items() if digests[path] != files[name]["digest"]]
+
+
+def _without_results(plan: Plan, found: Mapping[str, ActionStatus]) -> list[str]:
+    """Return the emissions that are not restorable after all: a result that they need has to be made first."""
+    return [
+        ident
+        for ident, emission in plan.emissions.items()
+        if found[ident].state == "restorable"
+        and any(found[need].state not in ("current", "restorable") for need in emission.needs)
+    ]
 
 
 def _size(path: Path) -> int | None:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
+from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import digest_of
-from epbuild.core.garbage import uncollected
 from epbuild.core.safepath import links_on_the_way
 from epbuild.core.values import dataclass
 from epbuild.plan.steps import Plan
@@ -53,7 +53,7 @@ class Looked:
     lock: str
     """As `snapshot_file.Facts` has it."""
     shared: Mapping[Path, str]
-    """The files that concern everything, with their SHA-256 where it is known; where there is a scope, those of them that have changed."""
+    """Files that concern every action, with their SHA-256 where it is known. Empty with a scope: none of them has changed."""
     absent: Sequence[Path]
     actions: Mapping[str, Ended]
     """How the actions of the plan stand."""
@@ -63,7 +63,6 @@ class Looked:
     """The versions of the drivers that it depends on, by how each is read."""
 
 
-@uncollected()
 def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> None:
     """Leave a snapshot of what a run has `looked` at, read with `settings`, of the steps that match `selection`.
 
@@ -75,12 +74,12 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
     place, identity = place_of(recipe, settings, selection if scope is None else ()), identity_of(recipe)
     if place is None or identity is None or (scope is not None and identity != scope.look.facts.identity):
         return  # a memory that was found damaged and set aside in the meantime knows nothing of the rest
-    if scope is not None and not looked.plan.actions and not looked.shared:
+    if scope is not None and not looked.plan.actions:
         if scope.look.stats:
             scope.look.refresh(place)
         return
     files = _WatchedFiles(recipe, looked.began, scope.look if scope is not None else None)
-    if files.added(looked.shared, shared=True) is None:
+    if scope is None and files.added(looked.shared, shared=True) is None:
         return
     known, unsettled = _known(looked, files)
     absent = [files.absolute(path) for path in looked.absent]
@@ -102,9 +101,8 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
         shared=files.shared,
         fresh=tuple(sorted(files.fresh)),
     )
-    pieces = Pieces.of(looked.recipe) if scope is None else scope.pieces
-    if pieces is not None:
-        pieces.write(place, (identity, looked.recipe.digest))
+    if scope is None:
+        Pieces.of(looked.recipe).write(place, (identity, looked.recipe.digest))
     write(place, facts, files.stats, files.digests, known.plain, files.same)
 
 
@@ -183,13 +181,13 @@ class _WatchedFiles:
             absolute = self.absolute(path)
             name = self.name_of(absolute)
             number = self._numbers.get(name)
-            if number is None or (number not in self._looked_at and (shared or number >= self.shared)):
+            if number is None or (number not in self._looked_at and number >= self.shared):
                 self.new.append(absolute)
                 number = self._add(absolute, name, digest)
             found.append(number)
-        if shared and not self.shared:
+        if shared:
             self.shared = len(self.stats)
-        complete = [number for number in found if number is not None and (number < self.shared or not shared)]
+        complete = [number for number in found if number is not None]
         return complete if len(complete) == len(found) else None
 
     def without_unused(self, actions: list[KnownAction]) -> list[KnownAction]:
@@ -206,7 +204,12 @@ class _WatchedFiles:
 
     def _add(self, absolute: str, name: str, digest: str) -> int | None:
         try:
-            seen = os.stat(absolute)  # noqa: PTH116
+            seen = os.lstat(absolute)
+            if S_ISLNK(seen.st_mode):  # the links on the way are watched as such
+                absolute = os.path.realpath(absolute)
+                name, seen = self.name_of(absolute), os.lstat(absolute)
+            if not (S_ISREG(seen.st_mode) or S_ISDIR(seen.st_mode)):
+                return None
             ctime_ns = changed_ns(absolute, seen)
             settled = is_settled(seen, ctime_ns, self._began)
             if not settled and digest and seen.st_size <= _SMALL_BYTES:

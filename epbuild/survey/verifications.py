@@ -12,10 +12,11 @@ from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.made import Made
 from epbuild.plan.result import VerificationResult
+from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember, Verification, verification_document
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
 from epbuild.toolchain.identity import Identified
-from epbuild.verify.live.judging import note, unmet_numbers
+from epbuild.verify.live.judging import note, unmet_numbers, weak_numbers
 from epbuild.verify.live.model import other_values
 
 
@@ -28,7 +29,7 @@ class Verifications(Kind[Verification, VerificationResult]):
     result = VerificationResult
 
     def resolved(self, action: Verification, needed: Sequence[Made], store: BlobStore) -> Verification:
-        action = replace(action, compiled=tuple(needed))
+        action = replace(action, compiled=tuple(made for made in needed if isinstance(made.action, SessionGroup)))
         return replace(action, members=tuple(_with_reference(action, checked) for checked in action.members))
 
     def document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
@@ -39,6 +40,9 @@ class Verifications(Kind[Verification, VerificationResult]):
 
     def unmet(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
         return [problem for checked in action.members for problem in unmet_numbers(action, checked, result)]
+
+    def doubts(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
+        return [problem for checked in action.members for problem in weak_numbers(action, checked, result)]
 
     def compares(self, action: Verification) -> bool:
         return False  # it leaves figures, and no files

@@ -26,10 +26,10 @@ def take_snapshot(
     lock: str = "none",
     warnings: Sequence[Problem] = (),
 ) -> None:
-    """Leave one: all of the files concern all of the steps."""
+    """Leave one: all of the files concern all of the steps. `files` may have the SHA-256 of each."""
     text = Recipe(recipe, "three", "", {}, {}, {}, {}, ())
     plan = Plan(tuple(STEPS), {"a": _ACTION}, tuple(warnings))
     ended = {"a": Ended("key", True, {})}
     outputs: dict[str, tuple[str, ...]] = {step.id: () for step in STEPS}
-    shared = dict.fromkeys(files, "")
+    shared = dict(files) if isinstance(files, Mapping) else dict.fromkeys(files, "")
     take(Looked(text, plan, None, began, environment or {}, lock, shared, absent, ended, outputs), (), ())

@@ -16,7 +16,6 @@ from moments import at_each_call
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, source_model, tamper
 
 from epbuild.cli.app import execute
-from epbuild.commands import request
 from epbuild.commands import run as building
 from epbuild.onnxfile.headers import read_header
 from epbuild.recipe.load import load
@@ -32,9 +31,8 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """A built project whose last run left a snapshot; nothing of its toolchain changes."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
-    monkeypatch.setattr(request, "toolchains_here", lambda: workshop.request.toolchains)
+    workshop.serve_commands(monkeypatch)
     (workshop.folder / "fingerprint.json").write_text("{}", encoding="utf-8")
-    monkeypatch.chdir(workshop.folder)
     time.sleep(SETTLED_SECONDS)
     assert execute(["run", "-j1"]) == 0
     assert snapshots_of("epbuild.yaml")
@@ -77,12 +75,14 @@ EDITS: dict[str, Edit] = {
     "the store": lambda at: at.lose_blobs(),
     "the toolchain": lambda at: (at.folder / "fingerprint.json").write_text("{} ", encoding="utf-8"),
 }
-QUICK = ("nothing", "a model", "an option", "an output that is gone")
+QUICK = ("nothing", "a model", "an option", "an output that is gone", "the store")
 by_edit = pytest.mark.parametrize("edit", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EDITS])
 QUESTIONS = [
     ("plan", "--json"),
     ("plan", "--json", EMIT_CLASSIFIER),
     ("plan", "--json", "compile:decoder/*", "nothing:*"),
+    ("plan", "--json", "compile:*"),
+    ("run", "--check", "--json", "compile:classifier/*"),
     ("run", "--check", "--json"),
     ("run", "--dry-run"),
     ("explain", "--json", SHARE),
@@ -215,22 +215,15 @@ def test_a_damaged_snapshot_is_made_anew(built: Workshop, name: str, damage: str
     assert scope_now().selection == ()
 
 
-def test_a_line_that_moves_others_is_no_reason_to_look_at_them(built: Workshop) -> None:
+def test_a_recipe_whose_text_has_changed_is_planned_as_a_whole(built: Workshop) -> None:
     rewrite(built, "models: {", "# a comment\nmodels: {")
     with noted_headers() as read:
         assert execute(["run", "--check"]) == 0
+    assert set(read) == {"prefill.onnx", "decode.onnx", "classifier.onnx"}
+    assert execute(["run"]) == 0
+    with noted_headers() as read:
         assert execute(["run"]) == 0
     assert read == []
-    assert scope_now().selection == ()
-
-
-def test_an_option_of_one_target_concerns_its_groups_alone(built: Workshop) -> None:
-    rewrite(built, 'mode: "${vars.quality}"', "mode: 1")
-    with noted_headers() as read:
-        assert execute(["run", "-j1"]) == 0
-    assert {"prefill.onnx", "decode.onnx"} <= set(read)
-    assert "classifier.onnx" not in read
-    assert built.compiled[-1] == "prefill+decode"
 
 
 def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import marshal
 import os
@@ -122,6 +123,23 @@ CHANGES: list[Callable[[Path], object]] = [
 def test_no_change_of_any_file_goes_unnoticed(taken: Folder, number: int, change: Callable[[Path], object]) -> None:
     change(taken.files[number])
     assert taken.answer() is None
+
+
+@pytest.mark.parametrize(("size", "is_hashed"), [(1 << 20, True), (129 << 20, False)])
+def test_a_touched_file_is_hashed_here_only_if_that_takes_no_time(folder: Folder, size: int, is_hashed: bool) -> None:
+    weights = folder.path / "weights.bin"
+    with weights.open("wb") as file:
+        file.truncate(size)
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    time.sleep(MARGIN_SECONDS)
+    folder.take({weights: digest})
+    assert folder.answer() is not None
+    os.utime(weights, (1, 1))
+    hashed: list[str] = []
+    with at_each_call(snapshot._digest_of_file, lambda values: hashed.append(values["path"])):
+        assert (folder.answer() is not None) is is_hashed
+    assert bool(hashed) is is_hashed
 
 
 @needs_links

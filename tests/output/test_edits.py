@@ -1,0 +1,256 @@
+"""Every kind of edit of a recipe, after two builds: what is planned, answered and built is what a build from nothing plans and builds.
+
+The edits come from the recipe's schema, and from the cases of `test_every_field`, which has a change of the meaning for each field.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recipe_edits import Document, edits_of
+from test_every_field import CASES, FEW, Case, Checkout, base_recipe, edited
+
+from epbuild.cli.app import execute
+from epbuild.core.schemas import schema
+from epbuild.survey.snapshot import answer
+from epbuild.survey.snapshot_file import snapshots_of
+
+pytestmark = pytest.mark.slow
+
+SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
+EVERY = 8
+"""Of the cases of single fields, every so many are tried by day."""
+
+QNN = {"toolchain": "qnn", "ep": "QNNExecutionProvider"}
+
+
+def several() -> Document:
+    """A recipe with several entries in each section, and outputs of one group, of several targets, and in an archive."""
+    return {
+        "epbuild": 1,
+        "name": "several",
+        "description": "What it is for.",
+        "vars": {"quality": 1, "unused": 2},
+        "toolchains": {
+            "qnn": {"packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"]},
+            "next": {"packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.1"], "python": "3.12"},
+        },
+        "models": {"left": "left.onnx", "right": {"path": "right.onnx", "read": "bytes"}, "other": "other.onnx"},
+        "targets": {
+            "small": {**QNN, "provider_options": {"soc_model": "SM8650", "vtcm_mb": "${vars.quality}"}},
+            "large": {**QNN, "provider_options": {"soc_model": "SM8750"}, "reproducible": False},
+            "spare": {**QNN, "toolchain": "next", "environment": {"QNN_TRACE": "1"}, "allow_failure": False},
+        },
+        "groups": {
+            "one": {"models": ["left"], "targets": ["small"], "expect": {"fallback_nodes": "any"}},
+            "pair": {
+                "models": ["left", {"model": "right", "compile": {"embed": False}}],
+                "targets": ["small", "large"],
+                "share_weights": True,
+                "expect": {"fallback_nodes": "any"},
+                "timeout": 600,
+            },
+        },
+        "outputs": [
+            {"layout": "directory", "path": "dist/plain/${group}/${target}", "bom": True},
+            {"layout": "ort-model-package", "path": "dist/packages/${group}", "groups": ["pair"], "targets": ["small", "large"]},
+            {
+                "layout": "directory",
+                "path": "dist/packed/${group}-${target}.zip",
+                "groups": ["one"],
+                "pack": "zip",
+                "compression": {"method": "deflate", "level": 6},
+            },
+        ],
+    }
+
+
+EDITS = list(edits_of(several()))
+KINDS = list(dict.fromkeys(edit.kind for edit in EDITS))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What commands say of a recipe, and what the run of it leaves."""
+
+    code: int
+    steps: list[Any]
+    """Steps of the plan, before and after the run: the keys of many are known after it."""
+    keys: list[Any]
+    files: Mapping[str, bytes]
+
+
+@dataclass
+class Incremental:
+    """A checkout whose recipe is edited and built again and again."""
+
+    checkout: Checkout
+    root: Path
+    monkeypatch: pytest.MonkeyPatch
+    known: dict[str, Answers]
+    """What builds from nothing leave, by the text of their recipe."""
+
+    def write(self, recipe: Document) -> None:
+        (self.checkout.folder / "epbuild.yaml").write_text(json.dumps(recipe), encoding="utf-8")
+
+    def settle(self, recipe: Document) -> None:
+        """Build a recipe twice, so that there is a snapshot, which was used."""
+        self.write(recipe)
+        with at_home(self.checkout, self.monkeypatch):
+            assert said("run", "-j1")[0] == 0
+            assert said("run", "-j1")[0] == 0
+            assert snapshots_of("epbuild.yaml")
+
+    def edit(self, recipe: Document) -> None:
+        """Edit the recipe, and hold all that is said and done then to what is said and done without a snapshot, and from nothing."""
+        expected = self.from_nothing(recipe)
+        self.write(recipe)
+        with at_home(self.checkout, self.monkeypatch):
+            line = answer(["run", "--check"], lambda: 0.0)
+            by_snapshot = questions()
+            with without_snapshots():
+                assert questions() == by_snapshot
+            plan, check = by_snapshot
+            assert (line is not None) <= (check[0] == 0)
+            assert expected.code == 0 or check[0] != 0
+            assert said("run", "-j1")[0] == expected.code
+            if expected.code:
+                return
+            assert steps_of(plan[1]) == expected.steps
+            assert files_of(self.checkout) == expected.files
+            after = said("plan", "--json")[1]
+            assert {step["state"] for step in json.loads(after)["steps"]} <= {"current"}
+            assert keys_of(after) == expected.keys
+            assert said("run", "--check")[0] == 0
+
+    def from_nothing(self, recipe: Document) -> Answers:
+        text = json.dumps(recipe)
+        if text not in self.known:
+            fresh = checkout_at(self.root / f"fresh-{len(self.known)}" / "checkout", self.monkeypatch)
+            (fresh.folder / "epbuild.yaml").write_text(text, encoding="utf-8")
+            with at_home(fresh, self.monkeypatch):
+                plan = said("plan", "--json")
+                code = said("run", "-j1")[0]
+                after = said("plan", "--json")[1] if not code else ""
+            self.known[text] = Answers(
+                code,
+                steps_of(plan[1]) if not code else [],
+                keys_of(after) if not code else [],
+                files_of(fresh) if not code else {},
+            )
+            self.monkeypatch.setenv("EPBUILD_CACHE_DIR", str(self.checkout.cache))
+        return self.known[text]
+
+
+def checkout_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    checkout = Checkout(folder, monkeypatch)
+    (checkout.folder / "fingerprint.json").write_text("{}", encoding="utf-8")
+    return checkout
+
+
+@contextmanager
+def at_home(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands are run in the folder of a checkout, with its cache and its toolchains."""
+    with monkeypatch.context() as here:
+        checkout.serve_commands(here)
+        yield
+
+
+@contextmanager
+def without_snapshots() -> Iterator[None]:
+    """All snapshots are elsewhere."""
+    looks = Path(os.environ["EPBUILD_CACHE_DIR"]) / "looks"
+    away = looks.with_name("looks-away")
+    if looks.exists():
+        looks.rename(away)
+    yield
+    assert not looks.exists(), "a command that only looks takes no snapshot"
+    if away.exists():
+        away.rename(looks)
+
+
+def said(*arguments: str) -> tuple[int, str, str]:
+    """The exit code of a command, and what it wrote."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = execute(arguments)
+    return code, out.getvalue(), err.getvalue()
+
+
+def questions() -> list[tuple[int, str, str]]:
+    return [said("plan", "--json"), said("run", "--check", "--json")]
+
+
+def steps_of(plan: str) -> list[Any]:
+    """The steps of a plan, as far as they do not depend on what was built before."""
+    return [{name: step[name] for name in ("id", "kind", "needs", "outputs")} for step in json.loads(plan)["steps"]]
+
+
+def keys_of(plan: str) -> list[Any]:
+    return [step["key"] for step in json.loads(plan)["steps"]]
+
+
+def files_of(checkout: Checkout) -> dict[str, bytes]:
+    dist = checkout.folder / "dist"
+    return {path.relative_to(dist).as_posix(): path.read_bytes() for path in sorted(dist.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Answers]:
+    return {}
+
+
+@pytest.fixture
+def incremental(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str, Answers]) -> Incremental:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    checkout = checkout_at(tmp_path / "edited" / "checkout", monkeypatch)
+    time.sleep(SETTLED_SECONDS)
+    return Incremental(checkout, tmp_path, monkeypatch, known)
+
+
+def test_the_kinds_of_edits_cover_every_section_and_are_many() -> None:
+    sections = {kind.partition(":")[0].partition(".")[0].removesuffix("[]") for kind in KINDS}
+    assert sections >= {"name", "description", "vars", "toolchains", "models", "targets", "groups", "outputs"}
+    assert sections | {name.partition(".")[0].removesuffix("[]") for name in CASES} == set(schema("recipe")["properties"])
+    assert len(KINDS) >= 31
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_build_after_an_edit_is_as_one_from_nothing(kind: str, incremental: Incremental, exhaustive: bool) -> None:
+    found = [edit for edit in EDITS if edit.kind == kind]
+    for edit in found if exhaustive else found[: 2 if found[0].is_structural else 1]:
+        incremental.settle(several())
+        incremental.edit(edit.document)
+
+
+def fields() -> Iterator[Any]:
+    number = count()
+    for name, case in CASES.items():
+        if isinstance(case, Case):
+            yield pytest.param(name, marks=() if next(number) % EVERY == 0 else pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize("name", list(fields()))
+def test_a_field_that_is_changed_removed_and_put_back_is_built_as_from_nothing(name: str, incremental: Incremental) -> None:
+    case = CASES[name]
+    assert isinstance(case, Case)
+    before = edited(base_recipe(), case.given)
+    after = edited(before, case.change)
+    if not any(place.startswith("outputs") for place in (*case.change, *case.given)):
+        for recipe in (before, after):
+            recipe["outputs"] = [recipe["outputs"][number] for number in FEW if number < len(recipe["outputs"])]
+    incremental.settle(before)
+    incremental.edit(after)
+    incremental.settle(after)
+    incremental.edit(before)
