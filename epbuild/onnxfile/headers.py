@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from epbuild.core.safepath import open_raw
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE, EPContextNode, read_node
 from epbuild.onnxfile.model_header import (
@@ -69,6 +70,8 @@ _MOST = 500_000
 # A file with fewer bytes is read at once.
 _SMALL_BYTES = 1 << 14
 _LFS_POINTER = b"version https://git-lfs"
+_MIN_LINE_FEEDS = 4
+_CONVERTED_BY_GIT = "Git gave it Windows line endings: write `*.onnx binary` into .gitattributes and check it out again"
 _EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
 
 
@@ -77,11 +80,21 @@ def read_header(path: Path, *, name_nodes: bool = False) -> ModelHeader:
 
     Raises MalformedModel where the file is not a whole ONNX model, OSError where it cannot be read.
     """
-    with path.open("rb", buffering=0) as file:
+    with open_raw(path) as file:
         data = file.read(_SMALL_BYTES)
-        if len(data) < _SMALL_BYTES and not file.read(1):
-            return parse_header(io.BytesIO(data), name_nodes=name_nodes)
-        return parse_header(io.BufferedReader(file), name_nodes=name_nodes)
+        is_small = len(data) < _SMALL_BYTES and not file.read(1)
+        try:
+            return parse_header(io.BytesIO(data) if is_small else io.BufferedReader(file), name_nodes=name_nodes)
+        except MalformedModel as error:
+            if _has_windows_line_endings(data):
+                raise MalformedModel(f"{error}. {_CONVERTED_BY_GIT}") from error
+            raise
+
+
+def _has_windows_line_endings(data: bytes) -> bool:
+    """Return whether a checkout has turned every line feed of a binary file into two bytes. All ONNX files hold line feeds."""
+    line_feeds = data.count(b"\n")
+    return line_feeds >= _MIN_LINE_FEEDS and line_feeds == data.count(b"\r\n")
 
 
 def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:

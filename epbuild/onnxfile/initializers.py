@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
+from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.headers import parse_header, read_header, read_tensor
@@ -123,7 +124,7 @@ class _Mover:
             if found.external is not None:
                 # Closed at once: some exporters give each tensor a file of its own.
                 location = found.external.location
-                with self.data.get(location, self.folder / location).open("rb") as data:
+                with open_regular(self.data.get(location, self.folder / location)) as data:
                     start, size = extent(found, found.external, os.fstat(data.fileno()).st_size, tensor.tag_at)
                     offset = self.weights.place(data, start, size)
             elif is_initializer and _is_raw(found, raw) and raw[0].size >= self.least:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from epbuild.core.digest import part_digest
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
-from epbuild.core.safepath import BadReference, check_reference, locate, real_path
+from epbuild.core.safepath import BadReference, check_reference, locate, open_regular, real_path
 from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.headers import read_header
@@ -55,7 +55,7 @@ class _Model:
         start, size = self.node.payload or (0, 0)
         if self.binary is not None:
             start, size = 0, self.binary.stat().st_size
-        with (self.binary or self.path).open("rb") as file:
+        with open_regular(self.binary or self.path) as file:
             return part_digest(file, start, size).digest
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader
@@ -38,7 +39,7 @@ def model_places(path: Path, *, most: int = 200_000) -> tuple[ModelPlace, ...]:
     """
     seen: dict[str, int] = {}
     places: list[ModelPlace] = []
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         wire = WireReader(file)
         for title, field in _model(wire):
             seen[title] = count = seen.get(title, 0) + 1

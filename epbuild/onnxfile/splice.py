@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.wire import Field, MalformedModel, encode_varint
 
 _CHUNK = 1024 * 1024
@@ -30,7 +31,7 @@ def splice(source: Path, destination: Path, splices: Callable[[BinaryIO], Sequen
 
     Raises FileExistsError where `destination` exists, and leaves it; MalformedModel and OSError, and leaves no partial copy.
     """
-    with source.open("rb") as model:
+    with open_regular(source) as model:
         changes = _with_lengths(splices(model))
         copy = destination.open("xb")
         try:
@@ -94,7 +95,7 @@ def _write(model: BinaryIO, copy: BinaryIO, changes: Iterable[Splice]) -> None:
 
 
 def _write_file(path: Path, copy: BinaryIO) -> None:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = copy.tell()
         copy_bytes(file, copy, 0, size)

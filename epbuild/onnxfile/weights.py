@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
@@ -120,7 +121,7 @@ def _marks(
         for weight in members if len(members) > 1 else ():
             to_read[weight.file].append((weight, mark))
     for path, wanted in to_read.items():
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for weight, mark in sorted(wanted, key=lambda item: item[0].start):
                 marks[weight] = (mark, weight.size, read(file, weight))
     return marks

@@ -133,7 +133,7 @@ class Written(Owned):
         for name, file in listed_files(listed).items():
             if file.sha256 is not None:
                 expected.setdefault(name, set()).add(file.sha256)
-            elif name not in self.recorded:
+            elif file.by_name and name not in self.recorded:
                 taken_as_they_are.add(name)
         found = self._digests_of({name: root / name for name in expected.keys() | taken_as_they_are})
         return {name for name, digest in found.items() if name in taken_as_they_are or digest in expected[name]}

@@ -11,14 +11,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from epbuild.catalog.catalog import BUILT_IN, CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.safepath import climbs, is_anchored
+from epbuild.core.units import counted
 from epbuild.core.values import dataclass
 from epbuild.recipe.model import GenaiRole
 
+Shape = tuple[Any, ...] | None
+"""The shape of a tensor. A dimension is a size, a symbol's name, or None; the shape is None where the rank is unknown."""
 _PROMPT, _TOKEN = "on the prompt", "on each token"
 _RUNS: Mapping[str, tuple[str, ...]] = {
     "embeddings": (_PROMPT, _TOKEN),
@@ -71,6 +74,8 @@ class Stage:
     """ONNX Runtime's name of each EP, with its options."""
     genai_providers: Mapping[str, str] = field(default_factory=dict)
     """onnxruntime-genai's names of EPs that the user's own catalog files have."""
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    """The shapes of its inputs and outputs, by name, as far as they are known."""
 
     def provider(self, ep: str) -> str:
         """onnxruntime-genai's name of an EP; empty where it does not know it."""
@@ -122,7 +127,46 @@ def check_base(document: Any) -> list[str]:
 def check_stages(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
     """Why onnxruntime-genai would not run these stages, or would compute nonsense, in sentences without an end. `base` is a good one."""
     wrong = [*_wrong_roles(stages), *_wrong_stages(stages)]
-    return wrong or list(dict.fromkeys((*_unfed(base, stages), *_uncached(base, stages))))
+    return wrong or list(dict.fromkeys((*_unfed(base, stages), *_uncached(base, stages), *check_caches(base, stages))))
+
+
+def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
+    """Return why onnxruntime-genai cannot hand the cache from run to run, by the shapes that are known.
+
+    It allocates one buffer for each tensor of a cache of fixed size, with the shape of the layer's keys. Every stage reads
+    this buffer as its past and writes it as its present.
+    """
+    layers: dict[str, list[tuple[str, str, Shape]]] = {}
+    for cached in _cached(base, stages):
+        tensors = layers.setdefault(cached.layer, [])
+        tensors += ((cached.stage.name, name, cached.stage.shapes.get(name)) for name in (cached.past, cached.present))
+    wrong = [found for found in map(_different, layers.values()) if found]
+    if not wrong:
+        return []
+    shapes = ", ".join(f"'{name}' of the stage '{stage}' is {_shape_text(shape)}" for stage, name, shape in wrong[0])
+    more = f"; so do those of {counted(len(wrong) - 1, 'other layer')}" if len(wrong) > 1 else ""
+    return [f"its cache has a fixed size, which every run takes and gives back, but these shapes differ: {shapes}{more}"]
+
+
+def _different(tensors: Sequence[tuple[str, str, Shape]]) -> list[tuple[str, str, Shape]]:
+    """Return the tensors that do not fit in one buffer, the first of each shape; none if all may have one shape."""
+    shown: list[tuple[str, str, Shape]] = []
+    for tensor in tensors:
+        if tensor[2] is not None and (not shown or all(_differ(tensor[2], shape) for _, _, shape in shown)):
+            shown.append(tensor)
+    return shown if len(shown) > 1 else []
+
+
+def _differ(one: Shape, other: Shape) -> bool:
+    """Return whether two shapes have another rank, or another size where both have one."""
+    if one is None or other is None:
+        return False
+    pairs = zip(one, other, strict=False)
+    return len(one) != len(other) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+
+
+def _shape_text(shape: Shape) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape or ())}]"
 
 
 def _stage(stage: Stage, common: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,6 +276,27 @@ def _unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
 
 def _uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
     """What a stage takes from the cache and never gives back, which onnxruntime-genai does not notice."""
+    for cached in _cached(base, stages):
+        if cached.present not in cached.stage.outputs:
+            yield (
+                f"the stage '{cached.stage.name}' takes '{cached.past}' from the cache and has no output '{cached.present}' to give"
+                f" back; give its name in model.decoder.outputs.{cached.key}"
+            )
+
+
+class _Cached(NamedTuple):
+    """An input of a stage that comes from the cache."""
+
+    stage: Stage
+    past: str
+    present: str
+    """The output that gives it back."""
+    key: str
+    """The key of the configuration that names these outputs."""
+    layer: str
+
+
+def _cached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[_Cached]:
     inputs, outputs = _names(base, "inputs"), _names(base, "outputs")
     for past, present in _CACHES.items():
         if past not in inputs:
@@ -239,13 +304,9 @@ def _uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]
         pattern = _pattern(inputs[past])
         for stage in stages:
             for name in stage.inputs:
-                found = pattern.fullmatch(name)
-                back = outputs.get(present, "").replace("%d", found[1] if found and found.re.groups else "")
-                if found and back not in stage.outputs:
-                    yield (
-                        f"the stage '{stage.name}' takes '{name}' from the cache and has no output '{back}' to give back;"
-                        f" give its name in model.decoder.outputs.{present}"
-                    )
+                if found := pattern.fullmatch(name):
+                    layer = found[1] if pattern.groups else ""
+                    yield _Cached(stage, name, outputs.get(present, "").replace("%d", layer), present, layer)
 
 
 def _names(base: Mapping[str, Any], kind: Literal["inputs", "outputs"]) -> dict[str, str]:

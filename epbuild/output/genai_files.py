@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild.archive.artifact import Artifact, changed
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import BuildError, PlanError, Problem, StepId
+from epbuild.core.safepath import read_regular
 from epbuild.onnxfile.headers import read_header
 from epbuild.output.files import OutputFile, Resolve, UserFile
-from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
+from epbuild.output.genai import GenaiError, Stage, check_base, check_caches, check_stages, genai_config
 from epbuild.output.inference import inference_of
+from epbuild.plan.member import Member
 from epbuild.plan.outputs import GENAI_CONFIG
-from epbuild.plan.result import ModelSignature
+from epbuild.plan.result import Absent, ModelSignature
+from epbuild.plan.shapes import sized_as_compiled
 from epbuild.plan.steps import Emission, Genai, Plan
 from epbuild.plan.target import PlannedTarget
 from epbuild.verify.signature import signature
@@ -25,12 +29,14 @@ if TYPE_CHECKING:
     from epbuild.output.parts import PartContents
 
 _HINT = "See docs/packages.md for what it has to hold."
+_Check = Callable[[Mapping[str, Any], Sequence[Stage]], list[str]]
 
 
 def check_pipelines(plan: Plan) -> None:
     """Find what onnxruntime-genai would not run before anything is compiled.
 
-    A group whose models are not here yet is checked when it is published. Raises PlanError.
+    Of a group whose models are not here yet, only the sizes that the recipe gives are checked; the rest is when it is published.
+    Raises PlanError.
     """
     problems: list[Problem] = []
     for emission in plan.emissions.values():
@@ -38,13 +44,17 @@ def check_pipelines(plan: Plan) -> None:
             if part.genai is None:
                 continue
             found = [member for ident in part.session_groups for member in plan.session_groups[ident].members]
+            check: _Check = check_stages
             if all(member.fetched for member in found):
                 share = len(part.session_groups) < len(found)
-                sources = {member.name: signature(read_header(member.graph)) for member in found}
+                sources = {member.name: signature(sized_as_compiled(member, read_header(member.graph))) for member in found}
                 stages = [
                     _stage(part.genai, name, source, "model.onnx", part.target, share=share) for name, source in sources.items()
                 ]
-                problems += _problems(part.genai, stages, part.group)
+            else:
+                check = check_caches
+                stages = [_asked_stage(part.genai, member) for member in found]
+            problems += _problems(part.genai, stages, part.group, check)
     if problems:
         raise PlanError(*dict.fromkeys(problems))
 
@@ -60,8 +70,12 @@ def pipeline_artifacts(
     if genai is None:
         return []
     names, target, share = (part.models, part.target, contents.shared) if base is None else (part.base, None, False)
-    models = [(model.member, model.source) for item in contents.made for model in item.compiled.models]
-    stages = [_stage(genai, name, source, names[name], target, share=share) for name, source in models]
+    models = [model for item in contents.made for model in item.compiled.models]
+    stages = [_stage(genai, model.member, model.source, names[model.member], target, share=share) for model in models]
+    if base is None:  # the sizes are those of the compiled models
+        stages = [
+            replace(stage, shapes={**stage.shapes, **model.output_shapes}) for stage, model in zip(stages, models, strict=True)
+        ]
     folder = part.folder if base is None else base
     return [resolve(file) for file in _pipeline_files(emission, genai, stages, folder, digests)]
 
@@ -78,10 +92,10 @@ def _pipeline_files(
         yield OutputFile(posixpath.join(folder, name), "asset", UserFile(path, digests[path]))
 
 
-def _problems(genai: Genai, stages: Sequence[Stage], group: str) -> Iterator[Problem]:
+def _problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Check) -> Iterator[Problem]:
     try:
         document = _read(genai.config)
-        sentences = check_base(document) or check_stages(document, stages)
+        sentences = check_base(document) or check(document, stages)
     except GenaiError as error:
         sentences = list(error.sentences)
     for text in sentences:
@@ -90,10 +104,16 @@ def _problems(genai: Genai, stages: Sequence[Stage], group: str) -> Iterator[Pro
         )
 
 
+def _asked_stage(genai: Genai, member: Member) -> Stage:
+    """A model of which only the sizes in the recipe are known."""
+    shapes = {name: shape.sizes for name, shape in member.asked.items()}
+    return Stage(genai.roles[member.name], member.name, "model.onnx", tuple(shapes), (), shapes=shapes)
+
+
 def _read(path: Path, digest: str | None = None, step: StepId | None = None) -> Any:
     """The JSON of a user's file. Raises GenaiError where it is none, BuildError where it has another digest than the one that is given."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
         if digest is not None and digest_of(data) != digest:
             raise changed(path.name, step)
         return json.loads(data.decode("utf-8"))
@@ -111,6 +131,7 @@ def _stage(genai: Genai, name: str, source: ModelSignature, file: str, target: P
         filename=file,
         inputs=tuple(value.name for value in source.inputs),
         outputs=tuple(value.name for value in source.outputs),
+        shapes={value.name: value.shape for value in (*source.inputs, *source.outputs) if isinstance(value.computed, Absent)},
         session_options=needed[-1].session_options if needed else {},
         provider_options=[(ep.entry.ep, options.provider_options) for ep, options in zip(eps, needed, strict=True)],
         genai_providers={ep.entry.ep: ep.entry.genai_provider or "" for ep in eps},

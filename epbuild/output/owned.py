@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from epbuild.archive.artifact import MANIFEST, own_manifest
+from epbuild.core.safepath import is_anchored, leaves, read_regular
 from epbuild.output.manifest import FORMAT
+from epbuild.plan.steps import STATEMENT
 
 
 class Listed(NamedTuple):
@@ -16,6 +18,8 @@ class Listed(NamedTuple):
 
     sha256: str | None = None
     size: int | None = None
+    by_name: bool = False
+    """Whether the file is epbuild's whatever it holds. All other files have to match their SHA-256, since a stranger can write a list."""
 
 
 def listed_files(output: Path) -> dict[str, Listed]:
@@ -28,9 +32,9 @@ def listed_files(output: Path) -> dict[str, Listed]:
     if output.is_file():
         from epbuild.archive import formats  # most outputs are folders with a manifest
 
-        return {output.name: Listed()} if formats.listed(output) is not None else {}
+        return {output.name: Listed(by_name=True)} if formats.listed(output) is not None else {}
     try:
-        document = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
+        document = json.loads(read_regular(output / MANIFEST))
     except (OSError, ValueError, RecursionError):
         from epbuild.archive import oci_layout
 
@@ -46,10 +50,14 @@ def _listed(document: Mapping[str, Any]) -> dict[str, Listed]:
     own = own_manifest(document)
     if own["format"] != FORMAT:
         return {}
-    # A file is epbuild's by its path alone: one of which nothing else is listed is protected all the same.
-    files = {str(file["path"]): _facts_of(file) for file in own["files"]}
-    unlisted = [MANIFEST, *([str(own["provenance"])] if "provenance" in own else [])]
-    return {**files, **dict.fromkeys(unlisted, Listed())}
+    files = {path: _facts_of(file) for file in own["files"] if not _leaves(path := str(file["path"]))}
+    provenance = str(own.get("provenance", ""))
+    unlisted = [MANIFEST, *([provenance] if provenance.endswith(STATEMENT) and not _leaves(provenance) else [])]
+    return {**files, **dict.fromkeys(unlisted, Listed(by_name=True))}
+
+
+def _leaves(path: str) -> bool:
+    return is_anchored(path) or leaves(path)
 
 
 def _facts_of(file: Mapping[str, Any]) -> Listed:

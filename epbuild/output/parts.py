@@ -11,11 +11,13 @@ from typing import Any
 
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
+from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.core.redact import concealed_values
 from epbuild.core.typed_json import to_json
 from epbuild.core.values import dataclass
 from epbuild.output.arrangement import arrange
-from epbuild.output.files import OutputFile, RelinkedModel, Resolve, UserFile
+from epbuild.output.files import FileSource, OutputFile, RelinkedModel, Resolve, UserFile
 from epbuild.output.manifest import ManifestModel, PartManifest, beside
 from epbuild.output.merging import MergedModel, MergedModels, draft_names, merged_key, read_merged, settings_of
 from epbuild.plan.made import Made, prepared_by
@@ -115,10 +117,12 @@ def base_artifacts(
             if name is None:
                 continue
             path = posixpath.join(folder, name)
-            files = [OutputFile(path, "base-model", UserFile(member.graph, listed["graph"]))]
-            for location, source in member.external.items():
+            # A prepared model is a result: its blobs may be lost, or still in a remote cache.
+            stored = {blob.digest: blob for made in item.prepared(member.name)[-1:] for blob in made.result.artifacts.values()}
+            files = [OutputFile(path, "base-model", _base_source(member.graph, listed["graph"], stored))]
+            for location, file in member.external.items():
                 [place] = beside(path, [location])
-                files.append(OutputFile(place, "base-data", UserFile(source, listed["external"][location])))
+                files.append(OutputFile(place, "base-data", _base_source(file, listed["external"][location], stored)))
             for artifact in map(resolve, files):
                 other = taken.setdefault(artifact.path.casefold(), artifact)
                 if other is artifact:
@@ -130,6 +134,10 @@ def base_artifacts(
         if inside is not None:
             raise _in_the_way(emission, f"'{inside}' would be a file and the folder of '{artifact.path}'")
     return found
+
+
+def _base_source(file: Path, digest: str, stored: Mapping[str, Blob]) -> FileSource:
+    return stored.get(digest) or UserFile(file, digest)
 
 
 def _in_the_way(emission: Emission, what: str) -> BuildError:
@@ -172,7 +180,7 @@ def part_document(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:
         "context binaries": {member: dict(names) for member, names in part.binaries.items()},
         "options": {ep.entry.ep: ep.lasting_options for ep in part.target.eps},
         "session_options": dict(part.target.session_options),
-        "environment": dict(part.target.environment),
+        "environment": concealed_values(part.target.environment),
         "unchecked": list(part.target.unchecked),
         **({"not reproducible": part.known_to_differ} if part.known_to_differ else {}),
         **({"base": dict(part.base)} if part.base else {}),
@@ -247,7 +255,7 @@ def _target(part: Part) -> dict[str, Any]:
             for ep in target.eps
         ],
         "session_options": dict(target.session_options),
-        "environment": dict(target.environment),
+        "environment": concealed_values(target.environment),
         "unchecked_options": list(target.unchecked),
         **({} if part.reproducible else {"reproducible": "no"}),
         **({"not_reproducible": part.known_to_differ} if part.known_to_differ else {}),

@@ -14,6 +14,8 @@ from typing import Any
 from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
+from epbuild.core.redact import concealed_values
+from epbuild.core.safepath import read_regular
 from epbuild.output.materials import Distribution, InputFile, Materials, toolchain_of
 from epbuild.plan.made import Made
 
@@ -23,7 +25,7 @@ BUILD_TYPE = "pkg:pypi/epbuild#build/v1"
 """Raised when a reader of the parameters must change."""
 
 _MEMBER = ("read", "inputs", "free_dimensions", "denoted_dimensions", "compile")
-_GROUP = ("share_weights", "share_initializers", "session_options", "environment")
+_GROUP = ("share_weights", "share_initializers", "session_options")
 
 
 def statement(
@@ -71,7 +73,7 @@ def statement(
 def is_statement_about(file: Path, name: str) -> bool:
     """Whether a file is a statement of epbuild's, of this release or another, that has `name` among its subjects."""
     try:
-        document = json.loads(file.read_bytes())
+        document = json.loads(read_regular(file))
         build_type: str = document["predicate"]["buildDefinition"]["buildType"]
         return build_type == BUILD_TYPE and any(subject["name"] == name for subject in document["subject"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -103,6 +105,7 @@ def _build(built: Made, materials: Materials) -> dict[str, Any]:
             ],
             "eps": [_ep(ep) for ep in document["eps"]],
             **{name: document.get(name) for name in _GROUP},
+            "environment": concealed_values(document.get("environment", {})),
             "custom_ops": [ops["name"] for ops in document.get("custom_ops", ())],
         }
     )

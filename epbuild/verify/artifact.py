@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from epbuild.cache.digests import Counting, uncounted
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.safepath import BadReference, locate
 from epbuild.core.values import dataclass
@@ -38,6 +39,8 @@ class ArtifactFolder:
     whole: bool = True
     inner: frozenset[str] = field(default_factory=frozenset)
     """Folders below this one that are artifacts of their own."""
+    counting: Counting = field(default=uncounted, compare=False)
+    """Counts the bytes of files while they are hashed."""
 
     def shown(self, name: str) -> str:
         """A file of the artifact as a finding names it."""

@@ -6,8 +6,10 @@ recipe comes to expect of it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 from epbuild.catalog.catalog import CPU_EP
 from epbuild.catalog.facts import Limitation
@@ -15,6 +17,7 @@ from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import counted
 from epbuild.plan.member import Member
 from epbuild.plan.result import CompileResult, ModelResult
+from epbuild.plan.shapes import is_sized
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.verify.compiled import SharedBytes
@@ -31,21 +34,41 @@ def unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Probl
     return [problem for model in result.models for problem in _unmet(group, group.member(model.member), model)]
 
 
-def advice(target: PlannedTarget, found: LeftGroup) -> tuple[str, ...]:
+def advice(target: PlannedTarget, member: Member, found: LeftGroup) -> tuple[str, ...]:
     """What the catalog has to do about nodes of one operator that stayed outside for one reason."""
     limitations = (limitation for _, limitation in target.limitations(f"{found.operator}: {found.reason}", "compile"))
-    return tuple(dict.fromkeys(limitation.hint for limitation in limitations if limitation.hint))
+    hints = (_with_hint(limitation, member, (found.operator, found.nodes[0])).hint for limitation in limitations)
+    return tuple(dict.fromkeys(hint for hint in hints if hint))
 
 
-def most_concerned(target: PlannedTarget, outside: Outside) -> list[tuple[str, Limitation]]:
+def most_concerned(target: PlannedTarget, member: Member, outside: Outside) -> list[tuple[str, Limitation]]:
     """The limitations of the catalog that show in why nodes stayed outside: first that of most of them, and none that concerns few."""
-    concerned: dict[str, tuple[int, tuple[str, Limitation]]] = {}
-    for found in outside.groups:
-        for whose, limitation in target.limitations(f"{found.operator}: {found.reason}", "compile"):
-            nodes, _ = concerned.get(limitation.what, (0, None))
-            concerned[limitation.what] = nodes + len(found.nodes), (whose, limitation)
-    ranked = sorted(concerned.values(), key=lambda item: -item[0])[:_MOST_HINTS]
-    return [item for nodes, item in ranked if nodes > outside.count * _FEW]
+    counts: Counter[str] = Counter()
+    concerned: dict[str, tuple[str, Limitation]] = {}
+    first: dict[str, tuple[str, str]] = {}
+    shows = cache(lambda operator, reason: tuple(target.limitations(f"{operator}: {reason}", "compile")))
+    for left in outside.nodes:
+        for whose, limitation in shows(left.operator, left.reason):
+            counts[limitation.what] += 1
+            concerned[limitation.what] = whose, limitation
+            first.setdefault(limitation.what, (left.operator, left.node))
+    return [
+        (whose, _with_hint(limitation, member, first[what]))
+        for what, number in counts.most_common(_MOST_HINTS)
+        if number > outside.count * _FEW
+        for whose, limitation in [concerned[what]]
+    ]
+
+
+def with_hint(limitation: Limitation, member: Member) -> Limitation:
+    """Return a limitation with the hint for this model: another one may hold once all inputs have their sizes."""
+    return replace(limitation, hint=limitation.sized_hint) if limitation.sized_hint and is_sized(member) else limitation
+
+
+def _with_hint(limitation: Limitation, member: Member, first: tuple[str, str]) -> Limitation:
+    found = with_hint(limitation, member)
+    operator, node = first
+    return found if found is limitation or not node else replace(found, hint=f"{found.hint} The first is {operator} '{node}'.")
 
 
 def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[Problem]:
@@ -61,7 +84,7 @@ def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[
     message = f"{counted(outside.count, 'node')} of the model '{member.name}' stayed outside {group.target.title}{which}"
     if outside.reasons:
         message += f". The EP logged: {outside.why}"
-    hints = [limitation.hint for _, limitation in most_concerned(group.target, outside) if limitation.hint]
+    hints = [limitation.hint for _, limitation in most_concerned(group.target, member, outside) if limitation.hint]
     hint = " ".join([*hints, _ACCEPT.format(outside.count, CPU_EP)])
     if member.expect.fallback_nodes is None:
         yield Problem("EPB655", message, step, hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from epbuild.cache.digests import Count
 from epbuild.core.safepath import BadReference, MissingReference, locate
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.findings import EMIT_AGAIN, Finding, sentence
@@ -47,28 +48,32 @@ def file_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 def digest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether every listed file has the size and the content that it was emitted with; what is missing is not reported again."""
     manifest = artifact.manifest
-    for listed in manifest.files.values() if manifest is not None else ():
-        if artifact.is_inner(listed.path):
-            continue
-        try:
-            payload = Payload.whole(locate(artifact.folder, listed.path))
-        except (BadReference, OSError):
-            continue
-        name = artifact.shown(listed.path)
-        if payload.size != listed.size:
-            message = f"It has {payload.size:,} bytes; the manifest has {listed.size:,}."
-            yield Finding("digests", name, "failed", message, "EPB613", EMIT_AGAIN)
-            continue
-        try:
-            found = payload.sha256()
-        except OSError as error:
-            yield Finding("digests", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
-            continue
-        if found != listed.sha256:
-            message = f"Its content was changed: it has the SHA-256 {found[:12]}…; the manifest has {listed.sha256[:12]}…."
-            yield Finding("digests", name, "failed", message, "EPB613", EMIT_AGAIN)
-        else:
-            yield Finding("digests", name, "passed")
+    files = [listed for listed in manifest.files.values() if not artifact.is_inner(listed.path)] if manifest is not None else []
+    with artifact.counting(sum(listed.size for listed in files)) as count:
+        for listed in files:
+            yield from _check_content(artifact, listed, count)
+
+
+def _check_content(artifact: ArtifactFolder, listed: ListedFile, count: Count) -> Iterator[Finding]:
+    try:
+        payload = Payload.whole(locate(artifact.folder, listed.path))
+    except (BadReference, OSError):
+        return
+    name = artifact.shown(listed.path)
+    if payload.size != listed.size:
+        message = f"It has {payload.size:,} bytes; the manifest has {listed.size:,}."
+        yield Finding("digests", name, "failed", message, "EPB613", EMIT_AGAIN)
+        return
+    try:
+        found = payload.sha256(count)
+    except OSError as error:
+        yield Finding("digests", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
+        return
+    if found != listed.sha256:
+        message = f"Its content was changed: it has the SHA-256 {found[:12]}…; the manifest has {listed.sha256[:12]}…."
+        yield Finding("digests", name, "failed", message, "EPB613", EMIT_AGAIN)
+    else:
+        yield Finding("digests", name, "passed")
 
 
 def _check_presence(artifact: ArtifactFolder, listed: ListedFile) -> Finding:

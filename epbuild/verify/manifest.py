@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from epbuild.core.safepath import BadReference, check_reference
+from epbuild.core.safepath import BadReference, check_reference, open_regular
 from epbuild.core.schemas import import_jsonschema, schema
 from epbuild.core.typed_json import from_json
 from epbuild.core.values import dataclass
@@ -77,7 +77,7 @@ class Manifest:
 
 def read_manifest(path: Path) -> Manifest | None:
     """The manifest in a file; None where the file is one of another program. Raises BadManifest, and OSError where it cannot be read."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise BadManifest("it is larger than any manifest")
@@ -156,7 +156,6 @@ def _validator() -> Any:
 
 
 def _model(item: Mapping[str, Any]) -> ListedModel:
-    source = item.get("source", {})
     return ListedModel(
         name=item["name"],
         file=item["file"],
@@ -166,9 +165,15 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
             for each in sources_of(item).values()
             for location in ([each["weights_file"]] if "weights_file" in each else each["external_data"])
         ),
-        signature=from_json(ModelSignature, source) if {"inputs", "outputs"} <= source.keys() else None,
+        signature=source_signature_of(item),
         left=from_json(tuple[LeftNode, ...], item.get("left", [])),
     )
+
+
+def source_signature_of(model: Mapping[str, Any]) -> ModelSignature | None:
+    """Return the signature of the source of a model in a manifest; None if the manifest has none, or there is no one source."""
+    source = model.get("source", {})
+    return from_json(ModelSignature, source) if {"inputs", "outputs"} <= source.keys() else None
 
 
 def sources_of(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

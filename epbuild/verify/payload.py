@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from epbuild.cache.digests import Count
 from epbuild.core.digest import part_digest
+from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode, resolve
 
@@ -36,12 +38,13 @@ class Payload:
     def read(self) -> bytes:
         return b"".join(self._chunks())
 
-    def sha256(self) -> str:
-        with self.path.open("rb") as file:
-            return part_digest(file, self.start, self.size).digest
+    def sha256(self, count: Count = lambda size: None) -> str:
+        """Return the digest of the bytes; `count` gets the size of each piece."""
+        with open_regular(self.path) as file:
+            return part_digest(file, self.start, self.size, count).digest
 
     def begins_with(self, magic: bytes) -> bool:
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             file.seek(self.start)
             return file.read(min(len(magic), self.size)) == magic
 
@@ -63,7 +66,7 @@ class Payload:
             held = held[sure:]
 
     def _chunks(self, size: int = _CHUNK) -> Iterator[bytes]:
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             file.seek(self.start)
             left = self.size
             while left and (chunk := file.read(min(size, left))):

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from epbuild.core.digest import file_digest
-from epbuild.core.safepath import BadReference, MissingReference, locate
+from epbuild.cache.digests import Counting, uncounted
+from epbuild.core.safepath import BadReference, MissingReference, locate, open_regular
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.findings import EMIT_AGAIN, Finding, sentence
 from epbuild.verify.manifest import NAME
@@ -52,10 +52,10 @@ def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield Finding("provenance", name, "passed")
 
 
-def check_statement(archive: Path) -> Finding | None:
+def check_statement(archive: Path, counting: Counting = uncounted) -> Finding | None:
     """Whether NAME.intoto.json beside the archive NAME is a statement about it; None where there is none.
 
-    Raises OSError where the archive cannot be read.
+    The bytes of the archive are counted while it is hashed. Raises OSError where the archive cannot be read.
     """
     place = archive.with_name(f"{archive.name}{_BESIDE}")
     if not place.is_file():
@@ -66,7 +66,9 @@ def check_statement(archive: Path) -> Finding | None:
         subjects = None
     if subjects is None:
         return Finding("provenance", place.name, "failed", "It is no in-toto statement that can be read.", "EPB637", _BOTH_AGAIN)
-    digest = file_digest(archive)
+    size = archive.stat().st_size
+    with counting(size) as count:
+        digest = Payload(archive, 0, size).sha256(count)
     if digest not in subjects.values():
         message = f"It is not about this archive, which has the SHA-256 {digest[:12]}…."
         return Finding("provenance", place.name, "failed", message, "EPB637", _BOTH_AGAIN)
@@ -75,7 +77,7 @@ def check_statement(archive: Path) -> Finding | None:
 
 def _read_subjects(path: Path) -> Mapping[str, str] | None:
     """The SHA-256 of each file that the in-toto statement at `path` is about; None where that is none. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         return None

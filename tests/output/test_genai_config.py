@@ -192,6 +192,54 @@ def test_stages_with_which_genai_fails_or_silently_computes_nonsense_are_refused
     assert sentence in caught.value.sentences
 
 
+def sized(stage: Stage, past: int | str, present: int | str | None) -> Stage:
+    shapes = dict.fromkeys(KEYS, (1, 4, past, 24)) | dict.fromkeys(PRESENT, (1, 4, present, 24))
+    return replace(stage, shapes=shapes)
+
+
+def test_a_cache_that_one_buffer_can_hold_is_accepted() -> None:
+    unknown = replace(DECODE, shapes={"past_key_0": None})
+    for prefill, decode in (
+        (sized(PREFILL, 128, 128), sized(DECODE, 128, 128)),
+        (sized(PREFILL, 128, None), unknown),
+        (sized(PREFILL, "past", "total"), sized(DECODE, "past", "total")),
+    ):
+        assert check_stages(BASE, [prefill, decode]) == []
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "shapes"),
+    [
+        (
+            sized(PREFILL, 192, 256),
+            sized(DECODE, 255, 256),
+            (
+                "'past_key_0' of the stage 'prefill' is [1, 4, 192, 24], 'present_key_0' of the stage 'prefill' is [1, 4, 256, 24],"
+                " 'past_key_0' of the stage 'decode' is [1, 4, 255, 24]"
+            ),
+        ),
+        (
+            sized(PREFILL, 128, 128),
+            sized(DECODE, 128, 129),
+            "'past_key_0' of the stage 'prefill' is [1, 4, 128, 24], 'present_key_0' of the stage 'decode' is [1, 4, 129, 24]",
+        ),
+        (
+            sized(PREFILL, 192, "total"),
+            sized(DECODE, 255, None),
+            "'past_key_0' of the stage 'prefill' is [1, 4, 192, 24], 'past_key_0' of the stage 'decode' is [1, 4, 255, 24]",
+        ),
+        (
+            sized(PREFILL, 128, 128),
+            replace(DECODE, shapes={"past_value_0": (1, 4, 24, 128), "past_key_1": (1, 4, 24)}),
+            "'past_key_0' of the stage 'prefill' is [1, 4, 128, 24], 'past_value_0' of the stage 'decode' is [1, 4, 24, 128]",
+        ),
+    ],
+)
+def test_a_cache_that_grows_by_fixed_sizes_is_refused_with_its_shapes(prefill: Stage, decode: Stage, shapes: str) -> None:
+    message = f"its cache has a fixed size, which every run takes and gives back, but these shapes differ: {shapes}"
+    assert check_stages(BASE, [prefill, decode]) == [f"{message}; so do those of 1 other layer"]
+
+
 def test_names_that_genai_knows_by_itself_need_not_be_said() -> None:
     names = {name: name.replace("past_key_", "past_key_values.").replace("past_value_", "past_key_values.") for name in KEYS}
     inputs = tuple(f"{names[name]}.{'key' if 'key' in name else 'value'}" for name in KEYS)

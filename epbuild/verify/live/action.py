@@ -25,7 +25,7 @@ from epbuild.verify.live.judging import not_judged_here
 from epbuild.verify.live.metrics import DifferentOutput
 from epbuild.verify.live.model import RunnableSource, other_values
 from epbuild.verify.live.runs import ReferenceRun, measure, outputs_of, run_reference
-from epbuild.verify.live.worker import Attempt, Load, LoadFailure, Session, find_devices, run_models, why_not_real
+from epbuild.verify.live.worker import RAISED, Attempt, Load, LoadFailure, Session, find_devices, run_models, why_not_real
 
 
 class Alone(Protocol):
@@ -80,7 +80,7 @@ class _Check:
         self._execution.recheck()
         for item in self._unjudged:
             # What another machine can judge must not be in the store as something that nobody can.
-            if self._action.of(item.member).must_be_judged:
+            if self._action.of(item.member).must_be_judged and not item.by_inputs:
                 raise VerifyError(not_judged_here(self._action, item))
         log = self._execution.store.add(self._execution.log)
         measured = Measurements(round(time.monotonic() - begin, 3), {}, max(self._peaks, default=None))
@@ -101,10 +101,13 @@ class _Check:
             self._execution.store.materialise(digest, place / "compiled" / name)
         files = {model.member: place / "compiled" / model.file for model in built.compiled.models}
         references = {
-            checked.name: self._reference(checked, built, files[checked.name], place / f"reference-{number}")
+            checked.name: found
             for number, checked in enumerate(self._action.members)
             if checked.session == built.group.id
+            and (found := self._reference(checked, built, files[checked.name], place / f"reference-{number}")) is not None
         }
+        if not references:
+            return
         loads = [Load(name, file, feeds=references[name].feeds if name in references else ()) for name, file in files.items()]
         self._say(f"running {', '.join(references)} on {self._action.target.title}")
         attempt = self._attempt(loads, self._session.sharing(share=True) if built.group.share else self._session, place / "run")
@@ -138,7 +141,8 @@ class _Check:
         else:
             raise self._failed(attempt.failure)
 
-    def _reference(self, checked: CheckedMember, built: Made, compiled: Path, place: Path) -> ReferenceRun:
+    def _reference(self, checked: CheckedMember, built: Made, compiled: Path, place: Path) -> ReferenceRun | None:
+        """Run what a member is compared with; returns None, and takes note, if its made inputs do not suit it."""
         member = built.group.member(checked.name)
         step = StepId(self._action.id)
         try:
@@ -148,7 +152,10 @@ class _Check:
             source = RunnableSource(files.graph, files.external, read_header(files.graph), member.model.free_dimensions, prepared)
             inputs = read_header(compiled).inputs
             samples = self._samples(checked, source, inputs)
-        except (BadInputs, NoInputs) as error:
+        except NoInputs as error:
+            self._unjudged.append(UnjudgedMember(checked.name, str(error), by_inputs=True))
+            return None
+        except BadInputs as error:
             hint = "Change `inputs` of its `verify`."
             raise VerifyError(Problem("EPB648", f"the inputs of the model '{checked.name}': {error}", step, hint)) from error
         except (OSError, MalformedModel) as error:
@@ -164,6 +171,10 @@ class _Check:
         names = [value.name for value in inputs]
         found = run_reference(checked.name, source, samples, names, self._session, place, self._execution.cancelled)
         if isinstance(found, LoadFailure):
+            if checked.made is not None and found.code == RAISED:
+                reason = f"the CPU EP cannot run its source with them: {found.message}"
+                self._unjudged.append(UnjudgedMember(checked.name, reason, by_inputs=True))
+                return None
             message = f"there is nothing to compare '{checked.name}' with: the CPU EP cannot run its source: {found.message}"
             raise BuildError(Problem("EPB649", message, step, f"The whole log: {self._execution.shown_log}."))
         return found
@@ -173,7 +184,7 @@ class _Check:
         if made is None:
             return [replace(sample, name=name) for name, path in checked.inputs.items() for sample in read_samples(path, inputs)]
         ranges = {name: bounds for name, bounds in made.ranges.items() if name in {value.name for value in inputs}}
-        return made_samples(replace(made, ranges=ranges), inputs, source.sizes)
+        return made_samples(replace(made, ranges=ranges), inputs, source.sizes, source.tables)
 
     def _compare(self, name: str, reference: ReferenceRun, attempt: Attempt, *, unshared: bool) -> None:
         try:

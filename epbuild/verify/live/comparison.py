@@ -83,7 +83,7 @@ class OutputComparison:
         if self.made is None and checked is not None and checked.made is None:
             return [sample for path in checked.inputs.values() for sample in read_samples(path, inputs)]
         usual = checked.made if checked is not None else None
-        return made_samples(self.made or usual or MadeInputs(), inputs, source.sizes)
+        return made_samples(self.made or usual or MadeInputs(), inputs, source.sizes, source.tables)
 
 
 @dataclass(frozen=True)

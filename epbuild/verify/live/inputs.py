@@ -8,8 +8,10 @@ import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ValueInfo
 from epbuild.recipe.model import MadeInputs
@@ -81,26 +83,34 @@ def archives_at(place: Path) -> list[Path]:
     return found
 
 
-def made_samples(made: MadeInputs, inputs: Sequence[ValueInfo], sizes: Mapping[str, int]) -> list[Sample]:
-    """Inputs that depend on the seed alone: floats of a normal distribution with deviation 1, integers of 8 and 16 bits from all of
-    their range, wider ones from 0 to 9, and booleans; or numbers that are spread evenly over a range. An open dimension has the size
-    that `sizes` has for its name.
+def made_samples(
+    made: MadeInputs, inputs: Sequence[ValueInfo], sizes: Mapping[str, int], tables: Mapping[str, int] = MappingProxyType({})
+) -> list[Sample]:
+    """Make inputs that depend on the seed alone.
 
-    Raises NoInputs for texts, types that NumPy lacks and dimensions without a size, and BadInputs for a range that an input cannot have.
+    Numbers with a range are spread evenly over it, and integers that look rows of a table up over its rows (`tables`, by input). Other
+    floats are of a normal distribution with deviation 1, integers of 8 and 16 bits of all of their range, wider ones from 0 to 9. An open
+    dimension has the size that `sizes` has for its name. Raises NoInputs for texts, types that NumPy lacks and dimensions without a size,
+    and BadInputs for a range that an input cannot have.
     """
     import numpy as np
 
     source = np.random.default_rng(made.seed)
     # The first of several is the one that is made alone.
     samples = [
-        {value.name: _made(source, value, sizes, made.ranges.get(value.name)) for value in inputs} for _ in range(made.samples)
+        {value.name: _made(source, value, sizes, made.ranges.get(value.name), tables.get(value.name)) for value in inputs}
+        for _ in range(made.samples)
     ]
     names = [f"seed {made.seed}" if made.samples == 1 else f"seed {made.seed}, set {number}" for number in range(made.samples)]
     return [Sample(name, arrays, made=True) for name, arrays in zip(names, samples, strict=True)]
 
 
 def _made(
-    source: np.random.Generator, value: ValueInfo, sizes: Mapping[str, int], bounds: tuple[float, float] | None
+    source: np.random.Generator,
+    value: ValueInfo,
+    sizes: Mapping[str, int],
+    bounds: tuple[float, float] | None,
+    rows: int | None,
 ) -> np.ndarray[Any, Any]:
     import numpy as np
 
@@ -112,8 +122,12 @@ def _made(
     if dtype.kind == "f":
         return source.standard_normal(shape).astype(dtype)
     low, high = (0, 2) if dtype.kind == "b" else (0, _FEW)
-    if dtype.kind in "iu" and dtype.itemsize < 4:
-        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
+    if dtype.kind in "iu":
+        least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        if rows is not None:
+            low, high = 0, min(rows - 1, most) + 1
+        elif dtype.itemsize < 4:
+            low, high = least, most + 1
     return source.integers(low, high, shape).astype(dtype)
 
 
@@ -160,11 +174,12 @@ def _type_of(value: ValueInfo) -> str:
 def _archive(place: Path) -> Sample:
     import numpy as np
 
-    loaded = np.load(place, allow_pickle=False)
-    if not isinstance(loaded, np.lib.npyio.NpzFile):
-        raise BadInputs(f"{place} is no .npz file; save the inputs by name with numpy.savez")
-    with loaded as arrays:
-        return Sample(place.name, {name: arrays[name] for name in arrays.files})
+    with open_regular(place) as file:
+        loaded = np.load(file, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise BadInputs(f"{place} is no .npz file; save the inputs by name with numpy.savez")
+        with loaded as arrays:
+            return Sample(place.name, {name: arrays[name] for name in arrays.files})
 
 
 def _test_sets(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:

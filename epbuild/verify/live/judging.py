@@ -10,11 +10,12 @@ from epbuild.core.errors import Problem, StepId
 from epbuild.plan.made import Made
 from epbuild.plan.result import FigureRow, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
-from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, hint_of, overall, shown
+from epbuild.verify.live.verdict import OTHER_INPUTS, OutputVerdict, Rules, figures_text, hint_of, overall, shown
 
 _ALONE = "These are the numbers of the same model compiled un-shared"
 _PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then has the reason."
 _CHANGE = "What is asked is in `metrics` of its `verify`; without them, it is what the catalog has for the EP."
+_WEAK = "It is published: made inputs are weak evidence. With `inputs` from files, or with `metrics`, its `verify` is a gate."
 _TOLD = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
 """What a manifest has of the figures of an output."""
 
@@ -56,30 +57,43 @@ def rounded_figure(name: str, value: Any) -> Any:
 
 
 def unmet_numbers(action: Verification, checked: CheckedMember, result: VerificationResult) -> Iterator[Problem]:
-    """What the figures of a member do not meet of what is asked."""
+    """Report what fails the step: figures of a member that are not what is asked, where they gate."""
+    yield from _problems(action, checked, result, fails=True)
+
+
+def weak_numbers(action: Verification, checked: CheckedMember, result: VerificationResult) -> Iterator[Problem]:
+    """Report what is only a warning: the same of figures that come from made inputs alone."""
+    yield from _problems(action, checked, result, fails=False)
+
+
+def _problems(action: Verification, checked: CheckedMember, result: VerificationResult, *, fails: bool) -> Iterator[Problem]:
+    """Report bad numbers of a member that fail the step, or those that do not."""
     where, name = StepId(action.id), checked.name
     unjudged = result.unjudged_member(name)
-    if unjudged is not None:
-        if checked.must_be_judged:
+    if unjudged is not None and not unjudged.by_inputs:
+        if checked.must_be_judged and fails:
             yield not_judged_here(action, unjudged)
         return
     first = next((row for row in result.figures if row.member == name), None)
     verdicts = verdicts_of(action, checked, result)
-    outcome = overall(verdicts)
-    if first is None or outcome == "passed" or (outcome == "unjudgeable" and not checked.must_be_judged):
+    outcome = overall(verdicts) if unjudged is None else "unjudgeable"
+    gates = checked.is_gate if outcome == "failed" else checked.must_show_something
+    accepted = outcome == "unjudgeable" and checked.choice.unjudged == "publish"
+    if outcome == "passed" or (first is None and unjudged is None) or gates is not fails or (accepted and not fails):
         return
-    on = first.on + ("; made inputs: weak evidence" if first.evidence == "made" else "")
-    alone = f". {_ALONE}" if first.unshared else ""
-    hint = hint_of(verdicts)
+    on = "made inputs" if first is None else first.on + ("; made inputs: weak evidence" if first.evidence == "made" else "")
+    alone = f". {_ALONE}" if first is not None and first.unshared else ""
+    hint = hint_of(verdicts) or OTHER_INPUTS
     if outcome == "unjudgeable":
-        message = f"the numbers of the model '{name}' cannot be judged ({on}): {figures_text(verdicts)}{alone}"
-        yield Problem("EPB665", message, where, " ".join(filter(None, (hint, _PUBLISH))))
+        figures = unjudged.reason.rstrip(".") if unjudged is not None else figures_text(verdicts)
+        message = f"the numbers of the model '{name}' cannot be judged ({on}): {figures}{alone}"
+        yield Problem("EPB665", message, where, f"{hint} {_PUBLISH if fails else _WEAK}")
         return
-    worst = f"; the worst number, for {first.at}, is {first.worst}" if first.worst else ""
+    worst = f"; the worst number, for {first.at}, is {first.worst}" if first is not None and first.worst else ""
     message = (
         f"the numbers of the model '{name}' are too far from those of the CPU EP ({on}): {figures_text(verdicts)}{worst}{alone}"
     )
-    yield Problem("EPB646", message, where, " ".join(filter(None, (hint, _CHANGE))))
+    yield Problem("EPB646", message, where, f"{hint} {_CHANGE if fails else _WEAK}")
 
 
 def verdicts_of(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
@@ -113,5 +127,5 @@ def note(result: VerificationResult) -> str:
         parts = [shown(result.figures[0])]
     if any(row.evidence == "made" for row in result.figures):
         parts.append("made inputs: weak evidence")
-    parts += [f"{len(result.unjudged)} not judged here"] if result.unjudged else []
+    parts += [f"{len(result.unjudged)} not judged"] if result.unjudged else []
     return ", ".join(parts)

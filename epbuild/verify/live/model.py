@@ -10,6 +10,8 @@ from epbuild.core.clone import copy_file
 from epbuild.core.values import dataclass
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.onnxfile.tables import table_sizes
+from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.result import ModelSignature
 from epbuild.verify.signature import signature
@@ -35,6 +37,14 @@ class RunnableSource:
         """Whether the model, or what was made of it, computes with quantised values."""
         headers = [self.header, *([read_header(self.prepared.graph)] if self.prepared is not None else [])]
         return any(name in _QUANTISING for header in headers for _, name in header.operators)
+
+    @cached_property
+    def tables(self) -> Mapping[str, int]:
+        """Number of rows of the table that each input looks up, by its name; none of a file that ONNX Runtime will refuse."""
+        try:
+            return table_sizes(self.graph)
+        except (MalformedModel, OSError):
+            return {}
 
     def placed(self, scratch: Path) -> Path:
         """The graph with its data beside it: where it is, or copied to `scratch`, also where they are links that ONNX Runtime refuses."""

@@ -19,6 +19,7 @@ from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.plan.target import PlannedEp
 from epbuild.plan.verification import CheckedMember, Verification, verification_id
 from epbuild.verify.live.model import RunnableSource, other_values
+from epbuild.verify.manifest import source_signature_of
 
 
 class NoSource(Exception):
@@ -73,9 +74,10 @@ class Sources:
         member = group.member(name) if group is not None else None
         own = self.named.get(name) or self.named.get("")
         files = member.original if member is not None else None
-        prepared = _prepared(model) if member is not None and member.prepared is not None else None
-        if own is None and files is not None and prepared is not None and _other_values(files.graph, model):
-            files = prepared  # the source has other outputs than what was made of it
+        is_prepared = member is not None and member.prepared is not None
+        prepared = _prepared(model) if is_prepared else None
+        if own is None and files is not None and is_prepared and self._compares_prepared(name, files.graph, document, model):
+            files = prepared
         graph = own or (files.graph if files is not None else None)
         if graph is None:
             raise NoSource(self._missing(member, document))
@@ -103,6 +105,13 @@ class Sources:
                 raise WrongSource(f"the external data {location} of the source model {graph} is not what it was compiled from")
         return RunnableSource(graph, external, header, member.model.free_dimensions if member is not None else {}, prepared)
 
+    def _compares_prepared(self, name: str, source: Path, document: Mapping[str, Any] | None, model: Mapping[str, Any]) -> bool:
+        """Return whether a model is compared with what was prepared: the recipe asks for it, or the source has other values."""
+        checked = self.checked(name, document)
+        if checked is not None and checked.choice.reference is not None:
+            return checked.choice.reference == "prepared"
+        return _has_other_values(source, model)
+
     def _missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:
         if self.recipe is None:
             return "its source model is not known; name the recipe with --recipe, or the model with --source"
@@ -129,9 +138,12 @@ def _prepared(model: Mapping[str, Any]) -> ModelFiles | None:
     return ModelFiles(graph, external, header.subgraph_data) if all(path.is_file() for path in external.values()) else None
 
 
-def _other_values(graph: Path, model: Mapping[str, Any]) -> bool:
-    """Whether a source has other inputs or outputs than what a model of a manifest was compiled from."""
+def _has_other_values(graph: Path, model: Mapping[str, Any]) -> bool:
+    """Return whether a source has other inputs or outputs than what a model of a manifest was compiled from."""
+    compiled_from = source_signature_of(model)
+    if compiled_from is None:
+        return False
     try:
-        return bool(other_values(read_header(graph), model["source"]))
+        return bool(other_values(read_header(graph), compiled_from))
     except (OSError, MalformedModel):  # which is an error where it is read
         return False

@@ -83,7 +83,8 @@ class Rules:
         if missed and (tiny := self._tiny(figures)) is not None:
             return OutputVerdict(figures, "unjudgeable", tiny, OTHER_INPUTS)
         if missed:
-            return OutputVerdict(figures, "failed", ", ".join(missed), self.numbers.far or None, self._met_by_zeros(figures))
+            hint = self.numbers.far_quantised if self.quantised or figures.kind == "steps" else self.numbers.far
+            return OutputVerdict(figures, "failed", ", ".join(missed), hint or None, self._met_by_zeros(figures))
         if (nothing := self._shown_nothing(figures, thresholds)) is not None:
             return OutputVerdict(figures, "unjudgeable", nothing, f"{OTHER_INPUTS} `max_abs` judges such an output all the same.")
         return OutputVerdict(figures, "passed")

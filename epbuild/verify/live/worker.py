@@ -19,9 +19,9 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import REQUEST, process_failures
 from epbuild.toolchain.log_lines import told_once
 from epbuild.toolchain.process import Ending, WorkerListener
+from epbuild.worker.scripts import LOAD
 
 _SHARE = "ep.share_ep_contexts"
-_WORKER = Path(__file__).parents[2] / "compile" / "worker" / "load.py"
 # What can go wrong with a model, and when.
 _DOING = {
     "opening": ("opening it", "while it was opened"),
@@ -68,6 +68,10 @@ class Session:
         """The same for models that share a context, or for one that does not."""
         options = {key: value for key, value in self.options.items() if key != _SHARE}
         return replace(self, options={**options, _SHARE: "1"} if share else options)
+
+
+RAISED = "EPB641"
+"""The code of a failure that ONNX Runtime or an EP reported itself, and not this machine."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,7 @@ def _run(
     with process_failures("process that loads the models"):
         (scratch / REQUEST).write_text(json.dumps(request), encoding="utf-8")
         return session.environment.run_worker(
-            [str(session.environment.interpreter), "-I", str(_WORKER), REQUEST],
+            [str(session.environment.interpreter), "-I", str(LOAD), REQUEST],
             scratch,
             scratch / "worker.log",
             listener=WorkerListener(),
@@ -233,7 +237,7 @@ def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFail
             return LoadFailure(model, f"the process {found.end}{doubt} {moment}.{quote}", "EPB644")
         case "crashed":
             return LoadFailure(model, f"the process {found.end} {moment}.{quote}", "EPB642")
-    return LoadFailure(model, f"{act} failed: {reason}.{quote}", "EPB641")
+    return LoadFailure(model, f"{act} failed: {reason}.{quote}", RAISED)
 
 
 def _limitation(lines: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:

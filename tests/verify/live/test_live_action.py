@@ -18,8 +18,11 @@ from small_builds import HERE, Workshop, sharing_group
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob
+from epbuild.core.errors import Problem
+from epbuild.engine.events import Warned
 from epbuild.plan.made import Made
 from epbuild.plan.member import ModelFiles
+from epbuild.plan.patterns import FileFinder
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, ValueType
 from epbuild.plan.verification import CheckedMember, Verification, verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
@@ -44,6 +47,14 @@ class Bench(Workshop):
         self.cannot_share = False
         self.device = "npu"
         self.broken = ""
+        self.reference = 1.0
+        self.refused = ""
+        """What the CPU EP reports of its inputs; empty: it takes them."""
+
+    @property
+    def warned(self) -> list[Problem]:
+        """The warnings of the last build."""
+        return [event.problem for event in self.events if isinstance(event, Warned)]
 
     def asks(self, verify: str, after: str = MODELS) -> None:
         self.write_recipe((after, f"{after}    verify: {verify}\n"))
@@ -62,7 +73,7 @@ class Bench(Workshop):
         self.runs.append(f"{on}: {'+'.join(names)}")
         log.write_text(f"ran on {on}\n", encoding="utf-8")
         shared = request["session_options"].get("ep.share_ep_contexts") == "1"
-        words = CRASH if on == "EP" and shared and self.cannot_share else self.broken if on == "EP" else ""
+        words = CRASH if on == "EP" and shared and self.cannot_share else self.broken if on == "EP" else self.refused
         if words:
             opening: Mapping[str, Any] = {"event": "opening", "model": names[0]}
             return Ending("exited", 1, (opening, {"event": "failed", "kind": "error", "type": "E", "message": words}), (words,))
@@ -70,7 +81,7 @@ class Bench(Workshop):
         for model in request["models"]:
             for number, inputs in enumerate(model["inputs"]):
                 with np.load(inputs["file"]) as given:
-                    np.savez(inputs["outputs"], given["arr_0"] * np.float32(self.factor if on == "EP" else 1.0))
+                    np.savez(inputs["outputs"], given["arr_0"] * np.float32(self.factor if on == "EP" else self.reference))
                 reports.append({"event": "ran", "model": model["name"], "run": number, "outputs": ["y"]})
         return Ending("exited", 0, (*reports, {"event": "finished", "peak_memory": 1 << 20}), ())
 
@@ -100,18 +111,72 @@ def test_what_passes_is_published_with_its_figures_and_is_not_run_again(bench: B
     assert (bench.states()[VERIFY], bench.states()[EMIT]) == ("current", "current")
 
 
-def test_what_fails_is_not_published_and_the_figures_are_in_the_message(bench: Bench) -> None:
-    bench.asks("true")
+FAR = "y: snr_db is 6.0, and has to be 20, max_rel is 0.5, and may be 0.1"
+
+
+def test_what_fails_on_inputs_of_the_users_is_not_published_and_the_figures_are_in_the_message(bench: Bench) -> None:
+    np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
+    bench.asks("{inputs: given.npz}")
     bench.factor = 0.5
     assert bench.build("*classifier*").exit_code == 1
     (problem,) = bench.problems
     assert problem.code == "EPB646"
     assert str(problem.where) == VERIFY
-    assert "for seed 0; made inputs: weak evidence" in problem.message
-    assert "y: snr_db is 6.0, and has to be 20, max_rel is 0.5, and may be 0.1" in problem.message
+    assert FAR in problem.message
     assert problem.hint is not None
     assert "`metrics` of its `verify`" in problem.hint
     assert not bench.output("classifier").exists()
+
+
+def test_what_fails_on_made_inputs_alone_is_published_with_a_warning(bench: Bench) -> None:
+    bench.asks("true")
+    bench.factor = 0.5
+    assert bench.build("*classifier*").exit_code == 0
+    (warning,) = bench.warned
+    assert (warning.code, str(warning.where)) == ("EPB646", VERIFY)
+    assert "for seed 0; made inputs: weak evidence" in warning.message
+    assert FAR in warning.message
+    assert "It is published: made inputs are weak evidence." in (warning.hint or "")
+    (figures,) = bench.figures()["classifier"]["figures"]
+    assert (figures["evidence"], figures["snr_db"]) == ("made", 6.0)
+    assert bench.states()[VERIFY] == "current"
+    bench.asks("{metrics: {snr_db: 20}}")
+    assert bench.build("*classifier*").exit_code == 1
+    assert bench.failures == ["EPB646"]
+
+
+@pytest.mark.parametrize("verify", ["true", "{inputs: {seed: 3}}"])
+def test_made_inputs_that_show_nothing_are_a_warning_unless_the_recipe_wants_a_failure(bench: Bench, verify: str) -> None:
+    bench.asks(verify)
+    bench.factor = bench.reference = 1e-6
+    bench.factor *= 2
+    assert bench.build("*classifier*").exit_code == 0
+    assert [(warning.code, str(warning.where)) for warning in bench.warned] == [("EPB665", VERIFY)]
+    assert "all of its numbers are below 0.001" in bench.warned[0].message
+    assert "all of its numbers are below 0.001" in bench.figures()["classifier"]["unjudged"]
+    for harder in ("{unjudged: fail}", "{metrics: {snr_db: 20}}"):
+        bench.asks(harder)
+        assert bench.build("*classifier*").exit_code == 1
+        assert bench.failures[-1] == "EPB665"
+    bench.asks("{unjudged: publish}")
+    assert bench.build("*classifier*").exit_code == 0
+    assert bench.warned == []
+
+
+def test_made_inputs_that_the_source_does_not_take_are_a_warning_unless_the_recipe_wants_a_failure(bench: Bench) -> None:
+    bench.refused = "indices element out of data bounds, idx=9 must be within the inclusive range [-4,3]"
+    bench.asks("true")
+    assert bench.build("*classifier*").exit_code == 0
+    assert [warning.code for warning in bench.warned] == ["EPB665"]
+    assert "(made inputs): the CPU EP cannot run its source with them: " in bench.warned[0].message
+    assert bench.refused in bench.figures()["classifier"]["unjudged"]
+    bench.asks("{unjudged: fail}")
+    assert bench.build("*classifier*").exit_code == 1
+    assert bench.failures == ["EPB665"]
+    np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
+    bench.asks("{inputs: given.npz}")
+    assert bench.build("*classifier*").exit_code == 1
+    assert bench.failures[-1] == "EPB649"
 
 
 def test_metrics_that_change_judge_what_is_known_and_run_nothing(bench: Bench) -> None:
@@ -294,7 +359,7 @@ def test_a_prepared_model_is_compared_with_its_source_unless_that_has_other_outp
     result = CompileResult({}, Blob("ab" * 32, 0), Measurements(0.0, {}, None), (model,))
     choice = VerifyChoice(HERE, reference=asked)
     planned = Verification("decoder", group.target, (CheckedMember("prefill", group.id, choice),))
-    planned = with_inputs(planned, {group.id: group}, {}, tmp_path, [])
+    planned = with_inputs(planned, {group.id: group}, {}, FileFinder(tmp_path, []), [])
     found = Verifications().resolved(planned, [Made(group, "k", document, result)], BlobStore(tmp_path / "store"))
     assert found.members[0].reference == reference
     assert found.files == ((files.graph,) if reference == "source" else ())

@@ -212,3 +212,18 @@ def test_onnx_names_the_types_as_they_are_named_here() -> None:
     ):
         array = made_sample(0, [ValueInfo("x", kind, (1,))], {}).arrays["x"]
         assert array.dtype == onnx.helper.tensor_dtype_to_np_dtype(kind)
+
+
+def test_integers_that_look_up_a_table_stay_among_its_rows_unless_a_range_is_given() -> None:
+    inputs = [ValueInfo(name, TensorProto.INT64, (5000,)) for name in ("ids", "types", "other")]
+    inputs.append(ValueInfo("codes", TensorProto.UINT8, (5000,)))
+    tables = {"ids": 30_522, "types": 2, "codes": 5000}
+    (sample,) = made_samples(MadeInputs(), inputs, {}, tables)
+    bounds = {name: (int(array.min()), int(array.max())) for name, array in sample.arrays.items()}
+    assert bounds["types"] == (0, 1)
+    assert bounds["other"] == (0, 9)
+    assert bounds["codes"] == (0, 255)
+    assert 0 <= bounds["ids"][0] < 1000
+    assert 29_000 < bounds["ids"][1] < 30_522
+    (sample,) = made_samples(MadeInputs(ranges={"ids": (5, 6)}), inputs, {}, tables)
+    assert set(sample.arrays["ids"].tolist()) == {5, 6}

@@ -37,6 +37,18 @@ def test_a_quantised_model_may_be_further_off() -> None:
     assert judged(SIGNAL, near).outcome == "failed"
 
 
+def test_only_a_model_of_floats_is_told_to_look_for_numbers_beyond_half_precision() -> None:
+    far = SIGNAL + 0.5 * NOISE
+    assert "65504" in (judged(SIGNAL, far).hint or "")
+    short = judged(np.array([9, 1], np.uint8), np.array([109, 1], np.uint8))
+    wide = judged(np.array([900, 1], np.uint16), np.array([10_900, 1], np.uint16))
+    for found in (judged(SIGNAL, far, quantised=True), short, wide):
+        assert found.outcome == "failed"
+        assert found.hint == HTP.far_quantised
+        assert "65504" not in found.hint
+        assert "quantized values" in found.hint
+
+
 def test_one_wild_number_among_many_is_found_though_the_cosine_is_good() -> None:
     wild = SIGNAL.copy()
     wild[7] += 1.0

@@ -1,0 +1,91 @@
+"""Tables that a model looks its inputs up in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from epbuild.onnxfile import numbers
+from epbuild.onnxfile.headers import read_header, read_tensor
+from epbuild.onnxfile.model_header import Initializer
+from epbuild.onnxfile.wire import Field, WireReader, integer
+
+# What they give has the numbers of their first input, and no others.
+_SAME_NUMBERS = frozenset(
+    {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
+# What they give has the shape of their first input.
+_SAME_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
+_NODE_FIELDS = frozenset({numbers.NODE_INPUT, numbers.NODE_OUTPUT, numbers.NODE_OP_TYPE, numbers.NODE_ATTRIBUTE})
+_ATTRIBUTE_FIELDS = frozenset({numbers.ATTRIBUTE_NAME, numbers.ATTRIBUTE_I}) | numbers.ATTRIBUTE_TENSORS
+
+
+class _Node(NamedTuple):
+    """A node of the main graph, as far as it matters here."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    output: str
+    axis: int
+    tensor: Initializer | None
+
+
+def table_sizes(path: Path) -> dict[str, int]:
+    """Return for each input that a Gather of the main graph looks up the rows of its table; of the smallest, if there are several.
+
+    Raises MalformedModel and OSError.
+    """
+    header = read_header(path)
+    tables: dict[str, tuple[int, ...]] = {item.name: item.dims for item in header.initializers}
+    origins = {value.name: value.name for value in header.inputs}
+    found: dict[str, int] = {}
+    with path.open("rb") as file:
+        for node in _nodes(WireReader(file)):
+            first = node.inputs[0] if node.inputs else ""
+            if node.operator == "Constant" and node.tensor is not None:
+                tables[node.output] = node.tensor.dims
+            if node.operator in _SAME_SHAPE and first in tables:
+                tables[node.output] = tables[first]
+            if node.operator in _SAME_NUMBERS and first in origins:
+                origins[node.output] = origins[first]
+            if node.operator == "Gather" and len(node.inputs) > 1 and node.inputs[1] in origins:
+                dims, name = tables.get(first, ()), origins[node.inputs[1]]
+                if -len(dims) <= node.axis < len(dims):
+                    found[name] = min(dims[node.axis], found.get(name, dims[node.axis]))
+    return {name: rows for name, rows in found.items() if rows > 0}
+
+
+def _nodes(wire: WireReader) -> Iterator[_Node]:
+    for graph in wire.fields(0, wire.size, frozenset({numbers.MODEL_GRAPH})):
+        for field in wire.message(graph, frozenset({numbers.GRAPH_NODE})):
+            yield _read_node(wire, field)
+
+
+def _read_node(wire: WireReader, node: Field) -> _Node:
+    inputs: list[str] = []
+    operator = output = ""
+    axis, tensor = 0, None
+    for field in wire.message(node, _NODE_FIELDS):
+        if field.number == numbers.NODE_INPUT:
+            inputs.append(wire.text(field))
+        elif field.number == numbers.NODE_OUTPUT:
+            output = output or wire.text(field)
+        elif field.number == numbers.NODE_OP_TYPE:
+            operator = wire.text(field)
+        else:
+            name, number, value = _read_attribute(wire, field)
+            axis, tensor = number if name == "axis" else axis, value or tensor
+    return _Node(operator, tuple(inputs), output, axis, tensor)
+
+
+def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, Initializer | None]:
+    name, number, tensor = "", 0, None
+    for field in wire.message(attribute, _ATTRIBUTE_FIELDS):
+        if field.number == numbers.ATTRIBUTE_NAME:
+            name = wire.text(field)
+        elif field.number == numbers.ATTRIBUTE_I:
+            number = integer(field)
+        else:
+            tensor = read_tensor(wire, field)
+    return name, number, tensor
