@@ -16,7 +16,7 @@ from epbuild.commands.cache import CacheCheck, CacheStats
 from epbuild.commands.gc import Collection
 from epbuild.core.units import counted
 from epbuild.report.amounts import amount, limited
-from epbuild.report.terminal import is_screen, print_line
+from epbuild.report.terminal import is_screen, print_line, print_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -52,7 +52,7 @@ def print_cache_stats(found: CacheStats) -> None:
         print_line(_row(_HEADINGS[kind], [(count, size)]))
     sums = found.entries.values()
     print_line(_row("total", [(sum(count for count, _ in sums), sum(size for _, size in sums))]))
-    print_line(f"\n{found.toolchain_place}")
+    print_lines(["", str(found.toolchain_place)])
     print_line(_row("toolchains", [found.toolchains]))
     print_line("")
     _print_list(f"Used by {counted(len(found.workspaces), 'workspace')}", found.workspaces)
@@ -132,7 +132,7 @@ def print_cache_check(found: CacheCheck) -> None:
     """What is damaged, one after the other, with what it was part of; then the sum."""
     for damage in found.damaged:
         # On two lines: a digest alone takes most of one.
-        print_line(f"damaged {damage.kind} {damage.name}\n  {damage.why}")
+        print_lines([f"damaged {damage.kind} {damage.name}", f"  {damage.why}"])
         for name in damage.part_of or ("no workspace knows what it was part of",):
             print_line(f"  {name}")
     read = f"{counted(found.blobs, 'blob')} ({amount(found.size)}) and {counted(found.records, 'record')}"

@@ -23,13 +23,20 @@ from epbuild.engine.events import Event, StepFailed, StepFinished
 from epbuild.report.amounts import amount
 from epbuild.report.listener import Listener
 from epbuild.report.table import Table, code, written
-from epbuild.report.terminal import BOLD, DIM, WIDTH, coloured, painted, wrapped
+from epbuild.report.terminal import BOLD, DIM, WIDTH, coloured, painted, print_line, print_lines, wrapped
+from epbuild.report.waiting import WaitingRow
 
 FORMAT = 1
 _INDENT = "  "
 _GAP = 2
-_COLOURS = {"whole": "32", "partial": "33", "failed": "31", "not built": DIM}
-_WORDS = {"whole": "whole", "partial": "in part", "failed": "not at all", "not built": "not built"}
+_COLOURS = {"whole": "32", "partial": "33", "failed verify": "31", "failed": "31", "not built": DIM}
+_WORDS = {
+    "whole": "whole",
+    "partial": "in part",
+    "failed verify": "failed verify",
+    "failed": "not at all",
+    "not built": "not built",
+}
 _LONGEST_REASON = 600
 _MOST_ROWS = 10_000
 _FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
@@ -53,8 +60,7 @@ class CoverageList:
 
 
 def print_coverage(rows: Sequence[ModelCovered]) -> None:
-    for line in coverage_lines(rows):
-        sys.stdout.write(line + "\n")
+    print_lines(coverage_lines(rows))
 
 
 def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
@@ -107,7 +113,7 @@ def coverage_lines(
         outcome, *others = (f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
         yield f"{name:<{room}}{painted(outcome, _COLOURS[row.outcome], colour)}{''.join(others)}".rstrip()
         why = _why(row)
-        if row.step in shown or not why:
+        if _is_shown(row, shown) or not why:
             continue
         first = explained.setdefault((row.model, why), row.target)
         if first != row.target:
@@ -125,7 +131,7 @@ def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozens
             code(row.model),
             code(row.target),
             *_cells(row)[: 4 if figures else 3],
-            code(why, _LONGEST_REASON) if (why := "" if row.step in shown else _why(row)) else "",
+            code(why, _LONGEST_REASON) if (why := "" if _is_shown(row, shown) else _why(row)) else "",
         )
         for row in rows
     )
@@ -140,9 +146,13 @@ def _sum(rows: Sequence[ModelCovered]) -> str:
 
 
 def _why(row: ModelCovered) -> str:
-    if row.outside is not None:
-        return ". ".join(text for text in (row.outside.what, row.outside.why) if text)
-    return row.reason or ""
+    outside = (row.outside.what, row.outside.why) if row.outside is not None else ()
+    return ". ".join(text for text in (row.reason, *outside) if text)
+
+
+def _is_shown(row: ModelCovered, shown: frozenset[str]) -> bool:
+    """Return whether the reasons of a row were already shown with the step that failed."""
+    return (row.verify or row.step) in shown
 
 
 def _cells(row: ModelCovered) -> tuple[str, str, str, str]:
@@ -159,12 +169,17 @@ class CoverageProgress(Listener):
 
     def __init__(self, found: CoverageList) -> None:
         self._found = found
+        self._waiting = WaitingRow()
+
+    def __exit__(self, *ended: object) -> None:
+        self._waiting.__exit__(*ended)
 
     def report(self, event: Event, /) -> None:
         self._found.report(event)
+        self._waiting.report(event)
         match event:
             case StepFinished(step, outcome, seconds, progress=progress) if outcome != "current" and progress is not None:
-                sys.stderr.write(f"[{progress.done}/{progress.total}] {outcome} {step} ({seconds:.1f} s)\n")
+                print_line(f"[{progress.done}/{progress.total}] {outcome} {step} ({seconds:.1f} s)", sys.stderr)
             case StepFailed(step, problems, progress) if progress is not None:
                 word = "in part" if {problem.code for problem in problems} <= _OF_NODES else "failed"
-                sys.stderr.write(f"[{progress.done}/{progress.total}] {word} {step}\n")
+                print_line(f"[{progress.done}/{progress.total}] {word} {step}", sys.stderr)

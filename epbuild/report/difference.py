@@ -20,7 +20,7 @@ from typing import Any
 from epbuild.core.differences import shown
 from epbuild.core.errors import printable
 from epbuild.diff.difference import Comparison, Difference
-from epbuild.report.terminal import BOLD, WIDTH, coloured, painted, wrapped
+from epbuild.report.terminal import BOLD, WIDTH, coloured, painted, print_lines, wrapped
 
 FORMAT = 1
 
@@ -80,8 +80,8 @@ def print_comparison(found: Comparison) -> None:
         )
         notes.append(f"Not compared, as {has_none}: {NOT_COMPARED}.")
     if notes:
-        lines += ["", *(line for note in notes for line in textwrap.wrap(note, WIDTH))]
-    sys.stdout.write("\n".join(lines) + "\n")
+        lines += ["", *(line for note in notes for line in wrapped(note))]
+    print_lines(lines)
 
 
 def _row(item: Difference) -> Iterator[str]:

@@ -19,7 +19,7 @@ from typing import Any
 from epbuild.commands.explain import Explanation
 from epbuild.commands.graph import REMOTE
 from epbuild.core.differences import shown
-from epbuild.report.terminal import BOLD, coloured, painted, wrapped
+from epbuild.report.terminal import BOLD, coloured, painted, print_lines, wrapped
 
 FORMAT = 1
 
@@ -31,11 +31,10 @@ def explanation_document(recipe: str, found: Sequence[Explanation]) -> dict[str,
 
 def print_explanations(found: Sequence[Explanation]) -> None:
     """The explanations one after the other, with an empty line between them."""
-    colour, texts = coloured(sys.stdout), []
-    for explanation in found:
+    colour = coloured(sys.stdout)
+    for number, explanation in enumerate(found):
         head, *rest = _lines(explanation, "")
-        texts.append("\n".join((painted(head, BOLD, colour), *rest)) + "\n")
-    sys.stdout.write("\n".join(texts))
+        print_lines([*([""] if number else []), painted(head, BOLD, colour), *rest])
 
 
 def _cause_document(explanation: Explanation) -> dict[str, Any]:
@@ -48,8 +47,9 @@ def _cause_document(explanation: Explanation) -> dict[str, Any]:
         "previous_key": explanation.previous_key,
         "built": None if explanation.built is None else round(explanation.built, 3),
         "changes": [
-            {"what": change.what, "place": list(change.place), "old": change.old, "new": change.new}
+            {"what": change.what, "place": list(change.place), "old": old, "new": new}
             for change in explanation.changes
+            for old, new in [change.shown_values]
         ],
         "causes": [_cause_document(cause) for cause in explanation.causes],
     }

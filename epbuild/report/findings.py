@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from epbuild.report.terminal import WIDTH, coloured, painted, wrapped
+from epbuild.report.terminal import WIDTH, coloured, painted, print_line, wrapped
 from epbuild.verify.findings import Finding, Outcome
 
 FORMAT = 1
@@ -43,7 +43,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         shown = ", ".join(
             painted(f"{counts[outcome]} {outcome}", _COLOURS[outcome], colour) for outcome in _OUTCOMES if counts[outcome]
         )
-        sys.stdout.write(f"{check:<{width}}  {shown}\n")
+        print_line(f"{check:<{width}}  {shown}")
         for finding in found:
             if finding.outcome == "failed":
                 _print_subjects((finding.subject,), _text(finding))
@@ -55,7 +55,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         for reason, subjects in alike.items():
             _print_subjects(subjects, reason)
     counts = Counter(finding.outcome for finding in findings)
-    sys.stdout.write(", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(_OUTCOMES) if counts[outcome]) + "\n")
+    print_line(", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(_OUTCOMES) if counts[outcome]))
 
 
 def _text(finding: Finding) -> str:
@@ -69,4 +69,4 @@ def _print_subjects(subjects: Sequence[str], text: str) -> None:
     listed = ", ".join(named[:_MOST_ALIKE]) + (f" and {more} more" if more > 0 else "")
     # Between words only, so that a name can be searched for.
     for number, line in enumerate(wrapped(f"{listed}: {text}", width=WIDTH - 4, long_words=False)):
-        sys.stdout.write(f"{'  ' if number == 0 else '    '}{line}\n")
+        print_line(f"{'  ' if number == 0 else '    '}{line}")

@@ -10,9 +10,9 @@ from typing import Any
 from epbuild import __version__
 from epbuild.commands.doctor.doctor import Diagnoses
 from epbuild.commands.doctor.health import HealthCheck, HealthState
-from epbuild.core.redact import redacted
+from epbuild.core.redact import concealed, redacted
 from epbuild.core.units import counted
-from epbuild.report.terminal import BOLD, WIDTH, coloured, painted, print_line, wrapped
+from epbuild.report.terminal import BOLD, WIDTH, coloured, painted, print_line, print_lines, wrapped
 
 FORMAT = 1
 _COLOURS: dict[HealthState, str] = {"ok": "32", "note": "36", "warning": "33", "error": "31"}
@@ -25,7 +25,9 @@ def health_document(found: Diagnoses) -> dict[str, Any]:
         "format": FORMAT,
         "epbuild": __version__,
         "healthy": found.is_healthy,
-        "checks": [{**asdict(check), "text": redacted(check.text), "name": check.name or None} for check in found.checks],
+        "checks": [
+            {**asdict(check), "text": redacted(concealed(check.text)), "name": check.name or None} for check in found.checks
+        ],
         "toolchains": devices_document(found)["toolchains"],
     }
 
@@ -75,13 +77,13 @@ class HealthPrinter:
         counts = Counter(check.state for check in found.checks)
         shown = [counted(counts[state], state) for state in ("error", "warning") if counts[state]]
         words = "Builds can work." if found.is_healthy else "Builds cannot work before the errors are mended."
-        print_line(f"\n{words} {' and '.join(shown).capitalize()}." if shown else f"\n{words}")
+        print_lines(["", f"{words} {' and '.join(shown).capitalize()}." if shown else words])
 
 
 def _lines(check: HealthCheck, subject: str, *, colour: bool) -> list[str]:
     margin = " " * (_STATE + _TOPIC)
     name = f"{check.name}: " if check.name and check.topic == "toolchain" else ""
-    first, *more = wrapped(f"{name}{redacted(check.text)}", width=WIDTH - len(margin)) or [""]
+    first, *more = wrapped(f"{name}{redacted(concealed(check.text))}", width=WIDTH - len(margin)) or [""]
     state = painted(f"{check.state:<{_STATE}}", _COLOURS[check.state], colour)
     lines = [f"{state}{subject:<{_TOPIC}}{first}".rstrip(), *(f"{margin}{line}" for line in more)]
     if check.hint is not None and check.state != "ok":

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from epbuild.catalog.catalog import BUILT_IN, SUFFIX
-from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.plan.result import LeftNode
 from epbuild.report.amounts import amount
-from epbuild.report.terminal import BOLD, WIDTH, coloured, painted, wrapped
+from epbuild.report.terminal import BOLD, WIDTH, coloured, painted, print_line, wrapped
 from epbuild.verify.fallback import Outside
 
 _LABEL = 16
@@ -133,7 +132,7 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
 
 
 def _heading(text: str, colour: bool) -> None:
-    sys.stdout.write(painted(printable(text), BOLD, colour) + "\n")
+    print_line(painted(text, BOLD, colour))
 
 
 def _print_lines(lines: Iterator[_Line] | list[_Line], colour: bool) -> None:
@@ -142,4 +141,4 @@ def _print_lines(lines: Iterator[_Line] | list[_Line], colour: bool) -> None:
         for number, part in enumerate(wrapped(text, width=WIDTH - _LABEL, long_words=False) or [""]):
             shown = painted(part, style, colour) if style else part
             # One space at the left: with it, a SHA-256 just fits into 80 columns.
-            sys.stdout.write(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip() + "\n")
+            print_line(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip())

@@ -13,7 +13,7 @@ from dataclasses import field
 from datetime import UTC, datetime
 
 from epbuild.commands.events import StepCompared
-from epbuild.core.errors import EpbuildError, Problem
+from epbuild.core.errors import EpbuildError, Problem, printable
 from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunStarted, StepFailed, StepFinished, StepsCurrent, StepStarted
 
@@ -125,12 +125,12 @@ def _element(suite: str, case: _Case) -> ET.Element:
         if case.message:
             ET.SubElement(element, "system-out").text = _xml(case.message)
         return element
-    texts = [problem.text for problem in case.problems]
+    texts = [printable(problem.text) for problem in case.problems]
     attributes = {"message": _xml(f"{case.message}{' '.join(texts)}"[:_LONGEST_MESSAGE])}
     if case.problems:
         attributes["type"] = case.problems[0].code
     below = ET.SubElement(element, case.kind, attributes)
-    below.text = _xml("\n".join(map(str, case.problems)))
+    below.text = _xml("\n".join(printable(str(problem)) for problem in case.problems))
     return element
 
 

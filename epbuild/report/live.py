@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TextIO
 
 from rich.console import Console, ConsoleRenderable
 from rich.progress import Progress as Display
@@ -16,9 +17,9 @@ from epbuild.engine.events import Completion
 
 
 class Rows:
-    """The lines at the bottom of standard output; whatever is printed goes above them."""
+    """The lines at the bottom of a terminal, which `stream` writes to; whatever is printed goes above them."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._display = Display(
             SpinnerColumn(),
             _SubjectColumn(table_column=Column(no_wrap=True, overflow="ellipsis")),
@@ -29,11 +30,12 @@ class Rows:
                 markup=False,
             ),
             TimeElapsedColumn(),
-            console=Console(file=sys.stdout),
+            console=Console(file=stream),
             expand=True,
             transient=True,
             # Rich would print on standard output what goes to standard error; that helps only where both are this terminal.
-            redirect_stderr=sys.stderr.isatty(),
+            redirect_stderr=stream is sys.stdout and sys.stderr.isatty(),
+            redirect_stdout=stream is sys.stdout,
         )
         self._total: TaskID | None = None
         self._noun = ""

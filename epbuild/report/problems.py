@@ -18,7 +18,9 @@ from typing import Literal
 
 from epbuild.core.errors import Position, Problem, printable, reading_order
 from epbuild.core.redact import redacted
-from epbuild.report.terminal import DIM, WIDTH, coloured, painted, under_github_actions
+from epbuild.core.safepath import real_path
+from epbuild.core.units import counted
+from epbuild.report.terminal import DIM, WIDTH, coloured, painted, print_line, under_github_actions
 
 Kind = Literal["error", "warning", "note"]
 
@@ -26,31 +28,75 @@ _COLOURS: dict[Kind, str] = {"error": "31", "warning": "33", "note": "36"}
 _LEAST_GUTTER = 5
 _TAB = "    "
 _MOST_BYTES = 4 << 20
+_MAX_EXAMPLES = 3
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # those of YAML, in which positions are counted
 
 
-def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
-    """The problems in reading order on standard error: where, what, what to do, and the place underlined.
+class ProblemWriter:
+    """Writer of problems to standard error: where, what, what to do, and the place underlined.
 
-    Under GitHub Actions, each is an annotation instead of that sentence. Names that come from models cannot command a terminal, nor begin
-    a line.
+    Under GitHub Actions, each problem is an annotation instead of that sentence. Names that come from models cannot command a terminal,
+    nor begin a line. Each file is read once, when the first problem in it is written.
     """
-    stream = sys.stderr
-    colour = coloured(stream)
-    lines_of = cache(_read_lines)
-    for problem in sorted(problems, key=reading_order):
+
+    def __init__(self, *, all_warnings: bool = True) -> None:
+        self._all_warnings = all_warnings
+        self._lines_of = cache(_read_lines)
+        self._warned: dict[tuple[Kind, str], int] = {}
+
+    def write(self, problems: Iterable[Problem], kind: Kind = "error") -> None:
+        """Write the problems in reading order."""
+        colour = coloured(sys.stderr)
+        for problem in sorted(problems, key=reading_order):
+            self._write(problem, kind, colour)
+
+    def warn(self, problems: Iterable[Problem], kind: Kind = "warning") -> None:
+        """Write the problems in reading order; of each code only the first three, unless the user wants all."""
+        shown = []
+        for problem in sorted(problems, key=reading_order):
+            number = self._warned[kind, problem.code] = self._warned.get((kind, problem.code), 0) + 1
+            if self._all_warnings or number <= _MAX_EXAMPLES:
+                shown.append(problem)
+        self.write(shown, kind)
+
+    def write_hidden(self) -> None:
+        """Write how many problems `warn` did not show since the last call."""
+        for (kind, code), count in self._warned.items():
+            if count > _MAX_EXAMPLES and not self._all_warnings:
+                hidden = counted(count - _MAX_EXAMPLES, f"more {kind}")
+                sys.stderr.write(f"epbuild: {hidden} [{code}]; --all-warnings shows all {count}\n")
+        self._warned.clear()
+
+    def _write(self, problem: Problem, kind: Kind, colour: bool) -> None:
+        stream = sys.stderr
         if under_github_actions():
             stream.write(f"{_annotation(problem, kind)}\n")
         else:
             place = f"{printable(str(problem.where))}: " if problem.where is not None else "epbuild: "
             label = painted(f"{kind}:", _COLOURS[kind], colour)
-            stream.write(f"{place}{label} {printable(problem.text)} [{problem.code}]\n")
-        if isinstance(problem.where, Position) and (line := _line_at(problem.where, lines_of(problem.where.file))) is not None:
+            print_line(f"{place}{label} {printable(problem.text)} [{problem.code}]", stream)
+        if isinstance(problem.where, Position):
+            line = _line_at(problem.where, self._lines_of(problem.where.file))
+            if line is None:
+                return
             gutter, shown, carets = excerpt(line, problem.where, getattr(stream, "encoding", None))
             bar, below, added = (painted(f"{sign:>{len(gutter)}} |", DIM, colour) for sign in (gutter, "", "+"))
-            stream.write(f"{bar} {shown}".rstrip() + f"\n{below} {painted(carets, _COLOURS[kind], colour)}\n")
+            print_line(f"{bar} {shown}".rstrip(), stream)
+            print_line(f"{below} {painted(carets, _COLOURS[kind], colour)}", stream)
             for written in problem.lines:
-                stream.write(f"{added} {'':{problem.where.column + 1}}{printable(written)}\n")
+                print_line(f"{added} {'':{problem.where.column + 1}}{written}", stream)
+
+
+def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
+    """Write all problems to standard error, in reading order."""
+    ProblemWriter().write(problems, kind)
+
+
+def print_warnings(problems: Iterable[Problem], kind: Kind = "warning", *, all_warnings: bool) -> None:
+    """Write problems that stop nothing to standard error: three of each code and the number of the rest, or all of them."""
+    writer = ProblemWriter(all_warnings=all_warnings)
+    writer.warn(problems, kind)
+    writer.write_hidden()
 
 
 def print_count(problems: Sequence[Problem]) -> None:
@@ -98,6 +144,8 @@ def _read_lines(file_name: str) -> list[str]:
     try:
         if not path.is_file():  # a pipe would be waited for
             return []
+        if path.is_symlink() and not real_path(path).is_relative_to(real_path(path.parent)):
+            return []  # a link in a stranger's checkout may lead to secrets of the user
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8-sig", errors="replace")
     except (OSError, ValueError):

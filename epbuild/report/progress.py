@@ -16,6 +16,8 @@ from epbuild.commands.events import (
     Fetched,
     Fetching,
     FilesChanged,
+    Hashed,
+    Hashing,
     OutputRemoved,
     RemoteCacheUsed,
     ResultsShared,
@@ -27,6 +29,7 @@ from epbuild.commands.events import (
     ToolchainStarted,
     Watching,
 )
+from epbuild.core.shown import visible
 from epbuild.core.units import about, counted
 from epbuild.engine.events import (
     Completion,
@@ -44,8 +47,9 @@ from epbuild.report.changes import ChangeReport
 from epbuild.report.coverage import CoverageList
 from epbuild.report.failures import FailureList
 from epbuild.report.listener import Listener
-from epbuild.report.problems import print_problems
+from epbuild.report.problems import ProblemWriter
 from epbuild.report.terminal import coloured, painted, print_line, under_github_actions
+from epbuild.report.waiting import FILES, HEARTBEAT, hashing_text
 from epbuild.survey.asked import nothing_to_do
 
 if TYPE_CHECKING:
@@ -59,6 +63,7 @@ _COLOURS = {
     "ready": _GREEN,
     "locked": _GREEN,
     "fetched": _GREEN,
+    "hashed": _GREEN,
     "restored": _CYAN,
     "removed": _YELLOW,
     "kept": _YELLOW,
@@ -76,8 +81,9 @@ _LABEL_WIDTH = max(map(len, _COLOURS))
 class _BuildLines(Listener):
     """What is shown of each event, whatever displays it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, all_warnings: bool = True) -> None:
         self._colour = coloured(sys.stdout)  # once: a thousand lines would each ask the system
+        self._problems = ProblemWriter(all_warnings=all_warnings)
         self._changes = ChangeReport()
         self._failures = FailureList()
         self._coverage = CoverageList()
@@ -85,6 +91,8 @@ class _BuildLines(Listener):
     def report(self, event: Event, /) -> None:
         for listener in (self._changes, self._failures, self._coverage):
             listener.report(event)
+        if isinstance(event, RunStarted | RunFinished):
+            self._problems.write_hidden()
         match event:
             case RunStarted(todo=todo, steps=steps, seconds_left=left) if todo:
                 self._begin(Completion(0, todo, left), "step", f"{todo} of {steps} steps to do{_time_left(left)}")
@@ -98,11 +106,15 @@ class _BuildLines(Listener):
                 self._drop(name)
             case Fetching(name, _, done, total):
                 self._show(name, f"fetching {amount(done)}" + (f" of {amount(total)}" if total else ""))
+            case Hashing():
+                self._show(FILES, hashing_text(event))
             case ResultsShared(_, done, total):
                 self._show("remote cache", f"writing results: {done} of {total} done")
             case RemoteCacheUsed():
                 self._drop("remote cache")
                 self._print(remote_line(event))
+            case Hashed():
+                self._end(FILES, event)
             case ToolchainReady(name) | ToolchainLocked(name) | Fetched(name) | OutputRemoved(name):
                 self._end(name, event)
             case StepFinished(name) | StepFailed(name) | StepCompared(name):
@@ -111,7 +123,7 @@ class _BuildLines(Listener):
             case ComparisonFinished():
                 self._print(comparison_summary(event))
             case Warned(problem):
-                print_problems([problem], "warning")
+                self._problems.warn([problem])
             case FilesChanged(files):
                 print_line(f"Changed: {', '.join(limited(files, _MOST_FILES))}")
             case Watching(files):
@@ -137,9 +149,9 @@ class _BuildLines(Listener):
             self._print(line)
         match event:
             case StepFailed(problems=problems, allowed=allowed):
-                print_problems(problems, "warning" if allowed else "error")
+                self._problems.write(problems, "warning" if allowed else "error")
             case StepCompared(problems=problems):
-                print_problems(problems)
+                self._problems.write(problems)
 
     def _begin(self, progress: Completion, noun: str, text: str) -> None:
         """So many of something are to do."""
@@ -163,8 +175,8 @@ class _BuildLines(Listener):
 class PlainLines(_BuildLines):
     """One line for each step, model or toolchain that ended, and a sign of life for what takes long: for logs and pipes."""
 
-    def __init__(self, heartbeat: float = 30.0) -> None:
-        super().__init__()
+    def __init__(self, heartbeat: float = HEARTBEAT, *, all_warnings: bool = True) -> None:
+        super().__init__(all_warnings=all_warnings)
         self._heartbeat = heartbeat  # seconds
         self._running: dict[str, tuple[float, str]] = {}
         self._lock = threading.Lock()
@@ -172,12 +184,15 @@ class PlainLines(_BuildLines):
         self._pulse = threading.Thread(target=self._beat, daemon=True)
 
     def __exit__(self, *ended: object) -> None:
+        self._problems.write_hidden()  # of a run that ended before its first step
         self._over.set()
         if self._pulse.ident is not None:
             self._pulse.join()
 
     def report(self, event: Event, /) -> None:
         with self._lock:
+            if isinstance(event, Hashing) and FILES not in self._running:
+                self._print(_waiting_line(FILES, hashing_text(event)))  # nothing else is shown before the first step
             super().report(event)
 
     def _begin(self, progress: Completion, noun: str, text: str) -> None:
@@ -203,20 +218,21 @@ class PlainLines(_BuildLines):
                 with self._lock:
                     for step, (started, text) in self._running.items():
                         took = time.monotonic() - started
-                        self._print(f"{'...':<{_LABEL_WIDTH}}  {step}  {took:.0f} s: {text[:_LONGEST_WORDS]}")
+                        self._print(_waiting_line(step, f"{took:.0f} s: {text[:_LONGEST_WORDS]}"))
 
 
 class LiveRows(_BuildLines):
     """How far the build is, and a row for each step at work with the time it takes; what ended scrolls away above them."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, all_warnings: bool = True) -> None:
+        super().__init__(all_warnings=all_warnings)
         self._rows: Rows | None = None
         self._progress: Completion | None = None
         self._noun = "step"
 
     def __exit__(self, *ended: object) -> None:
         self._close()
+        self._problems.write_hidden()
 
     def _begin(self, progress: Completion, noun: str, text: str) -> None:
         self._noun = noun
@@ -233,19 +249,19 @@ class LiveRows(_BuildLines):
             # Only now: a build with nothing to do should not wait for rich to be imported.
             from epbuild.report.live import Rows
 
-            self._rows = Rows()
+            self._rows = Rows(sys.stdout)
             self._count(self._progress)
         return self._rows
 
     def _show(self, name: str, text: str) -> None:
-        self._open().show(name, text)
+        self._open().show(visible(name), visible(text))
 
     def _drop(self, name: str) -> None:
         if self._rows is not None:
-            self._rows.drop(name)
+            self._rows.drop(visible(name))
 
     def _print(self, text: str) -> None:
-        self._open().print(_painted(text, colour=self._colour))
+        self._open().print(_painted(visible(text), colour=self._colour))
 
     def _close(self) -> None:
         if self._rows is not None:
@@ -258,6 +274,11 @@ def origin_words(event: StepFinished) -> tuple[str, ...]:
     if event.machine is not None:
         return (f"on {event.machine}",)
     return ("from the remote cache",) if event.from_ is not None else ()
+
+
+def _waiting_line(name: str, text: str) -> str:
+    """Return the line of a log about something that is at work."""
+    return f"{'...':<{_LABEL_WIDTH}}  {name}  {text}"
 
 
 def summary(event: RunFinished) -> str:
@@ -292,6 +313,8 @@ def end_lines(event: Event) -> Iterator[str]:
             # One that only prepares models need not hold it.
             words = [f"onnxruntime {version}"] if version != "unknown" else []
             yield _line("ready", seconds, f"toolchain {name}", *words, *([note] if note else []))
+        case Hashed(total, seconds):
+            yield _line("hashed", seconds, FILES, amount(total))
         case Fetched(model):
             yield _line("fetched", None, f"model {model}")
         case OutputRemoved(_, directory, files, changed, foreign):

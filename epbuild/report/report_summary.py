@@ -23,7 +23,7 @@ from epbuild.report.changes import sharing_lines, time_lines
 from epbuild.report.coverage import coverage_lines
 from epbuild.report.difference_lines import difference_lines, local_time
 from epbuild.report.failures import FailureList, failure_lines
-from epbuild.report.terminal import BOLD, coloured, painted, wrapped
+from epbuild.report.terminal import BOLD, coloured, painted, print_lines, wrapped
 from epbuild.verify.fallback import Outside
 
 _MOST_MODELS = 24
@@ -32,7 +32,7 @@ _NEVER = "No build of this recipe, with these settings, is remembered here: `epb
 
 
 def print_report(report: Report) -> None:
-    sys.stdout.write("\n".join(report_lines(report)) + "\n")
+    print_lines(report_lines(report))
 
 
 def report_lines(report: Report) -> Iterator[str]:

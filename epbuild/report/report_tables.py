@@ -9,7 +9,13 @@ from typing import Any
 from epbuild.report.amounts import amount
 
 _MOST_ROWS = 500
-_COVERAGE = {"whole": "whole", "partial": "in part", "failed": "failed", "not built": "not built"}
+_COVERAGE = {
+    "whole": "whole",
+    "partial": "in part",
+    "failed verify": "failed verify",
+    "failed": "failed",
+    "not built": "not built",
+}
 
 
 def static_tables(document: Mapping[str, Any]) -> str:
@@ -33,7 +39,13 @@ def _coverage(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str | None, .
     for row in rows:
         why = [f"{one['count']} {one['operator']}{': ' + one['reason'] if one['reason'] else ''}" for one in row["outside"]]
         words = _COVERAGE[row["outcome"]]
-        yield row["model"], row["target"], words, _size(row["size"]), "; ".join(why) or row["reason"]
+        yield (
+            row["model"],
+            row["target"],
+            words,
+            _size(row["size"]),
+            "; ".join([*([row["reason"]] if row["reason"] else []), *why]) or None,
+        )
 
 
 def _failures(steps: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str | None, ...]]:

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from epbuild.report.coverage import CoverageList
 
 
-def reporter(*, json: bool, summary: Path | None = None) -> Listener:
-    """Who listens to a build: JSON lines when asked for, live rows on a terminal, plain lines elsewhere.
+def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = True) -> Listener:
+    """Return the listener of a build: JSON lines when asked for, live rows on a terminal, plain lines elsewhere.
 
-    The file `summary` gets tables as well; without one, in a workflow of GitHub Actions, the summary of its step.
+    Without `all_warnings`, rows and lines show three warnings of each code. The file `summary` gets tables as well; without one, in a
+    workflow of GitHub Actions, the summary of its step.
     """
     if json:
         from epbuild.report.documents import JsonLines
@@ -25,7 +26,9 @@ def reporter(*, json: bool, summary: Path | None = None) -> Listener:
         return _with_summary(JsonLines(), summary)
     from epbuild.report.progress import LiveRows, PlainLines
 
-    return _with_summary(LiveRows() if is_screen(sys.stdout) else PlainLines(), summary)
+    return _with_summary(
+        LiveRows(all_warnings=all_warnings) if is_screen(sys.stdout) else PlainLines(all_warnings=all_warnings), summary
+    )
 
 
 def coverage_reporter(found: CoverageList) -> Listener:

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 from epbuild.core.errors import printable
 from epbuild.core.host import on_windows
+from epbuild.core.shown import visible
 
 WIDTH = 80
+_PAINT = re.compile("(\x1b\\[(?:[012]|3[0-9])m)")
 BOLD, DIM = "1", "2"
 """Codes of `painted`."""
 
 
-def print_line(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+def print_line(text: str, stream: Any = None) -> None:
+    """Write a line, of which only the codes of `painted` are obeyed; by default to standard output."""
+    stream = sys.stdout if stream is None else stream
+    stream.write(f"{shown_line(text, stream)}\n")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Write many lines at once to standard output, each as `print_line` does."""
+    sys.stdout.write("".join(f"{shown_line(line, sys.stdout)}\n" for line in lines))
+
+
+def shown_line(text: str, stream: Any) -> str:
+    """Return a line in which only the codes of `painted` are left to be obeyed."""
+    if text.isprintable() or not coloured(stream):
+        return visible(text)
+    return "".join(part if number % 2 else visible(part) for number, part in enumerate(_PAINT.split(text)))
 
 
 def wrapped(text: str, first: str = "", others: str = "", *, width: int = WIDTH, long_words: bool = True) -> list[str]:
@@ -33,7 +51,7 @@ def wrapped(text: str, first: str = "", others: str = "", *, width: int = WIDTH,
 
 def painted(text: str, code: str, colour: bool) -> str:
     """`text` in the colour of a terminal's `code`, where there are colours."""
-    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
+    return f"\x1b[{code}m{printable(text)}\x1b[0m" if colour else text
 
 
 def coloured(stream: Any) -> bool:

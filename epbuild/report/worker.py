@@ -7,6 +7,7 @@ import sys
 from epbuild.cluster.executor import Offer
 from epbuild.cluster.labels import PLATFORM_LABEL, PREPARES, eps_of
 from epbuild.report.amounts import amount
+from epbuild.report.terminal import print_line
 
 
 class WorkerReport:
@@ -23,5 +24,5 @@ class WorkerReport:
         self._print(f"waiting for {address}: {reason}")
 
     def _print(self, line: str) -> None:
-        sys.stderr.write(f"epbuild: {line}\n")
+        print_line(f"epbuild: {line}", sys.stderr)
         sys.stderr.flush()

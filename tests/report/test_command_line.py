@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -161,6 +162,13 @@ def test_an_error_of_the_operating_system_names_the_file(
 ) -> None:
     with raising(PermissionError(13, "Permission denied", "epbuild.yaml")):
         assert run(capsys, "validate") == (3, "", ["epbuild: error: epbuild.yaml: Permission denied"])
+
+
+def test_a_path_that_is_too_long_has_a_code_a_place_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    with raising(OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000)):
+        code, out, error = run(capsys, "validate")
+    words = "error: the path is longer than this system takes. Shorten it, or move the folder. [EPB516]"
+    assert (code, out, error) == (3, "", [f"{'x' * 256}…: {words}"])
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:

@@ -11,7 +11,7 @@ from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Event, Progress, RunFinished, StepFailed
 from epbuild.plan.result import LeftNode
-from epbuild.report.coverage import coverage_document, print_coverage, print_coverage_markdown
+from epbuild.report.coverage import coverage_document, coverage_lines, print_coverage, print_coverage_markdown
 from epbuild.report.reporter import reporter
 from epbuild.verify.fallback import Outside
 
@@ -66,6 +66,16 @@ def test_each_model_has_a_line_and_what_is_not_whole_says_why(screen: Screen) ->
         "vad   a                                                  failed\n"
         "  Node (If_0) Op (If) is wrong\n"
     )
+
+
+def test_a_model_whose_verify_failed_has_a_word_of_its_own_and_is_not_explained_twice(screen: Screen) -> None:
+    wrong = replace(PARTIAL, outcome="failed verify", reason="its numbers are wrong", verify="verify:zoo/a")
+    print_coverage([WHOLE, wrong])
+    found = screen.readouterr().out.splitlines()
+    assert found[0] == "Coverage: 2 models for 1 target: 1 whole, 1 failed verify"
+    assert found[2].split() == ["t5", "a", "failed", "verify", "50.4", "MB", "25.5", "s"]
+    assert found[3].startswith("  its numbers are wrong. 2 MatMulInteger and 1 If.")
+    assert len([*coverage_lines([WHOLE, wrong], frozenset({"verify:zoo/a"}))]) == 3
 
 
 def test_no_line_is_wider_than_a_terminal_of_80_columns_unless_a_name_is(screen: Screen) -> None:

@@ -75,6 +75,8 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
         "toolchain_installing",
         "toolchain_failed",
         "noted",
+        "hashing",
+        "hashed",
         "watching",
         "files_changed",
         "step_finished",

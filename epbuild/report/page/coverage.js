@@ -14,6 +14,7 @@ function drawCoverage(section) {
     coverageSum(report.coverage),
     el("p.legend", {},
       el("span", {}, cellKey("whole", "W"), " whole"), el("span", {}, cellKey("partial", "3"), " nodes outside the EP"),
+      el("span", {}, cellKey("failed-verify", "V"), " failed verify"),
       el("span", {}, cellKey("failed", "F"), " failed"), el("span", {}, cellKey("not-built", "N"), " not built"),
       el("label", {}, only, " only models that are not whole everywhere")),
     place,

@@ -46,13 +46,18 @@ function errorDetails(error) {
 function showCoverage(row) {
   openPanel(`${row.model} for ${row.target}`, () => [
     coverageDetails(row),
-    (stepById.get(row.step)?.errors ?? []).map(errorDetails),
+    [row.step, verifyStep(row)].flatMap((step) => stepById.get(step)?.errors ?? []).map(errorDetails),
     facts([
       ["Model", opener(row.model, () => showModel(row.model))],
       ["Target", targetLink(row.target)],
       ["Step", stepLink(row.step)],
+      ["Verified by", stepById.has(verifyStep(row)) ? stepLink(verifyStep(row)) : null],
     ]),
   ]);
+}
+
+function verifyStep(row) {
+  return `verify:${row.group}/${row.target}`;
 }
 
 function coverageDetails(row) {
@@ -110,7 +115,7 @@ function showTarget(name) {
     COVERAGE.map((outcome) => {
       const found = rows.filter((row) => row.outcome === outcome);
       return found.length ? [
-        el("h3", {}, outcome === "whole" ? "Whole" : outcome === "partial" ? "In part" : outcome === "failed" ? "Failed" : "Not built", ` (${number(found.length)})`),
+        el("h3", {}, COVERAGE_WORDS[outcome][0].toUpperCase() + COVERAGE_WORDS[outcome].slice(1), ` (${number(found.length)})`),
         listed(found, (row) => coverageLink(row, row.model), 200),
       ] : [];
     }),

@@ -14,9 +14,9 @@ const accuracyByStep = groupedBy(report.accuracy, (row) => row.step);
 const outputByStep = new Map(report.outputs.map((output) => [output.step, output]));
 const targetByName = new Map(report.targets.map((target) => [target.name, target]));
 
-const COVERAGE = ["whole", "partial", "failed", "not built"];
-const COVERAGE_WORDS = { whole: "whole", partial: "in part", failed: "failed", "not built": "not built" };
-const COVERAGE_LETTERS = { whole: "W", failed: "F", "not built": "N" };
+const COVERAGE = ["whole", "partial", "failed verify", "failed", "not built"];
+const COVERAGE_WORDS = { whole: "whole", partial: "in part", "failed verify": "failed verify", failed: "failed", "not built": "not built" };
+const COVERAGE_LETTERS = { whole: "W", "failed verify": "V", failed: "F", "not built": "N" };
 
 const OUTCOMES = ["built", "emitted", "restored", "current", "allowed", "skipped", "interrupted", "failed"];
 const OUTCOME_LETTERS = { built: "B", emitted: "E", restored: "R", current: "C", allowed: "A", skipped: "S", failed: "F", interrupted: "I" };
