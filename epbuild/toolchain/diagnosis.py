@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any, Literal
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.values import dataclass
+from epbuild.engine.capacity import memory_here
 from epbuild.toolchain.log_lines import without_boilerplate
 from epbuild.toolchain.process import Ending
 
@@ -18,6 +20,10 @@ exception about the model or the EP."""
 
 MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
 FREE_SPACE = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
+# Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped, and logged for one that it could validate no node.
+_NEARLY = 0.75
+# An EP reports a lack of memory for graphs that it cannot compile, too. Such a worker had used a twentieth of the memory.
+_MUCH = 0.5
 _OUT_OF_MEMORY = re.compile(
     r"bad_alloc|MemoryError|[Oo]ut of memory|[Cc]annot allocate memory|OpenBLAS error: Memory allocation"
     r"|can't start new thread"
@@ -37,6 +43,8 @@ class Diagnosis:
     ending: Ending
     report: Mapping[str, Any]
     """What it reported of the exception that it raised; empty where it reported none."""
+    spare_memory: str = ""
+    """Sentence on the memory that was left, if the EP reported a lack of memory all the same; else empty."""
 
     @property
     def raised(self) -> str | None:
@@ -66,15 +74,31 @@ def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | Non
     if ending.how == "exited" and ending.status == 0 and last.get("event") == "finished":
         return None
     report = last if last.get("event") == "failed" else {}
-    return Diagnosis(_cause(ending, report, entries), ending, report)
-
-
-def _cause(ending: Ending, report: Mapping[str, Any], entries: Iterable[EpEntry]) -> Cause:
-    if ending.how == "timed out" and not report:
-        return "timed out"
     text = f"{report['type']}: {report['message']}" if report else "\n".join(ending.tail)
     patterns = (entry.out_of_memory for entry in entries if entry.out_of_memory is not None)
-    if _OUT_OF_MEMORY.search(text) or any(re.search(pattern, text) for pattern in patterns):
+    blames_memory = any(re.search(pattern, text) for pattern in patterns)
+    spare_memory = _spare_memory(report) if blames_memory else ""
+    out_of_memory = _OUT_OF_MEMORY.search(text) is not None or (blames_memory and not spare_memory)
+    return Diagnosis(_cause(ending, report, text, out_of_memory=out_of_memory), ending, report, spare_memory)
+
+
+def meets_address_limit(report: Mapping[str, Any]) -> bool:
+    """Return whether a worker has mapped nearly all the memory that `ulimit -v` allows."""
+    return bool(report.get("mapped", 0) > _NEARLY * report.get("mappable", math.inf))
+
+
+def _spare_memory(report: Mapping[str, Any]) -> str:
+    """Return a sentence on the memory that a failed worker left unused; empty if it used much of it, or if that is unknown."""
+    peak, here = report.get("peak_memory"), memory_here()
+    if peak is None or here is None or peak > _MUCH * here or meets_address_limit(report):
+        return ""
+    return f"The worker had used {peak / 1e6:.0f} of {here / 1e6:.0f} MB: the EP refused the graph, and memory was not short."
+
+
+def _cause(ending: Ending, report: Mapping[str, Any], text: str, *, out_of_memory: bool) -> Cause:
+    if ending.how == "timed out" and not report:
+        return "timed out"
+    if out_of_memory:
         return "out of memory"
     if not report:
         return "ended" if -ending.status in _FROM_OUTSIDE else "crashed"

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.location import toolchain_directory
+from epbuild.catalog.catalog import known_environments
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
@@ -104,6 +105,8 @@ class Toolchains:
     """The environments of toolchains: those that are made below `home`, and those of interpreters that recipes name."""
 
     home: Path
+    may_run: bool = True
+    """Whether interpreters may be started; else only what is remembered of an environment is known."""
 
     def ready(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> bool:
         """Whether the environment is there, so that `prepare` has nothing to make."""
@@ -130,7 +133,8 @@ class Toolchains:
 
         One that is made holds exactly what is `locked` (None: what the installer chooses for the toolchain's packages). `entries` are the
         EPs that it is used for, `packages` the modules of custom operators and where each is asked for. Raises ToolchainError, also when
-        one of them is not in it, or when an existing environment does not hold what the recipe requires. `listener`: that of uv.
+        one of them is not in it, or when an existing environment does not hold what the recipe requires; NotProbed where nothing may be
+        started and its fingerprint is not remembered. `listener`: that of uv.
         """
         if toolchain.interpreter is not None:
             interpreter = _existing(toolchain, base)
@@ -148,7 +152,7 @@ class Toolchains:
             interpreter = provision(requirements, self.home, name=toolchain.name, where=toolchain.where, listener=listener)
             memory = environment_folder(requirements, self.home) / "fingerprint.json"
         modules = frozenset({*modules_of(entries), *packages})
-        seen = look(interpreter, modules, memory, toolchain.where)
+        seen = look(interpreter, modules, memory, toolchain.where, may_run=self.may_run)
         taken = seen.fingerprint
         wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries), *_without(toolchain, taken, packages)]
         if wrong:
@@ -157,7 +161,7 @@ class Toolchains:
 
 
 def toolchains_here() -> Toolchains:
-    """Those of this user. Raises StoreError as `toolchain_directory` does."""
+    """Return the toolchains of this user. Raises StoreError as `toolchain_directory` does."""
     return Toolchains(toolchain_directory())
 
 
@@ -189,9 +193,11 @@ def _missing(toolchain: ToolchainSpec, taken: Fingerprint, entries: Sequence[EpE
         # What a catalog file names no package for may come in any.
         if entry.distributions and known.isdisjoint(entry.distributions):
             message = f"toolchain '{toolchain.name}' has no package {entry.distribution}, which {entry.ep} comes in"
-            hint = f"Add {entry.distribution} to its packages."
+            hint = known_environments([entry])
             if toolchain.interpreter is not None:
-                hint = f"Install it there; where {entry.ep} comes in another one, add that to the toolchain's packages."
+                is_released = entry.start is None or bool(entry.start.packages)
+                other = f"If {entry.ep} comes in another package there, add that one to the toolchain's packages."
+                hint = f"{'Install it there. ' if is_released else ''}{other} {hint}"
             yield Problem("EPB305", message, toolchain.where, hint)
 
 

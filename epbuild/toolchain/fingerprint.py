@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from epbuild.core.atomic import write_file
@@ -19,10 +20,14 @@ from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.safepath import links_on_the_way
 from epbuild.core.values import dataclass
 from epbuild.toolchain.packages import REPAIRED, FileState, Tree, digest_of_all, digests_of, is_library, package_tree, state_of
+from epbuild.toolchain.process import ask_program
+from epbuild.worker.scripts import PROBE
 
 FORMAT = 4
 PROBE_SECONDS = 120
-_PROBE = Path(__file__).parents[1] / "compile" / "worker" / "probe.py"
+_MAX_ANSWER = 16 << 20
+"""Bytes that a probe may write; one of 10,000 distributions has 400 kB."""
+_MAX_QUOTE = 500
 _CHECK_INTERPRETER = "Check the toolchain's interpreter."
 
 
@@ -72,10 +77,15 @@ def of_package(files: Mapping[str, str], folder: str) -> dict[str, str]:
     return {name: digest for name, digest in files.items() if name.partition("/")[0].removesuffix(REPAIRED) == folder}
 
 
-def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Look:
-    """The fingerprint of `interpreter`'s environment, whose `modules` are the packages that hold ONNX Runtime and the EPs.
+class NotProbed(Exception):
+    """Raised where an interpreter would have to be started, and must not be."""
 
-    `memory` is the file that keeps the last answer. Raises ToolchainError, which points at `where`, when the interpreter does not run.
+
+def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None, *, may_run: bool = True) -> Look:
+    """Return the fingerprint of `interpreter`'s environment, whose `modules` are the packages that hold ONNX Runtime and the EPs.
+
+    `memory` is the file that keeps the last answer. Raises ToolchainError, which points at `where`, if the interpreter does not run, and
+    NotProbed if it had to run and may not.
     """
     wanted = sorted(modules)
     remembered = _remembered(memory)
@@ -91,30 +101,54 @@ def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Positio
                 and links_on_the_way(remembered["files"]) == remembered["links"]
             ):
                 return Look(Fingerprint(**remembered["fingerprint"]), states)
+    if not may_run:
+        raise NotProbed
     return _take(interpreter, wanted, memory, where)
 
 
-def probe(interpreter: Path, modules: Iterable[str], where: Position | None = None) -> dict[str, Any]:
-    """Run `worker/probe.py` in the environment and return what it reports; raises ToolchainError when it cannot."""
-    command = [str(interpreter), "-I", str(_PROBE), *modules]
+def probe(
+    interpreter: Path, modules: Iterable[str], where: Position | None = None, *, seconds: float = PROBE_SECONDS
+) -> dict[str, Any]:
+    """Run `worker/probe.py` in the environment and return what it reports. Raises ToolchainError (EPB303)."""
+
+    def failure(why: str) -> ToolchainError:
+        return ToolchainError(Problem("EPB303", f"the interpreter {interpreter} {why}", where, _CHECK_INTERPRETER))
+
+    wanted = list(modules)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=PROBE_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        message = f"the interpreter {interpreter} does not run: {error}"
-        raise ToolchainError(Problem("EPB303", message, where, _CHECK_INTERPRETER)) from error
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        message = f"the interpreter {interpreter} could not be probed: {last}"
-        raise ToolchainError(Problem("EPB303", message, where, _CHECK_INTERPRETER))
+        with TemporaryDirectory(prefix="epbuild-probe-") as folder:
+            command = [str(interpreter), "-I", str(PROBE), *wanted]
+            done = ask_program(command, Path(folder), timeout=seconds, most=_MAX_ANSWER)
+    except OSError as error:
+        raise failure(f"does not run: {error.strerror or error}") from error
+    if done.how == "timed out":
+        raise failure(f"did not end within {seconds:g} seconds")
+    if done.how == "wrote too much":
+        raise failure("writes without end, and did not answer as Python does")
+    if done.status != 0:
+        lines = done.errors.decode("utf-8", "replace").strip().splitlines()
+        raise failure(f"could not be probed: {lines[-1][:_MAX_QUOTE] if lines else 'no output'}")
     try:
         # Packages may print when Python starts; the answer is the last line.
-        document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except (IndexError, ValueError) as error:
-        message = f"the interpreter {interpreter} ran and did not answer as Python does"
-        raise ToolchainError(Problem("EPB303", message, where, _CHECK_INTERPRETER)) from error
-    return document
+        document = json.loads(done.output.decode("utf-8", "replace").splitlines()[-1])
+        _check_answer(document, wanted)
+    except (IndexError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise failure("ran and did not answer as Python does") from error
+    return dict(document)
+
+
+def _check_answer(answer: Any, modules: Iterable[str]) -> None:
+    """Raise ValueError, KeyError, TypeError or AttributeError for what `probe.py` never answers: any program may be the interpreter."""
+    texts = [answer["python"], answer["platform"], *answer["distributions"].keys(), *answer["distributions"].values()]
+    folders = {module: answer["modules"][module] for module in modules}
+    paths = [*answer["site"], *(folder for folder in folders.values() if folder is not None)]
+    if not isinstance(answer["site"], list) or len(folders) != len(answer["modules"]):
+        raise TypeError
+    for text in texts:
+        text.encode("utf-8")
+    for path in paths:
+        if b"\0" in os.fsencode(path) or not isinstance(path, str) or not Path(path).is_absolute():
+            raise ValueError(path)
 
 
 def _take(interpreter: Path, modules: list[str], memory: Path, where: Position | None) -> Look:

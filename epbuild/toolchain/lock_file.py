@@ -29,7 +29,6 @@ from dataclasses import field
 from epbuild.core.errors import PlanError, Position, Problem
 from epbuild.core.values import dataclass
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
-from epbuild.toolchain.lock_format_1 import renewed
 from epbuild.toolchain.toml import toml_line
 
 FORMAT = 2
@@ -86,7 +85,7 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
 
     number = 0
     # Not by `splitlines`, which knows more ends of lines than git does.
-    for number, line in enumerate(renewed(text).removesuffix("\n").split("\n"), start=1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         key, value = _fact(line)
         if line.startswith(_CONFLICT):
             hint = "Run `epbuild lock`: it settles it, and keeps the versions that it can."

@@ -132,7 +132,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
     uv("venv", "--no-project", "--python", _python(requirements), str(folder / "env"))
     if requirements.locked is None:
         held = requirements.packages
-        uv(*install, *held)
+        uv(*install, "--", *held)
     else:
         held = tuple(package.requirement for package in requirements.locked.packages)
         listed = folder / "locked.txt"
@@ -143,7 +143,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
         listed.write_text("".join(" ".join(pin) + "\n" for pin in pins), encoding="utf-8")
         uv(*install, "--require-hashes", "--requirements", str(listed))
         # With nothing to install from, this succeeds where all that the recipe asks for is there already.
-        uv(*install, "--offline", "--no-index", *requirements.packages, changes={"UV_FIND_LINKS": None})
+        uv(*install, "--offline", "--no-index", "--", *requirements.packages, changes={"UV_FIND_LINKS": None})
         installed_file(folder).write_text(json.dumps(_installed(folder / "env")), encoding="utf-8")
     complete_file(folder).write_text(json.dumps(sorted(held)), encoding="utf-8")
     return interpreter

@@ -61,7 +61,7 @@ def find_python(toolchain: ToolchainSpec) -> Python:
             # Without its last number a version means the first of its line: a lock must do for all of them.
             return Python(name, ("--python", sys.executable, "--python-version", f"{version[1]}{version[2] or ''}"))
         return Python(name, ("--python", sys.executable))
-    done = run_uv(["python", "find", "--no-project", "--no-config", str(request)])
+    done = run_uv(["python", "find", "--no-project", "--no-config", "--", str(request)])
     if done.returncode != 0:
         quote = reported(done.stderr)[1]
         message = f"toolchain '{toolchain.name}' asks for the Python '{request}', which is not here: uv reported: {quote}"

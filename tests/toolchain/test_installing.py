@@ -86,6 +86,14 @@ def test_every_line_is_heard_and_kept_for_messages(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
+def test_builds_of_packages_do_not_get_epbuilds_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, tmp_path, "import os, sys; print(dict(os.environ), file=sys.stderr)")
+    monkeypatch.setenv("EPBUILD_SIGNING_KEY", "tulip")
+    monkeypatch.setenv("EPBUILD_REMOTE_AUTHORIZATION", "Bearer tulip")
+    assert "tulip" not in run_uv(["pip"]).stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
 def test_it_ends_when_it_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, tmp_path, "import time; time.sleep(600)")
     cancelled = threading.Event()

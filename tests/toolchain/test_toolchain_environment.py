@@ -99,10 +99,11 @@ def test_an_interpreter_that_does_not_run_is_told_at_its_toolchain(tmp_path: Pat
 def test_every_ep_package_that_is_missing_is_told_with_what_to_add(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     found = refusals(existing(python), tmp_path, QNN.ep, OPENVINO.ep)
-    assert [(problem.code, problem.where, problem.hint) for problem in found] == [
-        ("EPB305", WHERE, f"Install it there; where {ep} comes in another one, add that to the toolchain's packages.")
-        for ep in (QNN.ep, OPENVINO.ep)
-    ]
+    assert [(problem.code, problem.where) for problem in found] == [("EPB305", WHERE)] * 2
+    known = ("onnxruntime==1.31.1, onnxruntime-qnn==2.7.0", "onnxruntime-openvino==1.24.1")
+    for problem, ep, packages in zip(found, (QNN.ep, OPENVINO.ep), known, strict=True):
+        other = f"If {ep} comes in another package there, add that one to the toolchain's packages."
+        assert problem.hint == f"Install it there. {other} Known to work: `packages: [{packages}]`."
     assert found[0].message == "toolchain 'npu' has no package onnxruntime-qnn, which QNNExecutionProvider comes in"
 
 
@@ -112,7 +113,15 @@ def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: 
     install(make_environment(made / "env"), "numpy", "2.0", {})
     (made / "complete").write_text("[]", encoding="utf-8")
     (problem,) = refusals(ToolchainSpec("npu", WHERE, packages=packages), tmp_path, QNN.ep)
-    assert (problem.code, problem.hint) == ("EPB305", "Add onnxruntime-qnn to its packages.")
+    known = "Known to work: `packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]`."
+    assert (problem.code, problem.hint) == ("EPB305", known)
+
+
+def test_an_interpreter_without_an_ep_that_no_index_has_is_told_without_a_package_to_install(tmp_path: Path) -> None:
+    (problem,) = refusals(existing(make_environment(tmp_path / "theirs")), tmp_path, "VitisAIExecutionProvider")
+    assert problem.hint is not None
+    assert "Install" not in problem.hint
+    assert problem.hint.endswith("Known to work: `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}`.")
 
 
 def test_an_existing_environment_that_holds_what_the_recipe_says_is_used(tmp_path: Path) -> None:
