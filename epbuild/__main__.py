@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _INTERRUPTED = 130
-_NEW_OBJECTS = 100_000
-"""How many there are before Python looks for garbage among them: a tenth of a short command would be such looks, and nothing found."""
+_COLLECTION_THRESHOLD = 1_000_000
+"""New objects before Python collects garbage. Commands create few cycles: with Python's own threshold, planning 10,000 targets spends 0.7 s
+of 3.0 s on collections. This is the command line's own process; library code never touches the collector, which is its host's.
+"""
 _PROCESS = os.getpid()
 
 
@@ -48,7 +50,7 @@ def main() -> NoReturn:
 
 
 def _execute(arguments: Sequence[str]) -> int:
-    gc.set_threshold(_NEW_OBJECTS)
+    gc.set_threshold(_COLLECTION_THRESHOLD)
     from epbuild.cli.app import execute
 
     sys.unraisablehook = _interrupt_again
@@ -64,10 +66,9 @@ def _execute(arguments: Sequence[str]) -> int:
 
 def _warn(warnings: Sequence[tuple[Any, ...]]) -> None:
     from epbuild.core.errors import Problem
-    from epbuild.report.problems import print_problems
+    from epbuild.report.problems import print_warnings
 
-    for warning in warnings:
-        print_problems([Problem.from_plain(warning)], "warning")
+    print_warnings(map(Problem.from_plain, warnings), all_warnings=False)
 
 
 def _end_when_interrupted() -> None:

@@ -72,11 +72,14 @@ _HOMES = {
 """The modules that have the names above: each is imported when its name is first used."""
 
 
-def plan(request: Request | StrPath) -> Survey:
-    """What is out of date of a recipe, and why; makes nothing. Raises EpbuildError."""
+def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey:
+    """Return what is out of date of a recipe, and why; nothing is made. Raises EpbuildError.
+
+    `progress` gets events while files are hashed for longer than a second, from any thread, one at a time.
+    """
     from epbuild.commands.plan import survey
 
-    return survey(_request(request))
+    return survey(_request(request), progress=progress)
 
 
 def run(request: Request | StrPath, progress: Progress | None = None, *, cancelled: threading.Event | None = None) -> BuildResult:
@@ -103,16 +106,15 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
 def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | None = None) -> tuple[Finding, ...]:
     """The findings of all artifacts at a path; with `live`, their models are loaded, and compared if that asks for it.
 
-    `progress` is given `Noted` events about what takes long. Raises Misuse where `live` does not fit the artifacts, and EpbuildError where
-    there is nothing to verify; what is wrong with an artifact is a finding.
+    `progress` gets `Noted` events about what takes long, and events while files are hashed for longer than a second. Raises Misuse where
+    `live` does not fit the artifacts, and EpbuildError where there is nothing to verify; what is wrong with an artifact is a finding.
     """
     from pathlib import Path
 
-    from epbuild.commands.events import NotedLines
     from epbuild.commands.verify import verify as check
     from epbuild.engine.events import NoProgress
 
-    return tuple(check(Path(path), live, NotedLines(NoProgress() if progress is None else progress)))
+    return tuple(check(Path(path), live, NoProgress() if progress is None else progress))
 
 
 def inspect(*files: StrPath) -> Inspected:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +93,24 @@ def test_from_another_thread_it_does_the_same_and_leaves_the_process_alone(works
     thread.join()
     assert [step for step, outcome in done[-1].outcomes.items() if outcome != "current"] == [CLASSIFIER, EMIT_CLASSIFIER]
     assert folders == {str(here)}
+
+
+class _Node:
+    """An object that refers to itself: only the garbage collector frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_the_garbage_of_a_host_program_is_collected(workshop: Workshop) -> None:
+    before = gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()
+    cycles = []
+    for call in (api.plan, api.run, api.plan, api.run):
+        cycles += [weakref.ref(_Node()) for _ in range(100)]
+        call(workshop.request)
+    gc.collect()
+    assert [cycle for cycle in cycles if cycle() is not None] == []
+    assert (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()) == before
 
 
 @pytest.mark.parametrize("main_thread", [True, False])

@@ -22,6 +22,7 @@ from epbuild.core.clone import write_pieces
 from epbuild.core.digest import Blob, Reading, Write
 from epbuild.core.errors import StepId
 from epbuild.core.ring import Ring
+from epbuild.core.safepath import open_regular
 from epbuild.recipe.model import CompressionMethod
 
 ArchiveName = Literal["zip", "tar.zst"]
@@ -107,7 +108,7 @@ def listed(path: Path) -> Mapping[str, Any] | None:
     Raises EnvironmentFailure when the package for zstd is missing and the file is compressed by it.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             found = format_of(file.read(4))
             file.seek(0)
             member = found.first_member(file, _MOST_MANIFEST_BYTES) if found is not None else None

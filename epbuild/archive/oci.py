@@ -21,6 +21,7 @@ from epbuild.archive.refusal import damaged, nothing, quoted
 from epbuild.archive.zstd import Compressed
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import Blob, Reading, digest_of
+from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 from epbuild.recipe.image_reference import DEFAULT_TAG
 
@@ -248,7 +249,7 @@ def _pieces(file: Path, blob: Blob, title: str, checked: set[Blob]) -> Iterator[
     if found != blob.size:
         raise damaged(title, f"the blob {blob.digest} has {found:,} bytes; the image declares {blob.size:,}")
     reading = Reading()
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         while piece := opened.read(_PIECE_BYTES):
             reading.update(piece)
             yield piece

@@ -14,7 +14,7 @@ from typing import Any
 
 from epbuild.archive.artifact import Role
 from epbuild.core.digest import Blob, digest_of
-from epbuild.core.safepath import real_path
+from epbuild.core.safepath import open_regular, real_path
 
 LAYOUT, INDEX = "oci-layout", "index.json"
 """The files that make a folder an image layout."""
@@ -94,7 +94,7 @@ def read_document(folder: Path, path: str) -> bytes:
     why = why_unreadable(folder, path)
     if why is not None:
         raise ValueError(why)
-    with (folder / path).open("rb") as file:
+    with open_regular(folder / path) as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ValueError("is larger than any")

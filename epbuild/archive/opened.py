@@ -17,6 +17,7 @@ from epbuild.archive.members import UNLISTED, Members, UnlistedMembers
 from epbuild.archive.oci_layout import INDEX, LAYOUT
 from epbuild.archive.refusal import cannot_unpack, nothing
 from epbuild.core.errors import EpbuildError
+from epbuild.core.safepath import is_folder, open_regular
 from epbuild.core.shown import NO_LINES, ProgressLines
 from epbuild.core.values import dataclass
 
@@ -98,7 +99,7 @@ def _unpacker(path: Path) -> _Unpack | None:
             return oci.unpack if all((path / name).is_file() for name in _IMAGE) else None
         if not path.is_file() or path.suffix in _NEVER:
             return None
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             found = format_of(file.read(_MARK_BYTES))
     except (OSError, ValueError):
         return None  # that is reported where it is read
@@ -123,7 +124,7 @@ def _packed_below(folder: Path) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
-    for root, folders, names in os.walk(folder, onerror=refuse) if folder.is_dir() else ():
+    for root, folders, names in os.walk(folder, onerror=refuse) if is_folder(folder) else ():
         here = Path(root)
         if MANIFEST in names:
             folders.clear()

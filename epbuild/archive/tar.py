@@ -19,6 +19,7 @@ from epbuild.archive.refusal import damaged, harmful, quoted
 from epbuild.core.digest import Write
 from epbuild.core.errors import StepId
 from epbuild.core.ring import Ring
+from epbuild.core.safepath import open_regular
 
 MARKS: tuple[bytes, ...] = (zstd.MARK,)
 """What such an archive begins with."""
@@ -171,7 +172,7 @@ def unpack(path: Path, members: Members) -> None:
 
     Raises UnsoundArchive, CannotUnpack, OSError where it cannot be read, and EnvironmentFailure when the package for zstd is missing.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         _unpack_all(file, members)
 
 

@@ -23,6 +23,7 @@ from epbuild.archive.members import Members
 from epbuild.archive.refusal import damaged, harmful, quoted
 from epbuild.core.digest import Write
 from epbuild.core.errors import StepId
+from epbuild.core.safepath import open_raw
 from epbuild.core.values import dataclass
 
 MARKS: tuple[bytes, ...] = (b"PK\x03\x04", b"PK\x05\x06")
@@ -202,7 +203,7 @@ def unpack(path: Path, members: Members) -> None:
     """Write every member of the archive to `members`. Raises UnsoundArchive, CannotUnpack, and OSError where it cannot be read."""
     with contextlib.ExitStack() as stack:
         with _reading(members.title, "its directory"):
-            file = stack.enter_context(_File(io.FileIO(path)))
+            file = stack.enter_context(_File(open_raw(path)))
             archive = stack.enter_context(zipfile.ZipFile(file))
         infos = archive.infolist()
         for info in sorted(infos, key=lambda info: PurePosixPath(info.orig_filename).name != MANIFEST):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import io
 import os
@@ -11,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from keyword import iskeyword
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +22,9 @@ from typer.main import get_command
 from epbuild import __version__
 from epbuild.cli.completion import VARIABLE, answer_shell
 from epbuild.cli.usage import ClickException, sentence
-from epbuild.core.errors import EpbuildError
+from epbuild.core.errors import EpbuildError, Problem
+from epbuild.core.safepath import shortened
+from epbuild.core.shown import visible
 
 INTERRUPTED = 130
 _NO_MEMORY = ("can't start new thread", "failed to map segment")
@@ -144,6 +148,14 @@ def execute(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return abandon_output()
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and error.filename:
+            from epbuild.report.problems import print_problems
+
+            where = Path(shortened(os.fsdecode(error.filename)))
+            print_problems(
+                [Problem("EPB516", "the path is longer than this system takes", where, "Shorten it, or move the folder.")]
+            )
+            return _failed(_ENVIRONMENT, arguments)
         place = f"{error.filename}: " if error.filename else ""
         text = f"error: {place}{error.strerror or error}"
         if isinstance(error, FileNotFoundError) and _folder_is_gone():
@@ -191,4 +203,4 @@ def _failed(code: int, arguments: Sequence[str], text: str | None = None) -> int
 
 
 def _print(text: str) -> None:
-    sys.stderr.write(f"epbuild: {text}\n")
+    sys.stderr.write(f"epbuild: {visible(text)}\n")

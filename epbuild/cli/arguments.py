@@ -118,7 +118,12 @@ Names = Annotated[list[str], _names_argument("[RECIPE] [STEP]...", f"{_GLOBS}: o
 NeededNames = Annotated[list[str], _names_argument("[RECIPE] STEP...", _GLOBS)]
 NamesOfOne = Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of a step", default_factory=list)]
 Json = Annotated[bool, option("--json", help="Print JSON only.")]
+AllWarnings = Annotated[bool, option("--all-warnings", help="Show every warning; default: three of each code, and a count.")]
 Locked = Annotated[bool, option("--locked", help="Refuse what is not as the recipe's lock has it (`epbuild lock`).")]
+NoExec = Annotated[
+    bool,
+    option("--no-exec", help="Start no program: a toolchain of which nothing is known yet stays unknown."),
+]
 Settings = Annotated[
     list[str],
     options("--set", metavar="vars.NAME=VALUE", help="Give a variable of the recipe another value, for this run."),

@@ -10,6 +10,7 @@ from epbuild.commands.clean import check_idle, remove_workspace
 from epbuild.commands.clean import clean as take_back
 from epbuild.commands.request import Request
 from epbuild.report.clean import print_clean_sum, print_cleaned
+from epbuild.report.waiting import WaitingRow
 
 app = arguments.application()
 
@@ -39,9 +40,11 @@ def clean(
     if everything:
         check_idle(file)
     found = []
-    for cleaned in take_back(Request(file, steps, settings=tuple(settings), places=places), force=force, dry_run=dry_run):
-        print_cleaned(cleaned, dry_run=dry_run)
-        found.append(cleaned)
+    request = Request(file, steps, settings=tuple(settings), places=places)
+    with WaitingRow() as waiting:
+        for cleaned in take_back(request, waiting, force=force, dry_run=dry_run):
+            print_cleaned(cleaned, dry_run=dry_run)
+            found.append(cleaned)
     forgotten = remove_workspace(file, dry_run=dry_run) if everything else None
     print_clean_sum(found, forgotten, file, dry_run=dry_run)
     return 0

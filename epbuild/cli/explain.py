@@ -7,6 +7,7 @@ from epbuild.commands.explain import explain as explained
 from epbuild.commands.request import Request
 from epbuild.report.documents import print_json
 from epbuild.report.explanation import explanation_document, print_explanations
+from epbuild.report.waiting import WaitingRow
 
 app = arguments.application()
 
@@ -16,6 +17,7 @@ def explain(
     names: arguments.NeededNames,
     *,
     recipe: arguments.RecipeOption = None,
+    no_exec: arguments.NoExec = False,
     remote_cache: remote_options.RemoteCacheReading = "read",
     offline: remote_options.Offline = False,
     insecure: remote_options.Insecure = False,
@@ -28,7 +30,9 @@ def explain(
     """
     file, steps, places = arguments.named(names, recipe)
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    found = explained(Request(file, settings=tuple(settings), places=places, remote=remote), arguments.needed(steps, file))
+    request = Request(file, settings=tuple(settings), places=places, remote=remote)
+    with WaitingRow() as waiting:
+        found = explained(request.without_programs() if no_exec else request, arguments.needed(steps, file), waiting)
     if json:
         print_json(explanation_document(str(file), found))
     else:

@@ -15,8 +15,9 @@ from epbuild.core.graphviz import find_graphviz
 from epbuild.report.build_document import write_document
 from epbuild.report.dot import dot_text
 from epbuild.report.mermaid import mermaid_text
-from epbuild.report.problems import print_problems
+from epbuild.report.problems import print_warnings
 from epbuild.report.svg import svg_text
+from epbuild.report.waiting import WaitingRow
 
 _FORMATS: dict[str, Any] = {
     "svg": lambda graph: svg_text(graph, find_graphviz()),
@@ -44,10 +45,12 @@ def graph(
         arguments.option("--output", "-o", metavar="FILE", dir_okay=False, help="The file to write; default: standard output."),
     ] = None,
     locked: arguments.Locked = False,
+    no_exec: arguments.NoExec = False,
     remote_cache: remote_options.RemoteCacheReading = "read",
     offline: remote_options.Offline = False,
     insecure: remote_options.Insecure = False,
     settings: arguments.Settings,
+    all_warnings: arguments.AllWarnings = False,
 ) -> int:
     """Draw the plan of RECIPE: its steps with their states, and what needs what.
 
@@ -60,8 +63,10 @@ def graph(
         raise UsageError(f"'{output}' ends with none of {', '.join(_ENDINGS)}: name its format with --format")
     file, steps, places = arguments.named(names, recipe)
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    found = api.plan(Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places))
-    print_problems(found.plan.warnings, "warning")
+    request = Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places)
+    with WaitingRow() as waiting:
+        found = api.plan(request.without_programs() if no_exec else request, waiting)
+    print_warnings(found.plan.warnings, all_warnings=all_warnings)
     text = _FORMATS[chosen](step_graph(str(file), found.steps()))
     if output is None:
         sys.stdout.write(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import IncrementalNewlineDecoder
 
 from epbuild.cache.workspace import Workspace
 from epbuild.cli import arguments
@@ -10,6 +11,7 @@ from epbuild.cli.usage import UsageError
 from epbuild.commands.log import logged_steps, read_log
 from epbuild.commands.planning import read_plan, remote_of, workspace_of
 from epbuild.commands.request import RemoteChoice, Request
+from epbuild.core.shown import visible_log
 from epbuild.report.terminal import print_line
 
 app = arguments.application()
@@ -18,6 +20,8 @@ app = arguments.application()
 @app.command()
 def log(names: arguments.NamesOfOne, recipe: arguments.RecipeOption = None) -> int:
     """Print the log of STEP's last compile: everything that ONNX Runtime and the EP wrote, whether it failed or not.
+
+    Characters that a terminal would obey are spelled out. The file that a failure names has the log as it was written.
 
     Without STEP, list the steps that have a log.
     """
@@ -28,8 +32,9 @@ def log(names: arguments.NamesOfOne, recipe: arguments.RecipeOption = None) -> i
     found, plan = read_plan(request)
     with Workspace.open(workspace_of(file), create=False) as workspace:
         if steps:
+            ends = IncrementalNewlineDecoder(None, translate=True)
             for text in read_log(plan, steps[0], workspace, file, remote_of(request, found)):
-                sys.stdout.write(text)
+                sys.stdout.write(visible_log(ends.decode(text)))
         else:
             for name in logged_steps(plan, workspace, file):
                 print_line(name)

@@ -6,8 +6,9 @@ from epbuild import api
 from epbuild.cli import arguments, cluster_options, job_options, remote_options
 from epbuild.commands.request import Request
 from epbuild.report.documents import plan_document, print_json, print_matrix
-from epbuild.report.problems import print_problems
+from epbuild.report.problems import print_warnings
 from epbuild.report.text import print_plan
+from epbuild.report.waiting import WaitingRow
 from epbuild.report.workload import print_workloads
 
 app = arguments.application()
@@ -19,6 +20,7 @@ def plan(
     *,
     recipe: arguments.RecipeOption = None,
     locked: arguments.Locked = False,
+    no_exec: arguments.NoExec = False,
     remote_cache: remote_options.RemoteCacheReading = "read",
     offline: remote_options.Offline = False,
     insecure: remote_options.Insecure = False,
@@ -27,6 +29,7 @@ def plan(
     executor: cluster_options.ExecutorOfPlan = None,
     tls: cluster_options.Certificates = None,
     settings: arguments.Settings,
+    all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
     """Show the steps of RECIPE, the state of each, and why it would run.
@@ -36,15 +39,18 @@ def plan(
     file, steps, places = arguments.named(names, recipe)
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
     request = Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places)
+    request = request.without_programs() if no_exec else request
     if matrix is not None:
         from epbuild.commands.jobs import matrix_of  # only CI asks for it
 
-        made = matrix_of(request, matrix, job_options.labels_of(runners))
-        print_problems(made.warnings, "warning")
+        with WaitingRow() as waiting:
+            made = matrix_of(request, matrix, job_options.labels_of(runners), waiting)
+        print_warnings(made.warnings, all_warnings=all_warnings)
         print_matrix(made.jobs)
         return 0
     cluster = None if offline or executor is None else cluster_options.cluster(executor, tls, insecure=insecure)
-    found = api.plan(request)
+    with WaitingRow() as waiting:
+        found = api.plan(request, waiting)
     if cluster is not None:
         from epbuild.commands.workload import workloads
 
@@ -53,6 +59,6 @@ def plan(
     if json:
         print_json(plan_document(str(file), found))
     else:
-        print_problems(found.plan.warnings, "warning")
+        print_warnings(found.plan.warnings, all_warnings=all_warnings)
         print_plan(found)
     return 0

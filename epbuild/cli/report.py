@@ -13,6 +13,7 @@ from epbuild.commands.request import Request
 from epbuild.report.documents import print_json
 from epbuild.report.report_summary import print_report
 from epbuild.report.report_text import report_document
+from epbuild.report.waiting import WaitingRow
 
 app = arguments.application()
 
@@ -58,7 +59,8 @@ def report(
     file, steps, places = arguments.named(names, recipe)
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
     request = Request(file, steps, settings=tuple(settings), remote=remote, places=places)
-    found = compared(report_of(request), against, output)
+    with WaitingRow() as waiting:
+        found = compared(report_of(request, waiting), against, output)
     if output is not None:
         write_report(found, output)
     elif json:

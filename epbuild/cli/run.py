@@ -19,6 +19,7 @@ from epbuild.report.documents import plan_document, print_json
 from epbuild.report.listener import Listener
 from epbuild.report.reporter import reporter
 from epbuild.report.text import print_plan
+from epbuild.report.waiting import WaitingRow
 
 app = arguments.application()
 
@@ -92,6 +93,7 @@ def run(
     report: build_files.ReportFile = None,
     against: build_files.Against = None,
     trace: build_files.TraceFile = None,
+    all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
     """Build what is out of date in RECIPE: provision toolchains, compile, verify, publish the artifacts.
@@ -125,7 +127,8 @@ def run(
 
         @contextmanager
         def listening() -> Iterator[Listener]:
-            listener = build_files.with_documents(reporter(json=json, summary=summary), file, junit, sarif)
+            shown = reporter(json=json, summary=summary, all_warnings=all_warnings)
+            listener = build_files.with_documents(shown, file, junit, sarif)
             with build_files.written_after(request, report, against, trace), listener as progress:
                 yield progress
 
@@ -133,7 +136,8 @@ def run(
             return build_and_watch(SourceWatch(request), listening, reporter(json=json))
         with listening() as progress:
             return build(request, progress)
-    found = api.plan(request)
+    with WaitingRow() as waiting:
+        found = api.plan(request, waiting)
     if json:
         print_json(plan_document(str(file), found))
     else:

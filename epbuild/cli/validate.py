@@ -14,7 +14,7 @@ from epbuild.core.units import counted
 from epbuild.plan.possible import obstacles
 from epbuild.report.build_document import write_document
 from epbuild.report.documents import print_json, problem_document
-from epbuild.report.problems import print_problems
+from epbuild.report.problems import print_warnings
 from epbuild.report.sarif import SarifDocument
 from epbuild.report.terminal import print_line
 
@@ -30,6 +30,7 @@ def validate(
     *,
     settings: arguments.Settings,
     sarif: build_files.Sarif = None,
+    all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
     """Check RECIPE and the models that it names; build nothing.
@@ -38,13 +39,15 @@ def validate(
     can be built. 2: it cannot.
     """
     if len(recipes) < 2:
-        return _validate(recipes[0] if recipes else arguments.DEFAULT, tuple(settings), sarif, json)
+        return _validate(
+            recipes[0] if recipes else arguments.DEFAULT, tuple(settings), sarif, json=json, all_warnings=all_warnings
+        )
     if json or sarif is not None:
         raise UsageError("--json and --sarif are for one recipe")
     errors: list[EpbuildError] = []
     for recipe in recipes:
         try:
-            _validate(recipe, tuple(settings), None, json=False)
+            _validate(recipe, tuple(settings), None, json=False, all_warnings=all_warnings)
         except EpbuildError as error:
             errors.append(error)
     if errors:
@@ -53,7 +56,7 @@ def validate(
     return 0
 
 
-def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, json: bool) -> int:
+def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, *, json: bool, all_warnings: bool) -> int:
     build_files.spare_recipe(recipe, sarif)
     try:
         loaded, plan = read_plan(Request(recipe, settings=settings))
@@ -75,8 +78,8 @@ def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, json:
         warnings, here = ([problem_document(problem) for problem in found] for found in (plan.warnings, notes))
         print_json({"format": _FORMAT, "recipe": str(recipe), "valid": True, "problems": [], "warnings": warnings, "notes": here})
         return 0
-    print_problems(plan.warnings, "warning")
-    print_problems(notes, "note")
+    print_warnings(plan.warnings, all_warnings=all_warnings)
+    print_warnings(notes, "note", all_warnings=all_warnings)
     counts = {"model": loaded.models, "target": loaded.targets, "group": loaded.groups, "step": plan.steps}
     print_line(f"{recipe} is valid: " + ", ".join(counted(len(items), noun) for noun, items in counts.items()))
     return 0

@@ -11,12 +11,11 @@ from epbuild import api
 from epbuild.catalog.numbers import METRICS, Thresholds
 from epbuild.cli import arguments, completion
 from epbuild.cli.usage import UsageError
-from epbuild.commands.events import Noted
 from epbuild.commands.verify import LiveOptions, Misuse
-from epbuild.engine.events import Event
 from epbuild.recipe.custom_ops import names_library
 from epbuild.report.documents import print_json
 from epbuild.report.findings import findings_document, print_findings
+from epbuild.report.waiting import WaitingRow
 
 _TIMEOUT = "10m"
 
@@ -56,14 +55,6 @@ def _custom_ops(text: str) -> str:
     if names_library(text):
         raise typer.BadParameter(f"there is no library at {text}")
     return text
-
-
-class _Notes:
-    """A `Progress` of which only notes are shown, beside the answer, which alone goes to standard output."""
-
-    def report(self, event: Event, /) -> None:
-        if isinstance(event, Noted):
-            typer.echo(event.text, err=True)
 
 
 @app.command()
@@ -201,7 +192,8 @@ def verify(
         rtol=rtol,
     )
     try:
-        findings = api.verify(path, options if load or numbers else None, _Notes())
+        with WaitingRow() as waiting:
+            findings = api.verify(path, options if load or numbers else None, waiting)
     except Misuse as error:
         if error.option is None:
             raise UsageError(str(error)) from None

@@ -19,7 +19,6 @@ from epbuild.commands.publishing import Publishing, step_record
 from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.unmade import NotMade
 from epbuild.core.errors import EpbuildError, Problem, StepId, StoreError, VerifyError
-from epbuild.core.garbage import uncollected
 from epbuild.core.shown import shown_path
 from epbuild.core.typed_json import to_json
 from epbuild.engine.action import Cost, Runnable
@@ -95,7 +94,6 @@ class Actions:
         """What came of each step so far, by id."""
         return self._ledger.outcomes
 
-    @uncollected()
     def take_over(self) -> None:
         """Count in what needs no work: results that are current, and results that the store already has."""
         current = list(self._found.rest)
@@ -187,7 +185,6 @@ class Actions:
             else:
                 self.skip(ident)
 
-    @uncollected()
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
         """The sum of it all, once it is reported how far the models were compiled that are new here, or all, and what sharing saves."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
@@ -249,6 +246,8 @@ class Actions:
                 # At once, since it may have taken as long as the action itself.
                 self._put(key, document, result)
         self._check(action, result)
+        for doubt in kind.doubts(action, result):
+            self._progress.report(Warned(doubt))
         seconds = time.monotonic() - begin
         self._memory.record_steps([step_record(action.id, key, document, to_json(result))])
         # What another machine made, it has published.

@@ -16,11 +16,13 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
+from epbuild.commands.events import HashingEvents
 from epbuild.commands.planning import ReadVariables, read_plan, workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.values import dataclass
+from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.selection import matching
 from epbuild.publish.removal import Cleaned, Emitted, Why
 from epbuild.survey.kinds import is_stored
@@ -36,7 +38,7 @@ class Forgotten:
     size: int
 
 
-def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> Iterator[Cleaned]:
+def clean(request: Request, progress: Progress | None = None, *, force: bool = False, dry_run: bool = False) -> Iterator[Cleaned]:
     """Remove the outputs of the steps that were asked for, and forget these steps; yields each output when it is done.
 
     Only files that epbuild made go, and only as it made them: one that was changed since stays, unless `force`. With `dry_run` nothing is
@@ -66,7 +68,7 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
                     found = Cleaned(emission.id, emission.path, emission.path, (), 0, {"": why}, others[0].recipe)
                 else:
                     recorded = {name: file["digest"] for name, file in output.files.items()} if output is not None else {}
-                    digests = Digests(workspace.files)
+                    digests = Digests(workspace.files, HashingEvents(NoProgress() if progress is None else progress).counting)
                     emitted = Emitted(emission.id, emission.path, recorded, digests, force=force, claimed=claimed)
                     found = emitted.sort_out() if dry_run else emitted.remove(recipe.directory, hidden)
                 # The record alone shows that a file which stays is not as epbuild made it: the next `clean` has to know as well.

@@ -9,9 +9,10 @@ from typing import Any
 from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem
 from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
-from epbuild.plan.steps import Plan, SessionGroup
-from epbuild.plan.verification import verification_id
+from epbuild.plan.steps import Action, Plan, SessionGroup
+from epbuild.plan.verification import Verification, verification_id
 from epbuild.verify.fallback import Outside
+from epbuild.verify.live.judging import unmet_numbers
 
 _FIGURES = {"cosine": 6, "snr_db": 1}
 """The figures of numbers that the table has, all of which are better when they are larger, with the decimals that mean anything."""
@@ -42,7 +43,8 @@ def all_models(
         if touched is not None and ident not in touched:
             continue
         problems, target = _problems(plan, ident, failures), group.target.name
-        result, checked = results.get(ident), results.get(verification_id(group.group, target))
+        verify = verification_id(group.group, target)
+        result, checked = results.get(ident), results.get(verify)
         for step, member in zip(group.steps, group.members, strict=False):
             name = f"{group.group}/{member.name}" if names[target, member.name] > 1 else member.name
             if not isinstance(result, CompileResult):
@@ -51,20 +53,37 @@ def all_models(
                 rows.append(ModelCovered(step, name, target, "failed" if failed else "not built", reason=reason))
                 continue
             model = result.model(member.name)
+            unverified = _verify_problems(plan.actions.get(verify), member.name, checked, failures)
             row = ModelCovered(
                 step,
                 name,
                 target,
-                outcome="partial" if model.fallback_nodes else "whole",
+                outcome="failed verify" if unverified else "partial" if model.fallback_nodes else "whole",
                 ep_context_nodes=len(model.nodes),
                 outside=Outside.of(model),
+                reason=unverified[0].message if unverified else None,
                 size=result.size(model.files),
                 seconds=result.measured.members.get(member.name),
                 accuracy=_accuracy(checked, member.name),
+                verify=verify if unverified else None,
             )
             rows.append(row)
     order = {model: number for number, model in enumerate(dict.fromkeys(row.model for row in rows))}
     return sorted(rows, key=lambda row: order[row.model])
+
+
+def _verify_problems(
+    action: Action | None, member: str, result: ActionResult | None, failures: Mapping[str, Sequence[Problem]]
+) -> Sequence[Problem]:
+    """Return why the `verify` of a model failed; nothing if it passed, was not run, or is not asked for."""
+    if not isinstance(action, Verification):
+        return ()
+    checked = next((checked for checked in action.members if checked.name == member), None)
+    if checked is None:
+        return ()
+    if isinstance(result, VerificationResult):
+        return tuple(unmet_numbers(action, checked, result))
+    return failures.get(action.id, ())  # of all models of the group: none of them is published
 
 
 def _accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from epbuild.cache.digests import Count
 from epbuild.core.errors import Problem
 from epbuild.core.values import dataclass
 from epbuild.engine.events import Completion, Event, Progress
@@ -13,8 +17,13 @@ if TYPE_CHECKING:
     from epbuild.diff.bytes_differ import FileDifference
     from epbuild.verify.fallback import Outside
 
-Coverage = Literal["whole", "partial", "failed", "not built"]
-"""The EPs of a target took all of a model, some of its nodes, or none; or nobody has tried."""
+_INTERVAL = 1.0
+"""Seconds before the first event about hashing, and between two of them."""
+Coverage = Literal["whole", "partial", "failed verify", "failed", "not built"]
+"""`whole`, `partial` and `failed`: the EPs of a target took all nodes of a model, some or none.
+
+`failed verify`: the model was compiled, and its `verify` failed. `not built`: it was never compiled.
+"""
 Comparison = Literal["same", "known", "different"]
 """What was made again is the same to the byte; or differs in nothing but what its target is known for; or differs otherwise."""
 
@@ -49,6 +58,53 @@ class NotedLines:
     def report(self, text: str, /) -> None:
         """Report a line."""
         self.progress.report(Noted(text))
+
+
+@dataclass(frozen=True)
+class Hashing(Event):
+    """Files are being hashed, and that takes longer than a second: `done` of `total` bytes are hashed."""
+
+    done: int
+    total: int
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Hashed(Event):
+    """Hashing that took longer than a second is over, or failed."""
+
+    total: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class HashingEvents:
+    """Events about hashing that takes longer than a second, at most one a second."""
+
+    progress: Progress
+    clock: Callable[[], float] = time.monotonic
+
+    @contextmanager
+    def counting(self, total: int) -> Iterator[Count]:
+        """Report how much of `total` bytes is hashed. The number of each piece of bytes is passed to what this yields, by any thread."""
+        lock = threading.Lock()
+        begin = last = self.clock()
+        done = 0
+
+        def count(size: int) -> None:
+            nonlocal done, last
+            with lock:
+                done = min(done + size, total)  # a file that changes while it is read is read again
+                now = self.clock()
+                if now - last >= _INTERVAL and done < total:
+                    last = now
+                    self.progress.report(Hashing(done, total, (now - begin) * (total - done) / max(done, 1)))
+
+        try:
+            yield count
+        finally:
+            if last != begin:
+                self.progress.report(Hashed(total, self.clock() - begin))
 
 
 @dataclass(frozen=True)
@@ -165,13 +221,15 @@ class ModelCovered(Event):
     outside: Outside | None = None
     """The nodes that stayed outside; None where nothing was compiled."""
     reason: str | None = None
-    """Why nothing was compiled."""
+    """Why nothing was compiled, or why its `verify` failed."""
     size: int | None = None
     """The bytes of all that it takes to run the model; a context binary that models share counts for each of them."""
     seconds: float | None = None
     """What the compile took, whenever that was."""
     accuracy: Mapping[str, float] | None = None
     """Figures of how near its numbers are to those of its source; None where nobody looked."""
+    verify: str | None = None
+    """The `verify` step that failed, if one did."""
 
 
 @dataclass(frozen=True)

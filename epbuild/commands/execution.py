@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from epbuild.cache.logs import log_file
 from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.core.safepath import is_regular
 from epbuild.core.shown import shown_path
 from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress
@@ -104,6 +105,8 @@ class Executions:
         own = set(action.files) - {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}
         log = log_file(workspace.directory, name, self._surveyor.memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
+        if not is_regular(log):  # a checkout may bring a link or a pipe along
+            log.unlink(missing_ok=True)
         with workspace.staging(name.replace("/", "-").replace(":", "-")) as staging:
             yield WatchedExecution(
                 environment,

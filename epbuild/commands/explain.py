@@ -17,6 +17,7 @@ from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.values import dataclass
+from epbuild.engine.events import Progress
 from epbuild.plan.key import Change, changes
 from epbuild.plan.result import action_records
 from epbuild.plan.selection import Places, matching
@@ -45,13 +46,13 @@ class Explanation:
     """Whether its result is in the remote cache, and not here."""
 
 
-def explain(request: Request, steps: Sequence[str]) -> list[Explanation]:
+def explain(request: Request, steps: Sequence[str], progress: Progress | None = None) -> list[Explanation]:
     """An explanation of every step of the recipe whose id matches one of the globs `steps`, in the plan's order.
 
     The whole recipe is looked at, as `plan` does: what a step is needed for decides whether it has to run. Raises PlanError (EPB240)
     when a glob matches nothing, and what `survey` raises.
     """
-    found = survey(request, steps)
+    found = survey(request, steps, progress)
     wanted = _matching(found, steps, request.places)
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         explainer = _Explainer(found, workspace.memory(found.configuration), action_records(cache_directory()))

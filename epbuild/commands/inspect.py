@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epbuild.core.safepath import is_folder
 from epbuild.core.values import dataclass
 from epbuild.verify.inspection import inspect_files, inspect_model
 
@@ -37,7 +38,7 @@ class Inspected:
 
 def inspect(files: Sequence[Path]) -> Inspected:
     """The contents of a file, or of several and of those in folders. Raises VerifyError (EPB600, EPB602)."""
-    if len(files) == 1 and not files[0].is_dir():
+    if len(files) == 1 and not is_folder(files[0]):
         model = inspect_model(files[0])
         return Inspected(model, (model,))
     found = inspect_files(files)

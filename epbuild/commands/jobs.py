@@ -11,6 +11,7 @@ from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.errors import Problem
 from epbuild.core.values import dataclass
+from epbuild.engine.events import Progress
 from epbuild.survey.costs import likely_seconds
 from epbuild.survey.jobs import Label, RunnerJob, Runners, jobs_of, missing_actions
 
@@ -33,9 +34,9 @@ class JobMatrix:
     warnings: tuple[Problem, ...]
 
 
-def matrix_of(request: Request, most: int, labels: Mapping[str, Label]) -> JobMatrix:
+def matrix_of(request: Request, most: int, labels: Mapping[str, Label], progress: Progress | None = None) -> JobMatrix:
     """At most so many jobs for each label of runners; `labels` go over those of RUNNERS. Raises what `survey` does."""
-    found = survey(request)
+    found = survey(request, progress=progress)
     missing = missing_actions(found)
     if not missing:
         return JobMatrix((), found.plan.warnings)

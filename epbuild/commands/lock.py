@@ -14,7 +14,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.location import cache_directory
 from epbuild.catalog.userfile import BadCatalog
-from epbuild.commands.events import ToolchainLocked, ToolchainStarted
+from epbuild.commands.events import HashingEvents, ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
 from epbuild.commands.locked import lock_path, lock_text
 from epbuild.commands.remote import ModelFetcher, RemoteModels, wheels_of
@@ -275,7 +275,7 @@ class _Maker:
             graph = remote.fetched(model, self.progress, self.cancelled)
             source = find_source(model, self.recipe.directory, lambda model: graph)
             external = source.files.external if source is not None else {}
-            digests = Digests(workspace.files).of_many([graph, *external.values()])
+            digests = Digests(workspace.files, HashingEvents(self.progress).counting).of_many([graph, *external.values()])
         return LockedModel(digests[graph], {location: digests[path] for location, path in external.items()})
 
 

@@ -16,6 +16,7 @@ from epbuild.commands.remote import RemoteModels
 from epbuild.commands.request import Request
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import PlanError, Problem, RecipeError
+from epbuild.core.redact import conceal
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
@@ -38,7 +39,9 @@ class ReadVariables(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         self.seen[name] = os.environ.get(name)
-        return os.environ[name]
+        value = os.environ[name]
+        conceal(name, value)
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(os.environ)

@@ -16,6 +16,7 @@ from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory, tag_cache
 from epbuild.commands.events import ToolchainFailed, ToolchainInstalling, ToolchainReady, ToolchainStarted
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
+from epbuild.core.redact import concealed
 from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.key import differences
@@ -161,7 +162,9 @@ class Provisioning:
             if self._under.offline:
                 raise ToolchainError(Problem("EPB525", f"the toolchain '{name}' is not here yet", toolchain.where, ONLINE))
             tag_cache(cache_directory())
-            self._progress.report(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
+            self._progress.report(
+                ToolchainStarted(name, f"making an environment with {concealed(', '.join(toolchain.packages))}")
+            )
         try:
             environment = self.known.prepare(name, InstallProgress(_Installation(name, self._progress), self._cancelled))
         except BaseException:
@@ -222,7 +225,7 @@ class _Installation:
     progress: Progress
 
     def installing(self, doing: str, done: int, total: int) -> None:
-        self.progress.report(ToolchainInstalling(self.toolchain, doing, done, total))
+        self.progress.report(ToolchainInstalling(self.toolchain, concealed(doing), done, total))
 
 
 def name_of(action: Action) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,10 @@ class Request:
         """Raises ValueError where nothing could ever run."""
         if self.jobs < 1:
             raise ValueError(f"invalid number of jobs: {self.jobs}")
+
+    def without_programs(self) -> Request:
+        """Return this request with no interpreter to be started: what is not remembered of a toolchain stays unknown."""
+        return replace(self, toolchains=replace(self.toolchains, may_run=False))
 
     @property
     def writes(self) -> bool:

@@ -19,7 +19,7 @@ from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.actions import Actions
-from epbuild.commands.events import OutputRemoved
+from epbuild.commands.events import HashingEvents, OutputRemoved
 from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.commands.making import Making
 from epbuild.commands.plan import plan_again, with_orphans
@@ -45,7 +45,6 @@ from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Emission, Plan, SessionGroup
 from epbuild.recipe.model import ModelSpec, Recipe
-from epbuild.survey.hashed_ahead import HashedAhead
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.snapshot import clock, own_files
 from epbuild.survey.snapshot_file import forget
@@ -89,20 +88,18 @@ def run(
 
     Raises EpbuildError when nothing could be started, KeyboardInterrupt when the user stopped it. Failed steps are events.
     """
-    with recorded(request, progress) as recording, HashedAhead() as ahead:
-        code = _build(request, recording, cancelled or threading.Event(), fetcher, ahead)
+    with recorded(request, progress) as recording:
+        code = _build(request, recording, cancelled or threading.Event(), fetcher)
         recording.end(code)
     return code
 
 
-def _build(
-    request: Request, recording: Recording, stop: threading.Event, fetcher: ModelFetcher | None, ahead: HashedAhead
-) -> int:
+def _build(request: Request, recording: Recording, stop: threading.Event, fetcher: ModelFetcher | None) -> int:
     """What `run` does, with what is recorded of it."""
     begin = time.monotonic()
     progress: Progress = Serialised(recording)
     began, variables = clock(str(request.recipe)), ReadVariables()
-    planned = plan_again(request, variables, ahead, _NeededModels(request, progress, stop, fetcher))
+    planned = plan_again(request, variables, _NeededModels(request, progress, stop, fetcher))
     recipe, plan, scope = planned.recipe, planned.plan, planned.scope
     lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
     for warning in (*plan.warnings, *lock.warnings):
@@ -122,10 +119,12 @@ def _build(
             _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))
             provisioning.make_unknown(plan.actions.values())  # else nothing is installed before it is known what to do
         workspace = open_workspace.enter_context(lasting_workspace(request.recipe))
+        for warning in workspace.problems():
+            progress.report(Warned(warning))
         workspace.sweep()
-        ahead.remember(workspace.files)
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
-        surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, shared.results)
+        counting = HashingEvents(progress).counting
+        surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, shared.results, counting)
         doubts = lock.deviations(plan, here, surveyor.digests)
         for warning in doubts:
             progress.report(Warned(warning))
@@ -178,7 +177,7 @@ def _build(
                 began,
                 variables.seen,
                 lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
-                shared=_shared(recipe, known, lock) if scope is None else _texts(recipe) if scope.pieces else {},
+                shared=_shared(recipe, known, lock) if scope is None else {},
                 absent=(*known.absent(), *(() if lock.exists else (lock.path,))),
                 actions=dict(_ended(found, actions, surveyor)),
                 drivers=known.drivers(),
@@ -193,7 +192,9 @@ def cover(request: Request, progress: Progress) -> None:
 
     What fails, or stays outside an EP against the recipe's word, keeps nothing else from being tried. Raises what `run` does.
     """
-    run(replace(request, emits=False, keep_going=True, every_model=True), progress)
+    request = replace(request, emits=False, keep_going=True, every_model=True)
+    # The recording is not kept: `report` is about the last build.
+    _build(request, Recording(request, progress), threading.Event(), None)
 
 
 @contextmanager
@@ -245,15 +246,10 @@ def _ended(found: Survey, actions: Actions, surveyor: Surveyor) -> Iterator[tupl
 
 
 def _shared(recipe: Recipe, known: PlanToolchains, lock: HeldLock) -> dict[Path, str]:
-    """The files and folders that all that a build does came from, with their SHA-256 where it is known."""
+    """Return the files and folders that concern every action, with their SHA-256 where it is known."""
     files = [*map(Path, own_files()), *((lock.path,) if lock.exists else ())]
     files += (recipe.directory / catalog.name for catalog in recipe.catalogs)
-    return {**dict.fromkeys(files, ""), **known.watched(), **_texts(recipe)}
-
-
-def _texts(recipe: Recipe) -> dict[Path, str]:
-    """The files that the recipe was read from."""
-    return {**dict.fromkeys(recipe.names, ""), **recipe.digests}
+    return {**dict.fromkeys(files, ""), **known.watched(), **dict.fromkeys(recipe.names, ""), **recipe.digests}
 
 
 def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor, progress: Progress) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +22,7 @@ from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Action, InTarget, Plan, ToolchainNeeds
 from epbuild.survey.platforms import possible_platforms
 from epbuild.toolchain.environment import Environment, Toolchains
+from epbuild.toolchain.fingerprint import NotProbed
 from epbuild.toolchain.host import drivers_of
 from epbuild.toolchain.identity import (
     Identified,
@@ -86,7 +88,8 @@ class PlanToolchains:
         """Those that are here, by name; others are added when they are made."""
         for name in self.needs:
             if (name, self._here) in used and self.is_ready(name):
-                self.environments[name] = self.prepare(name)
+                with suppress(NotProbed):
+                    self.environments[name] = self.prepare(name)
         self._documents = {
             place: documents
             for place in sorted(used)
@@ -134,6 +137,8 @@ class PlanToolchains:
     def why_unknown(self, action: Action) -> str:
         """Why the toolchain of an action is not known."""
         name = action.runs_in.toolchain.name if action.runs_in is not None else ""
+        if self.is_for_here(action) and not self._sources.environments.may_run and self.is_ready(name):
+            return f"the toolchain '{name}' is unknown: nothing is started with --no-exec"
         if self.is_for_here(action):
             return f"the toolchain '{name}' is not provisioned yet"
         return self.why_not_here(action)

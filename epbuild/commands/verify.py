@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from epbuild.archive.opened import OpenedArtifact, opened
 from epbuild.archive.refusal import UnsoundArchive
 from epbuild.catalog.numbers import Thresholds
+from epbuild.commands.events import HashingEvents, NotedLines
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.shown import ProgressLines
 from epbuild.core.values import dataclass
+from epbuild.engine.events import Progress
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.findings import Finding, sentence
 from epbuild.verify.statement import check_statement
@@ -55,16 +57,17 @@ class LiveOptions:
     rtol: float | None = None
 
 
-def verify(path: Path, live: LiveOptions | None, lines: ProgressLines) -> Iterator[Finding]:
+def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator[Finding]:
     """The findings of everything at a path; of an archive or an image, first that it is whole, and what it was published as.
 
-    `lines` get the progress of what takes long. Raises Misuse, NothingToVerify, ToolchainError, and what reading a recipe raises.
+    `progress` gets events about what takes long. Raises Misuse, NothingToVerify, ToolchainError, and what reading a recipe raises.
     """
+    lines, counting = NotedLines(progress), HashingEvents(progress).counting
     try:
         with opened(path, lines) as received:
             skipped = received.skipped()
             try:
-                artifacts = find_artifacts(received.place)
+                artifacts = [replace(artifact, counting=counting) for artifact in find_artifacts(received.place)]
             except NothingToVerify as error:
                 if not skipped:
                     raise
@@ -74,7 +77,7 @@ def verify(path: Path, live: LiveOptions | None, lines: ProgressLines) -> Iterat
             sound = True
             if received.unpacked:
                 yield Finding("archive", path.as_posix(), "passed")
-                if path.is_file() and (found := check_statement(path)) is not None:
+                if path.is_file() and (found := check_statement(path, counting)) is not None:
                     sound = found.outcome != "failed"
                     yield found
             for artifact in artifacts:

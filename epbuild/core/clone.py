@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from epbuild.core.digest import Reading, Write, read
+from epbuild.core.safepath import open_raw
 
 if sys.platform == "linux":
     import fcntl
@@ -49,7 +50,7 @@ def copy_file(source: Path, destination: Path) -> None:
 
     What `destination` names already is overwritten. Raises OSError.
     """
-    with source.open("rb", buffering=0) as original, destination.open("wb", buffering=0) as copy:
+    with open_raw(source) as original, destination.open("wb", buffering=0) as copy:
         try:
             if clone(original.fileno(), copy.fileno()):
                 return

@@ -6,10 +6,12 @@ Codes: EPB1xx recipe, 2xx plan, 3xx toolchain, 4xx build, 5xx store, 6xx verify.
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NewType
 
+from epbuild.core.redact import concealed
 from epbuild.core.values import dataclass
 
 
@@ -56,6 +58,13 @@ class Problem:
     """The part of the message with the reason, and not to what it happened: problems with one reason can be shown as one."""
     lines: tuple[str, ...] = ()
     """What to write into the file, as lines of it: without the indentation that they have in common."""
+
+    def __post_init__(self) -> None:
+        """Conceal values of the environment: what is wrong is shown to others, in logs and reports."""
+        for name in ("message", "hint", "reason"):
+            text = getattr(self, name)
+            if text and (shown := concealed(text)) != text:
+                object.__setattr__(self, name, shown)
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where is not None else ""
@@ -169,8 +178,22 @@ class BadText(ValueError):
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """A hint that names the known word closest to `word`, or None when nothing is close."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = closest(word, known)
     return f"Did you mean '{close[0]}'?" if close else None
+
+
+def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """Return the known words that are close to `word`, the closest first; of equally close ones, that with the longest common prefix."""
+    words = list(known)
+    found = difflib.get_close_matches(word, words, n=len(words), cutoff=cutoff) if words else []
+    matcher = difflib.SequenceMatcher(b=word)
+
+    def rank(other: str) -> tuple[float, int]:
+        matcher.set_seq1(other)
+        common = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(word, other, strict=False))
+        return -matcher.ratio(), -sum(1 for _ in common)
+
+    return sorted(found, key=rank)
 
 
 def reading_order(problem: Problem) -> tuple[str, int, int]:

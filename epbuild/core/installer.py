@@ -38,7 +38,9 @@ def run_uv(
         raise ToolchainError(
             Problem("EPB301", "the program uv, which makes toolchains, is missing from epbuild's environment", None, hint)
         ) from error
-    wanted = {**os.environ, "UV_NO_PROGRESS": "1", "NO_COLOR": "1", "VIRTUAL_ENV": None, **(changes or {})}
+    # uv runs the builds of packages without wheels, which are strangers' programs: epbuild's variables hold secrets.
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("EPBUILD_")}
+    wanted = {**inherited, "UV_NO_PROGRESS": "1", "NO_COLOR": "1", "VIRTUAL_ENV": None, **(changes or {})}
     environment = {name: value for name, value in wanted.items() if value is not None}
     command = [program, *arguments]
     if listener is None:

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 from epbuild.onnxfile.places import model_places
 from epbuild.onnxfile.wire import MalformedModel
@@ -92,7 +93,7 @@ class _Window(io.RawIOBase):
     """A payload as a file of its own."""
 
     def __init__(self, payload: Payload) -> None:
-        self._file = payload.path.open("rb")
+        self._file = open_regular(payload.path)
         self._payload = payload
         self._at = 0
 

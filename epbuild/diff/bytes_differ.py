@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
+from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 from epbuild.diff.anatomy import FilePart, parts, with_rest
 from epbuild.verify.payload import Payload
@@ -88,7 +89,7 @@ def compare_bytes(name: str, old: Path, new: Path) -> FileDifference | None:
 
 def _extent(old: Payload, new: Payload) -> tuple[int, int]:
     first, count = min(old.size, new.size), abs(old.size - new.size)
-    with old.path.open("rb") as before, new.path.open("rb") as after:
+    with open_regular(old.path) as before, open_regular(new.path) as after:
         for at, left, right in _chunks(old, new, before, after):
             if left != right:
                 positions = _positions(left, right)
@@ -106,7 +107,7 @@ def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], ol
         pairs = _paired(before, after)
     sums: dict[tuple[str, Meaning], DifferingBytes] = {}
     budget = [_MOST_RUNS]
-    with old.open("rb") as left, new.open("rb") as right:
+    with open_regular(old) as left, open_regular(new) as right:
         inside = (item for one, other in pairs for item in _compare_part(one, other, left, right, budget))
         for item in itertools.chain(_alone("missing", before, pairs, 0), _alone("added", after, pairs, 1), inside):
             key = (item.part, item.meaning)

@@ -103,6 +103,8 @@ def _manifests(folder: Path) -> Iterator[Path]:
 
 def _document(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
     """What a manifest holds; None, or else OpenError, when the file is not one of epbuild's."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise OpenError("EPB632", f"the manifest {path} cannot be read: it is not a regular file")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

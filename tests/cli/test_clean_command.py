@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, epbuild, write_model
+from commands import RECIPE, environment, epbuild, write_model
 
 from epbuild.cache.leases import lease
 from epbuild.cache.memory import Configuration, OutputRecord, StepRecord
@@ -20,8 +20,9 @@ EMIT = "emit:main/phone/directory"
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which the recipe was built, as far as `clean` can tell."""
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", environment(tmp_path)["EPBUILD_CACHE_DIR"])
     write_model(tmp_path / "relu.onnx")
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     folder = tmp_path / "dist" / "phone"
@@ -97,6 +98,6 @@ def test_all_removes_the_workspace_too_but_not_under_a_build(project: Path) -> N
     done = epbuild(project, "clean", "--all")
     assert done.returncode == 0
     assert "removed  .epbuild  " in done.stdout
-    assert sorted(path.name for path in project.iterdir()) == ["epbuild.yaml", "relu.onnx"]
+    assert sorted(path.name for path in project.iterdir()) == [".cache", "epbuild.yaml", "relu.onnx"]
     done = epbuild(project, "clean", "epbuild.yaml", EMIT, "--all")
     assert (done.returncode, done.stdout) == (2, "")

@@ -231,6 +231,19 @@ def test_sizes_are_given_for_every_model_with_that_input_or_for_one(folder: Path
     assert [sizes(recipe, name) for name in ("one", "two", "three")] == [{"x": (2, 3)}, {"x": (4, 3)}, {"tokens": (77,)}]
 
 
+def test_sizes_from_dimensions_of_another_model_are_marked_as_guesses(folder: Path) -> None:
+    write_open_model(folder / "one.onnx", "batch", "length")
+    write_open_model(folder / "two.onnx", "batch", "length", name="tokens")
+    done = epbuild(folder, "init", "one.onnx", "two.onnx", "--ep", "qnn", "--soc", "SM8750", "--size", "x=2,300")
+    assert done.returncode == 0, done.stderr
+    assert "The sizes of 1 input are guesses, marked in the recipe" in done.stdout
+    lines = (folder / "epbuild.yaml").read_text(encoding="utf-8").splitlines()
+    assert [line.strip() for line in lines if "[2, 300]" in line] == [
+        "x: [2, 300]    # the model has [batch, length]",
+        "tokens: [2, 300]    # the model has [batch, length], and this is a guess from another model with these dimensions: look at it",
+    ]
+
+
 def test_an_ep_that_takes_open_dimensions_is_given_none(folder: Path) -> None:
     write_open_model(folder / "net.onnx", "batch", 3)
     assert sizes(written(folder, "--model", "net.onnx", "--ep", "openvino", "--target", "CPU"), "net") == {}
@@ -310,6 +323,8 @@ def test_on_a_terminal_it_asks_for_sizes_and_for_those_of_a_name_once(folder: Pa
     assert "c: sizes of x[?,?,?,3] [1,224,224,3]: " in said
     recipe = load(folder / "epbuild.yaml")
     assert [sizes(recipe, name)["x"] for name in "abc"] == [(2, 5, 8), (2, 5, 8), (1, 224, 224, 3)]
+    text = (folder / "epbuild.yaml").read_text(encoding="utf-8")
+    assert text.count("guess") == text.count("the model has [batch, channels, 8], and this is a guess from another model") == 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals in the standard library")

@@ -226,7 +226,7 @@ def test_a_package_that_does_not_exist_is_told_with_what_uv_says(checkout: Check
 
 
 def test_a_package_that_is_named_by_its_place_cannot_be_locked(checkout: Checkout) -> None:
-    wheel = (checkout.wheels / "numpy-2.4.6-py3-none-any.whl").as_posix()
+    wheel = "numpy @ https://wheels.example/numpy-2.4.6-py3-none-any.whl"
     checkout.write_recipe((PACKAGES, f"['{wheel}']"))
     assert f"toolchain 'qnn' cannot be locked: '{wheel}' names a place and not a version." in checkout.refusal(3)
 

@@ -57,6 +57,23 @@ def test_a_mistake_in_the_text_does_not_hide_those_in_the_options(wrong: Path) -
     assert places(epbuild(wrong, "validate").stderr) == [position(word) for word in MISTAKES]
 
 
+@pytest.mark.parametrize("command", ["validate", "run"])
+def test_a_toolchain_without_its_targets_ep_is_refused_before_anything_is_installed(wrong: Path, command: str) -> None:
+    (wrong / "epbuild.yaml").write_text(RECIPE.replace(", onnxruntime-qnn==2.7.0", ""), encoding="utf-8")
+    done = epbuild(wrong, command)
+    assert (done.returncode, done.stdout) == (2, "")
+    said = " ".join(done.stderr.split())
+    assert "error: the toolchain 'qnn' names no package that QNNExecutionProvider comes in." in said
+    assert "Known to work: `packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]`. [EPB257]" in said
+
+
+def test_near_names_and_words_of_users_lead_to_the_value_that_is_meant(wrong: Path) -> None:
+    text = RECIPE.replace("soc_model: SM8750", "soc_model: SM8751").replace("backend_type: htp", "backend_type: npu")
+    (wrong / "epbuild.yaml").write_text(text, encoding="utf-8")
+    said = epbuild(wrong, "validate").stderr
+    assert re.findall("Did you mean '.*?'", said) == ["Did you mean 'htp'", "Did you mean 'SM8750'"]
+
+
 def test_a_mistake_of_a_matrix_is_told_once_whatever_else_is_wrong(wrong: Path) -> None:
     text = WRONG.replace("    toolchain: qnn\n", "    matrix: {row: [1, 2, 3]}\n    toolchain: qnn\n", 1)
     (wrong / "epbuild.yaml").write_text(text, encoding="utf-8")

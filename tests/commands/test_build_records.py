@@ -16,7 +16,6 @@ from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 from epbuild.cache.memory import Configuration
 from epbuild.commands.events import Fetched, Fetching, ToolchainReady, ToolchainStarted
 from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords
-from epbuild.commands.reporting.recorded import record_of
 from epbuild.commands.reporting.recording import Recording
 from epbuild.commands.request import Request
 from epbuild.commands.run import run
@@ -131,7 +130,7 @@ def of_events(request: Request, steps: dict[str, str], *events: tuple[float, Eve
     recording.found = Survey(plan, {action: ActionStatus("new", ()) for action in steps.values()}, tuple(steps.values()))
     recording.events += events
     recording.seconds = events[-1][0]
-    return record_of(recording)
+    return recording.record()
 
 
 def test_actions_that_run_at_once_have_places_of_their_own_and_leave_them_to_others(workshop: Workshop) -> None:

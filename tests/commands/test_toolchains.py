@@ -386,7 +386,8 @@ def test_what_windows_compiled_is_restored_and_published_on_linux(
 def test_results_that_depend_on_the_machine_are_not_looked_for_from_another_platform(machine: Callable[[str], Machine]) -> None:
     reader = machine("reader")
     npu = "plain: {toolchain: qnn, ep: OpenVINOExecutionProvider, provider_options: {device_type: NPU}}"
-    reader.write_recipe(("plain: {toolchain: qnn, ep: QNNExecutionProvider}", npu))
+    packages = ("[onnxruntime-qnn==2.7.0]", "[onnxruntime-qnn==2.7.0, onnxruntime-openvino==1.24.1]")
+    reader.write_recipe(packages, ("plain: {toolchain: qnn, ep: QNNExecutionProvider}", npu))
     reader.remote = None
     (reader.folder / "epbuild.lock").unlink()
     [reason] = reader.reasons(CLASSIFIER)

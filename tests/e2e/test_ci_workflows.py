@@ -165,18 +165,27 @@ def test_the_action_installs_with_what_there_is(installer: str, tmp_path: Path) 
         (programs / name).chmod(0o755)
     workflow = tmp_path / "w.yml"
     workflow.write_text(
-        "jobs: {x: {steps: [{uses: epbuild/epbuild@v0, with: {command: setup, package: filelock}}]}}", encoding="utf-8"
+        "jobs: {x: {steps: [{uses: epbuild/epbuild@COMMIT, with: {command: setup, package: filelock}}]}}", encoding="utf-8"
     )
     [run] = Ci(tmp_path / "checkout", tmp_path, {"PATH": f"{programs}:/usr/bin:/bin"}).github(workflow)["x"]
     assert succeeded([run])
     assert list((run.folder / "temp" / "epbuild" / "lib").rglob("filelock/__init__.py"))
 
 
+def test_the_action_builds_without_a_lock_and_says_how_to_get_one(tmp_path: Path) -> None:
+    project = copy_of_quickstart(tmp_path / "checkout", tmp_path / "unused")
+    workflow = tmp_path / "w.yml"
+    workflow.write_text("jobs: {x: {steps: [{uses: epbuild/epbuild@COMMIT, with: {command: plan}}]}}", encoding="utf-8")
+    [run] = Ci(project.folder, tmp_path, {}).github(workflow)["x"]
+    assert succeeded([run])
+    assert "::notice::epbuild.yaml has no lock: run `epbuild lock` and commit its file" in run.log
+
+
 def test_the_action_refuses_a_command_that_it_does_not_have(tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     workflow = tmp_path / "w.yml"
     workflow.write_text(
-        "jobs: {x: {steps: [{uses: epbuild/epbuild@v0, with: {command: lock, package: filelock}}]}}", encoding="utf-8"
+        "jobs: {x: {steps: [{uses: epbuild/epbuild@COMMIT, with: {command: lock, package: filelock}}]}}", encoding="utf-8"
     )
     [run] = Ci(tmp_path / "checkout", tmp_path, {}).github(workflow)["x"]
     assert run.result == "failure"

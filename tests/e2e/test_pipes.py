@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
 
+import onnx
 import pytest
 import warm_start
 from projects import Project
-from quick_builds import write_project
+from quick_builds import write_model, write_project
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
 SOON = 30
@@ -64,3 +69,195 @@ def test_a_pipe_is_no_lock(piped: Project, command: str) -> None:
     assert "epbuild.lock:1:1: error: the lock cannot be read: Not a regular file." in told
     assert "[EPB242]" in told
     assert (piped.folder / "epbuild.lock").is_fifo()
+
+
+OUTPUT = "dist/left/left_ctx.onnx"
+
+
+@pytest.fixture
+def built(piped: Project) -> Project:
+    """A project that is built, so that the snapshot answers for it."""
+    piped.build()
+    assert "Nothing to do" in piped.epbuild("run").stdout
+    return piped
+
+
+def replaced(path: Path) -> Path:
+    """Put a pipe in the place of a file."""
+    path.unlink()
+    os.mkfifo(path)
+    return path
+
+
+def answer(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    done = warm_start.run(arguments, project.folder, project.command()[1], timeout=SOON)
+    assert "Traceback" not in done.stderr
+    assert "internal error" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize("name", [OUTPUT, "dist/left/left_qnn.bin", "dist/left/manifest.json"])
+def test_a_pipe_in_the_place_of_an_output_is_reported_and_stays(built: Project, name: str) -> None:
+    pipe = replaced(built.folder / name)
+    assert answer(built, "run", "--check").returncode == 1
+    assert "restorable  emit:left/npu/directory" in answer(built, "plan").stdout
+    done = answer(built, "run")
+    assert done.returncode == 1
+    assert f"{name.removeprefix('dist/')} exists, and epbuild did not make it. Move it away" in done.stderr
+    assert "[EPB423]" in done.stderr
+    assert pipe.is_fifo()
+    assert answer(built, "clean").returncode == 0
+    assert pipe.is_fifo()
+
+
+def test_a_pipe_in_the_place_of_an_output_folder_is_reported_and_stays(built: Project) -> None:
+    shutil.rmtree(built.folder / "dist" / "left")
+    os.mkfifo(built.folder / "dist" / "left")
+    assert answer(built, "run", "--check").returncode == 1
+    done = answer(built, "run")
+    assert (done.returncode, "[EPB423]" in done.stderr) == (1, True), done.stderr
+    assert (built.folder / "dist" / "left").is_fifo()
+
+
+def test_a_pipe_in_the_place_of_an_archive_is_reported_and_stays(piped: Project) -> None:
+    piped.edit('{layout: directory, path: "dist/${group}"}', '{layout: directory, pack: zip, path: "dist/${group}.zip"}')
+    piped.build()
+    pipe = replaced(piped.folder / "dist" / "left.zip")
+    assert answer(piped, "run", "--check").returncode == 1
+    done = answer(piped, "run")
+    assert (done.returncode, "[EPB423]" in done.stderr) == (1, True), done.stderr
+    assert pipe.is_fifo()
+    assert answer(piped, "clean").returncode == 0
+    assert pipe.is_fifo()
+
+
+def test_a_pipe_in_the_place_of_a_model_is_reported(built: Project) -> None:
+    replaced(built.folder / "left.onnx")
+    for command in ("run", "run --check", "plan", "validate", "coverage", "explain 'emit:*'"):
+        done = answer(built, *shlex.split(command))
+        assert done.returncode == 2, (command, done.stdout, done.stderr)
+        assert "error: the model 'left' is not a file: left.onnx. " in done.stderr
+
+
+def test_a_pipe_in_the_place_of_external_data_is_reported(piped: Project) -> None:
+    model = onnx.load(piped.folder / "left.onnx")
+    onnx.save(model, piped.folder / "left.onnx", save_as_external_data=True, location="left.data", size_threshold=0)
+    piped.build()
+    replaced(piped.folder / "left.data")
+    for command in ("run", "run --check", "plan", "validate"):
+        done = answer(piped, *command.split())
+        assert done.returncode == 2, (command, done.stdout)
+        assert "left.data" in done.stderr
+        assert "[EPB203]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "verify pipe",
+        "verify dist/left",
+        f"verify {OUTPUT}",
+        "inspect pipe",
+        "inspect dist/left",
+        f"inspect {OUTPUT}",
+        "diff pipe dist/right",
+        "diff dist/left dist/right",
+        f"relink {OUTPUT} --embed",
+        f"merge {OUTPUT} dist/right/right_ctx.onnx -o merged.onnx",
+        "merge pipe right.onnx -o merged.onnx",
+        "init pipe --ep qnn",
+        "import pipe",
+        "verify dist/right --inputs pipe",
+        "verify dist/right --numbers --source pipe",
+        "report --against pipe",
+    ],
+)
+def test_no_command_waits_for_a_pipe(built: Project, arguments: str) -> None:
+    replaced(built.folder / OUTPUT)
+    done = answer(built, *arguments.split())
+    assert done.returncode in (1, 2, 3), done.stdout
+    assert done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "left_qnn.bin"])
+@pytest.mark.parametrize("command", ["verify", "inspect", "diff dist/right"])
+def test_no_command_waits_for_a_part_of_an_output(built: Project, command: str, name: str) -> None:
+    replaced(built.folder / "dist" / "left" / name)
+    answer(built, *command.split(), "dist/left")
+
+
+@pytest.mark.parametrize("name", ["state.sqlite", "clock", "logs/compile+left+npu+left.log", ".gitignore", "state.sqlite-wal"])
+def test_a_pipe_in_a_workspace_is_not_waited_for(built: Project, name: str) -> None:
+    place = built.folder / ".epbuild" / name
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    for command in (
+        "run --check",
+        "run --set vars.quality=2",
+        "plan",
+        "log compile:left/npu/left",
+        "report",
+        "clean --all",
+        "gc",
+        "cache",
+    ):
+        answer(built, *command.split())
+
+
+def test_a_pipe_among_the_reports_of_builds_is_passed_over(built: Project) -> None:
+    for record in (built.folder / ".epbuild" / "reports").iterdir():
+        replaced(record)
+    assert answer(built, "report").returncode in (0, 1, 2)
+
+
+def test_an_output_that_is_a_link_to_where_it_was_moved_is_missing(built: Project) -> None:
+    path = built.folder / OUTPUT
+    moved = path.rename(built.folder / "moved.onnx")
+    path.symlink_to(moved)
+    fast = answer(built, "run", "--check")
+    shutil.rmtree(built.cache / "looks")
+    assert (fast.returncode, answer(built, "run", "--check").returncode) == (1, 1)
+    assert answer(built, "run").returncode == 0
+    assert not path.is_symlink()
+    assert moved.is_file()
+
+
+def test_models_that_are_links_into_a_store_are_watched_with_their_ends(piped: Project) -> None:
+    blobs = piped.folder / "blobs"
+    blobs.mkdir()
+    for name in ("left", "right"):
+        (piped.folder / f"{name}.onnx").rename(blobs / name)
+        (piped.folder / f"{name}.onnx").symlink_to(f"blobs/{name}")
+    piped.build()
+    assert answer(piped, "run", "--check").returncode == 0
+    write_model(blobs / "left", 7)
+    assert answer(piped, "run", "--check").returncode == 1
+    piped.build()
+    (piped.folder / "right.onnx").unlink()
+    (piped.folder / "right.onnx").symlink_to("blobs/left")
+    assert answer(piped, "run", "--check").returncode == 1
+    piped.build()
+    assert "Nothing to do" in answer(piped, "run").stdout
+
+
+def test_a_folder_of_models_may_be_a_link(piped: Project) -> None:
+    for number in (1, 2):
+        (piped.folder / f"models{number}").mkdir()
+        write_model(piped.folder / f"models{number}" / "left.onnx", number)
+    (piped.folder / "models").symlink_to("models1")
+    piped.edit("left: left.onnx", "left: models/left.onnx")
+    piped.build()
+    assert "Nothing to do" in answer(piped, "run").stdout
+    (piped.folder / "models").unlink()
+    (piped.folder / "models").symlink_to("models2")
+    assert answer(piped, "run", "--check").returncode == 1
+
+
+@pytest.mark.parametrize("folder", ["dist/left", "dist"])
+def test_the_fast_path_agrees_on_a_folder_that_is_a_link_to_where_it_was_moved(built: Project, folder: str) -> None:
+    moved = (built.folder / folder).rename(built.folder / "moved")
+    (built.folder / folder).symlink_to(moved)
+    fast = answer(built, "run", "--check")
+    shutil.rmtree(built.cache / "looks")
+    whole = answer(built, "run", "--check")
+    assert (fast.returncode, fast.stdout) == (whole.returncode, whole.stdout)

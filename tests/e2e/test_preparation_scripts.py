@@ -23,7 +23,7 @@ from epbuild.toolchain.process import supervise
 from epbuild.toolchain.provision import Requirements, provision
 
 TOOLS = ("onnxruntime==1.31.1", "onnx==1.23.2", "onnxslim==0.1.98", "sympy==1.14.0")
-SCRIPTS = Path(epbuild.__file__).parent / "compile" / "worker" / "preparations"
+SCRIPTS = Path(epbuild.__file__).parent / "worker" / "preparations"
 MODELS = Path(__file__).parents[2] / "recipes" / "models"
 DECODER = MODELS / "tiny-llm" / "decoder.onnx"
 CALIBRATION = sorted((MODELS / "tiny-llm").glob("calibration_*.npz"))

@@ -83,7 +83,9 @@ def test_an_interpreter_that_is_not_there_is_told_at_its_place_in_the_recipe(pro
 
 
 def test_a_toolchain_that_nothing_selected_needs_is_left_alone(project: Project) -> None:
-    _checked_in(project, "two-toolchains.yaml").edit("onnxruntime-openvino==1.24.1", "no-such-epbuild-package==1")
+    _checked_in(project, "two-toolchains.yaml").edit(
+        "onnxruntime-openvino==1.24.1", "onnxruntime-openvino==1.24.1, no-such-epbuild-package==1"
+    )
     steps = compiled(project.build("epbuild.yaml", "emit:*/snapdragon-x/*"))
     assert steps == {"compile:vision/snapdragon-x/classifier", "compile:vision/snapdragon-x/squeezenet"}
 

@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Callable[[Path], None], int, str]] = {
         "Did you mean 'QNNExecutionProvider'?",
     ),
     "a package that does not exist": (
-        _recipe("onnxruntime==1.31.1, onnxruntime-qnn==2.7.0", "no-such-epbuild-package==1"),
+        _recipe("onnxruntime==1.31.1, onnxruntime-qnn==2.7.0", "onnxruntime-qnn==2.7.0, no-such-epbuild-package==1"),
         3,
         "no-such-epbuild-package",
     ),

@@ -273,6 +273,7 @@ def test_a_registry_with_users_takes_a_push_from_one_of_them_only(program: Path,
     with running(program, HTPASSWD) as registry:
         for password in (None, "wrong", PASSWORD):
             if password is not None:
+                monkeypatch.setenv("EPBUILD_REGISTRY", registry.host)
                 monkeypatch.setenv("EPBUILD_REGISTRY_USER", "ci")
                 monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", password)
             if password == PASSWORD:

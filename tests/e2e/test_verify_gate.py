@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from projects import Project
 from quick_builds import RECIPE, write_project
 
@@ -44,6 +48,18 @@ def test_what_passes_is_published_with_its_figures_and_what_fails_is_not(project
     (problem,) = failed["problems"]
     assert problem["code"] == "EPB646"
     assert ", and has to be 200" in problem["message"]
+    # Every view says that it was compiled and failed its check.
+    outcomes = {event["model"]: (event["outcome"], event["verify"]) for event in events if event["event"] == "model_covered"}
+    assert outcomes == {"left": ("whole", None), "right": ("failed verify", "verify:right/npu")}
+    built = json.loads(project.epbuild("report", "--json").stdout)["build"]
+    covered = json.loads(project.epbuild("coverage", "--json").stdout)["rows"]
+    assert [(row["model"], row["outcome"]) for row in covered] == [("left", "whole"), ("right", "failed verify")]
+    assert covered[1]["reason"] == problem["message"]
+    report = json.loads(project.epbuild("report", "--json").stdout)
+    assert [row["outcome"] for row in report["coverage"]] == ["whole", "failed verify"]
+    assert report["build"] == built
+    for command in (("report",), ("coverage",), ("coverage", "--markdown")):
+        assert "2 models for 1 target: 1 whole, 1 failed verify" in project.epbuild(*command).stdout
     # What is asked is judged again by the figures that are known.
     project.recipe.write_text(RECIPE.replace(RIGHT, strict.replace("200", "20")), encoding="utf-8")
     again = events_of(project, status=0)
@@ -54,6 +70,17 @@ def test_what_passes_is_published_with_its_figures_and_what_fails_is_not(project
     done = project.epbuild("verify", "dist/right", "--numbers", "--recipe", "epbuild.yaml")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "and has to be 200" in " ".join(done.stdout.split())
+
+
+def test_models_whose_check_ends_without_figures_are_not_whole(project: Project) -> None:
+    write_project(project)
+    several = RECIPE.replace("soc_model: SM8750", 'soc_model: "SM8750,SM8650"').replace(
+        LEFT, LEFT.replace("}", ", verify: true}")
+    )
+    project.recipe.write_text(several, encoding="utf-8")
+    assert project.epbuild("run", "--keep-going").returncode == 1
+    for command in (("report",), ("coverage",)):
+        assert "2 models for 1 target: 1 whole, 1 failed verify" in project.epbuild(*command).stdout
 
 
 def test_models_that_share_are_checked_unshared_where_they_cannot_be_loaded(project: Project) -> None:
@@ -76,3 +103,38 @@ def test_a_context_for_several_socs_is_not_published_unless_the_recipe_accepts_t
     project.recipe.write_text(several.replace(LEFT, LEFT.replace("}", ", verify: {unjudged: publish}}")), encoding="utf-8")
     events_of(project, status=0)
     assert "cannot load models that were compiled for several SoCs here" in models(project, "left")["left"]["unjudged"]
+
+
+def write_floats(path: Path, nodes: list[Any], inputs: list[Any], **constants: Any) -> None:
+    """Write a model with one output of floats, `y`, of open dimensions."""
+    gives = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", "columns"])]
+    tensors = [numpy_helper.from_array(numpy.asarray(value, numpy.float32), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "graph", inputs, gives, tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+
+
+def test_a_first_recipe_publishes_what_made_inputs_cannot_judge_and_feeds_tables_with_their_own_rows(project: Project) -> None:
+    draw = numpy.random.default_rng(0)
+    words = [helper.make_node("Gather", ["table", "ids"], ["word"]), helper.make_node("MatMul", ["word", "weight"], ["y"])]
+    ids = [helper.make_tensor_value_info("ids", TensorProto.INT64, [6])]
+    table, weight = draw.normal(size=(4, 16)), draw.normal(size=(16, 16))
+    write_floats(project.folder / "words.onnx", words, ids, table=table, weight=weight)
+    x = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 16])]
+    faint = [helper.make_node("MatMul", ["x", "weight"], ["z"]), helper.make_node("Mul", ["z", "little"], ["y"])]
+    write_floats(project.folder / "faint.onnx", faint, x, weight=weight, little=1e-8)
+    done = project.epbuild("init", "--ep", "qnn", "--soc", "SM8750", "--name", "first")
+    assert done.returncode == 0, done.stderr
+    done = project.epbuild("run", "--keep-going")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [warning] = [line for line in done.stderr.splitlines() if "[EPB" in line]
+    assert warning.startswith("verify:main-faint/SM8750: warning: the numbers of the model 'faint' cannot be judged")
+    assert "all of its numbers are below 0.001" in warning
+    assert "It is published: made inputs are weak evidence." in warning
+    files = {place: json.loads(text) for place, text in project.files().items() if place.endswith("manifest.json")}
+    found = {model["name"]: model for manifest in files.values() for model in manifest["models"]}
+    assert found["words"]["figures"][0]["cosine"] > 0.999
+    assert "unjudged" not in found["words"]
+    assert "all of its numbers are below 0.001" in found["faint"]["unjudged"]
+    project.edit("verify: true", "verify: {unjudged: fail}")
+    done = project.epbuild("run", "--keep-going")
+    assert (done.returncode, done.stderr.count("[EPB665]")) == (1, 1), done.stderr

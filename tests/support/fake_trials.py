@@ -21,7 +21,7 @@ from epbuild.verify.live.worker import Session
 
 QNN = "QNNExecutionProvider"
 _FAKE = Path(__file__).with_name("fake_sessions.py")
-_WORKER = Path(epbuild.__file__).parent / "compile" / "worker" / "load.py"
+_WORKER = Path(epbuild.__file__).parent / "worker" / "load.py"
 
 
 def fake_worker(folder: Path) -> None:

@@ -22,6 +22,7 @@ from onnx import TensorProto, helper
 from epbuild.cache.memory import Configuration, Memory, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.catalog.catalog import entry
+from epbuild.commands import request
 from epbuild.commands.plan import survey
 from epbuild.commands.remote import ModelFetcher
 from epbuild.commands.request import RemoteChoice, Request
@@ -172,6 +173,12 @@ class Workshop:
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(cache))
         self.run_worker: Callable[..., Ending] = self.worker
         """What its environments run workers with."""
+
+    def serve_commands(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have the command line build here, with these toolchains."""
+        monkeypatch.setenv("EPBUILD_CACHE_DIR", str(self.cache))
+        monkeypatch.setattr(request, "toolchains_here", lambda: self.request.toolchains)
+        monkeypatch.chdir(self.folder)
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:
         text = RECIPE

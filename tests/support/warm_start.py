@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 COLD_STARTS = "EPBUILD_TESTS_COLD_STARTS"
 _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 _LIBRARIES = ("filelock", "numpy", "onnx", "psutil", "rich.console", "sqlite3", "tomllib", "xxhash", "yaml")
-_NOT_IMPORTED = ("epbuild.__main__", "epbuild.compile.worker", "epbuild.runtime")
+_NOT_IMPORTED = ("epbuild.__main__", "epbuild.worker", "epbuild.runtime")
 
 _MAIN = "from epbuild.__main__ import main; main()"
 _NUMBER = struct.Struct("<q")

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import epbuild
 
-FOLDER = Path(epbuild.__file__).parent / "compile" / "worker"
+FOLDER = Path(epbuild.__file__).parent / "worker"
 
 
 def load(name: str) -> ModuleType:

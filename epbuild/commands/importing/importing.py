@@ -14,6 +14,7 @@ from epbuild.commands.init.recipe import CarriedOver, RecipeChoices, model_names
 from epbuild.commands.init.sizing import BadSizes, Sized, Sizing
 from epbuild.commands.init.sources import find_models
 from epbuild.core.errors import Position, Problem, printable
+from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 
 _MOST_BYTES = 16 << 20
@@ -95,7 +96,7 @@ def _build_of(request: ImportRequest) -> ImportedBuild:
 
 def _configuration_in(path: Path) -> Mapping[str, Any]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             raise refuse(f"it has more than {_MOST_BYTES >> 20} MiB", path)

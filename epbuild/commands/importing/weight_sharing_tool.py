@@ -14,6 +14,7 @@ from pathlib import Path
 
 from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse
 from epbuild.core.errors import Position
+from epbuild.core.safepath import read_regular
 
 TOOL = "ep_weight_sharing_ctx_gen"
 _EPS = {
@@ -91,7 +92,7 @@ def _build(options: Mapping[str, str]) -> ImportedBuild:
 def _plugin(path: Path) -> ImportedBuild:
     """What a file with the configuration of a plugin EP asks for."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_regular(path).decode("utf-8"))
     except json.JSONDecodeError as error:
         raise refuse(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
     except (OSError, UnicodeDecodeError) as error:

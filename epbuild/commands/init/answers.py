@@ -12,6 +12,7 @@ from epbuild.commands.init.recipe import RecipeChoices, model_names, why_not, wr
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
 from epbuild.commands.init.sources import FoundModel, LeftOut, find_models
 from epbuild.core.errors import Problem
+from epbuild.core.safepath import is_folder
 from epbuild.core.values import dataclass
 
 
@@ -128,7 +129,7 @@ def _asked(questions: Questions | None) -> Questions:
 
 def _places(places: Sequence[str]) -> tuple[Path, list[str]]:
     """The folder that the recipe goes into, and the models that are named."""
-    if len(places) == 1 and Path(places[0]).is_dir():
+    if len(places) == 1 and is_folder(Path(places[0])):
         return Path(places[0]), []
     for place in places:
         if not any(sign in place for sign in "*?[:") and not Path(place).exists():

@@ -85,7 +85,6 @@ def recipe_text(path: Path, choices: RecipeChoices) -> str:
     """The recipe as it stands in the file at `path`, to which its own paths are relative."""
     start = choices.kind.start
     models = model_names(choices.models)
-    environment = f"packages: [{', '.join(start.packages)}]" if start.packages else f"interpreter: {start.interpreter}"
     lines = [
         *(_head(choices.carried.head) if choices.carried is not None else ()),
         "# Check this recipe with `epbuild validate`, and build it with `epbuild run`.",
@@ -99,7 +98,7 @@ def recipe_text(path: Path, choices: RecipeChoices) -> str:
         if start.packages
         else "  # A Python environment that is there: name its interpreter.",
         f"  {start.name}:",
-        f"    {environment}",
+        f"    {start.environment}",
         "",
         "models:",
         "  # By name; paths are relative to this file.",
@@ -129,7 +128,8 @@ def _model(name: str, model: str, folder: Path, sizes: Mapping[str, Sized]) -> I
     yield f"    path: {path}"
     yield "    inputs:"
     for value, sized in sizes.items():
-        guess = "" if sized.chosen else ", and this is a guess: look at it"
+        by_names = " from another model with these dimensions" if sized.by_names else ""
+        guess = "" if sized.chosen else f", and this is a guess{by_names}: look at it"
         yield f"      {scalar(value)}: [{', '.join(map(str, sized.sizes))}]    # the model has {printable(sized.declared)}{guess}"
 
 
@@ -185,7 +185,7 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
         yield from _carried(carried)
         return
     yield "    expect: {fallback_nodes: 0}    # any: the CPU may run what the EP does not take"
-    yield "    # Its numbers are held against the source's, on made-up inputs, which is weak evidence. Better: {inputs: samples/*.npz}"
+    yield "    # Compares its numbers with the source's. On made inputs, a difference is a warning; {inputs: samples/*.npz} is a gate."
     runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
     yield "    verify: true" if runs else "    # verify: true    # not here: what is compiled cannot be loaded"
 

@@ -26,11 +26,13 @@ class BadSizes(ValueError):
 
 @dataclass(frozen=True)
 class Sized:
-    """The sizes of an input, its shape in the model, and whether a person chose them."""
+    """The sizes of an input, its shape in the model, and whether a person chose them for this model."""
 
     sizes: Sizes
     declared: str
     chosen: bool
+    by_names: bool = False
+    """Whether they are the sizes that dimensions of the same names have in another model."""
 
 
 class SizeAnswer(Protocol):
@@ -74,11 +76,11 @@ class Sizing:
             suggested = suggest_sizes(known).get(value.name)
             answered = suggested is None and known[0].shape is not None
             sizes: Sizes | None = tuple(size for size in known[0].shape or () if isinstance(size, int)) if answered else suggested
-            chosen = answered
+            chosen = False
             if self.questions is not None and not answered:
                 answer = _FittingSizes(model, header, found, value.name)
                 sizes, chosen = self.questions.sizes(model, known[0], suggested, answer), True
-            found[value.name] = Sized(sizes or (), shape_text(value.shape), chosen)
+            found[value.name] = Sized(sizes or (), shape_text(value.shape), chosen, by_names=answered)
             self._learn(value, sizes or ())
         return found
 

@@ -18,6 +18,7 @@ from typing import Literal
 
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Problem, StepId
+from epbuild.core.safepath import read_regular
 from epbuild.core.typed_json import from_json, to_json
 from epbuild.core.values import dataclass
 from epbuild.engine.events import Origin, Outcome
@@ -209,7 +210,7 @@ class BuildRecords:
         for path in self._files():
             if path.name.endswith(ending):
                 with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-                    document = json.loads(path.read_bytes())
+                    document = json.loads(read_regular(path))
                     if document["format"] == FORMAT:
                         yield from_json(BuildRecord, document)
 

@@ -139,7 +139,9 @@ def coverage_of(plan: Plan, rows: Iterable[ModelCovered]) -> Iterator[ReportedCo
             ep_context_nodes=row.ep_context_nodes,
             fallback_nodes=row.outside.count if row.outside is not None else None,
             outside=tuple(
-                ReportedOperator(found.operator, len(found.nodes), found.nodes, found.reason, advice(group.target, found))
+                ReportedOperator(
+                    found.operator, len(found.nodes), found.nodes, found.reason, advice(group.target, group.member(member), found)
+                )
                 for found in (row.outside.groups if row.outside is not None else ())
             ),
             reason=row.reason,

@@ -168,7 +168,7 @@ class ReportedCoverage:
     target: str
     """The target."""
     outcome: Coverage
-    """Whether the EPs took all of it, some of its nodes, or none, or it was never tried."""
+    """Whether the EPs took all of it, some of its nodes, or none; `failed verify`: its `verify` failed; `not built`: never compiled."""
     ep_context_nodes: int | None
     """How many EPContext nodes it became; null where nothing was compiled."""
     fallback_nodes: int | None
@@ -176,7 +176,7 @@ class ReportedCoverage:
     outside: tuple[ReportedOperator, ...]
     """These nodes by operator and reason, most frequent first."""
     reason: str | None
-    """Why nothing was compiled."""
+    """Why nothing was compiled, or why its `verify` failed."""
     size: int | None
     """The bytes of all that it takes to run the model; a context binary that models share counts for each of them."""
     seconds: float | None

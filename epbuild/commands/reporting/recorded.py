@@ -42,7 +42,6 @@ from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, St
 from epbuild.publish.events import OutputCompared
 
 if TYPE_CHECKING:
-    from epbuild.commands.reporting.recording import Recording
     from epbuild.survey.status import Survey
 
 
@@ -64,27 +63,38 @@ class _Running:
         return began, min(later, default=ended)
 
 
-def record_of(recording: Recording) -> BuildRecord:
-    found, request = recording.found, recording.request
+def record_of(
+    found: Survey | None,
+    events: Sequence[tuple[float, Event]],
+    *,
+    began: float,
+    seconds: float,
+    jobs: int,
+    exit_code: int,
+) -> BuildRecord:
+    """Return the record of a build that found this to do, from its events with the seconds at which they happened.
+
+    `began` is in seconds since 1970, `seconds` how long it took. Raises ValueError if it ended before it knew what to do.
+    """
     if found is None:
         raise ValueError("it is not known what there was to do")
     making = _RecordMaking(found)
-    for at, event in recording.events:
+    for at, event in events:
         making.take(at, event)
-    making.stop(recording.seconds)
-    steps = next((event for _, event in recording.events if isinstance(event, RunStarted)), None)
-    finished = next((event for _, event in recording.events if isinstance(event, RunFinished)), None)
+    making.stop(seconds)
+    steps = next((event for _, event in events if isinstance(event, RunStarted)), None)
+    finished = next((event for _, event in events if isinstance(event, RunFinished)), None)
     return BuildRecord(
         format=FORMAT,
         epbuild=__version__,
         recipe=found.configuration.recipe,
         configuration=found.configuration.ident,
-        began=round(recording.began, 3),
-        seconds=round(recording.seconds if finished is None else finished.seconds, 3),
-        exit_code=recording.exit_code,
+        began=round(began, 3),
+        seconds=round(seconds if finished is None else finished.seconds, 3),
+        exit_code=exit_code,
         machine=platform.node(),
         process=os.getpid(),
-        jobs=request.jobs,
+        jobs=jobs,
         steps=steps.steps if steps is not None else len(found.plan.steps),
         todo=steps.todo if steps is not None else 0,
         runs=tuple(making.runs.values()),

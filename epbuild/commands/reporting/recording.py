@@ -60,10 +60,12 @@ class Recording:
             BuildRecords(self._workspace.directory).put(self.record())
 
     def record(self) -> BuildRecord:
-        """What the events come to."""
+        """Return the record of the build. Raises ValueError if it ended before it knew what to do."""
         from epbuild.commands.reporting.recorded import record_of
 
-        return record_of(self)
+        return record_of(
+            self.found, self.events, began=self.began, seconds=self.seconds, jobs=self.request.jobs, exit_code=self.exit_code
+        )
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from epbuild.commands.request import Request
 from epbuild.core.errors import Problem
 from epbuild.core.host import cpu_count, cpu_name
 from epbuild.engine.capacity import memory_here
+from epbuild.engine.events import Progress
 from epbuild.engine.ledger import step_at_fault
 from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
@@ -44,10 +45,10 @@ from epbuild.survey.status import StepStatus
 from epbuild.toolchain.platforms import platform_here
 
 
-def report(request: Request) -> Report:
+def report(request: Request, progress: Progress | None = None) -> Report:
     """All that is known of a recipe and its last build here. Builds, fetches and provisions nothing. Raises EpbuildError."""
     # Of every model, and so of all of the recipe, not only of what changed since the last look.
-    with surveyed(replace(request, every_model=True)) as looked:
+    with surveyed(replace(request, every_model=True), progress=progress) as looked:
         return _Report(looked, BuildRecords(workspace_of(request.recipe)), str(request.recipe)).report()
 
 

@@ -1,0 +1,124 @@
+"""Graphs that the real QNN EP refuses: the reason blames the graph, not this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from projects import Project
+
+RECIPE = """\
+epbuild: 1
+name: refused
+toolchains:
+  qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
+models: {MODELS}
+targets:
+  npu: {toolchain: qnn, ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}
+groups:
+  each: {for_each: model, models: ["*"], targets: [npu]}
+outputs:
+  - {layout: directory, path: "dist/${group}"}
+"""
+
+
+def write_norm(path: Path, *scaling: str) -> None:
+    """Write RMSNorm as torch's exporter does, with these inputs of its last Mul."""
+    nodes = [
+        helper.make_node("Pow", ["x", "two"], ["squares"]),
+        helper.make_node("ReduceMean", ["squares", "axes"], ["mean"], keepdims=1),
+        helper.make_node("Add", ["mean", "epsilon"], ["shifted"]),
+        helper.make_node("Sqrt", ["shifted"], ["root"]),
+        helper.make_node("Reciprocal", ["root"], ["scale"]),
+        helper.make_node("Mul", ["x", "scale"], ["normal"]),
+        helper.make_node("Mul", list(scaling), ["y"]),
+    ]
+    constants = {
+        "two": numpy.float32(2),
+        "axes": numpy.array([-1], numpy.int64),
+        "epsilon": numpy.float32(1e-5),
+        "weight": numpy.ones(512, numpy.float32),
+    }
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 512])] for name in ("x", "y")]
+    tensors = [numpy_helper.from_array(numpy.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "norm", *ends, tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+
+
+def write_graph(path: Path, nodes: list[Any], constants: Mapping[str, Any], inputs: Mapping[str, tuple[int, list[Any]]]) -> None:
+    """Write a model with one output of floats, `y`, of two open dimensions."""
+    tensors = [numpy_helper.from_array(numpy.asarray(value), name) for name, value in constants.items()]
+    takes = [helper.make_tensor_value_info(name, *what) for name, what in inputs.items()]
+    gives = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["frames", "channels"])]
+    graph = helper.make_graph(nodes, "graph", takes, gives, tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+
+
+def failures(project: Project, models: str) -> list[str]:
+    """Build the models, of which some have to fail for their own sake; returns the errors."""
+    project.recipe.write_text(RECIPE.replace("{MODELS}", models), encoding="utf-8")
+    done = project.epbuild("run", "--keep-going")
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stderr.splitlines()
+
+
+def test_a_norm_that_qnn_refuses_for_memory_is_the_graphs_fault_and_compiles_with_its_weight_last(project: Project) -> None:
+    write_norm(project.folder / "first.onnx", "weight", "normal")
+    write_norm(project.folder / "last.onnx", "normal", "weight")
+    [told] = failures(project, "{first: first.onnx, last: last.onnx}")
+    assert (project.folder / "dist/each-last/manifest.json").is_file()
+    assert told.startswith("compile:each-first/npu/first: error: compiling 'first' for npu failed: Failed to finalize QNN graph.")
+    assert "QNN_COMMON_ERROR_MEM_ALLOC" in told
+    assert "MB: the EP refused the graph, and memory was not short." in told
+    assert "make the weight its second input: Mul(x, weight)." in told
+    assert "-j" not in told
+    assert told.endswith("[EPB401]")
+
+
+def test_sizes_that_depend_on_the_data_are_told_as_that_with_the_node_where_they_begin(project: Project) -> None:
+    # As in a VITS voice, whose durations decide how many frames there are.
+    voice = [
+        helper.make_node("Relu", ["x"], ["durations"], name="/Relu"),
+        helper.make_node("ReduceSum", ["durations"], ["total"], name="/ReduceSum", keepdims=0),
+        helper.make_node("Cast", ["total"], ["length"], name="/Cast", to=TensorProto.INT64),
+        helper.make_node("Range", ["zero", "length", "one"], ["frames"], name="/Range"),
+        helper.make_node("Cast", ["frames"], ["numbers"], name="/Cast_1", to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["numbers", "one_axis"], ["column"], name="/Unsqueeze"),
+        helper.make_node("MatMul", ["column", "row"], ["y"], name="/MatMul"),
+    ]
+    constants = {
+        "zero": numpy.int64(0),
+        "one": numpy.int64(1),
+        "one_axis": numpy.array([1], numpy.int64),
+        "row": numpy.ones((1, 8), numpy.float32),
+    }
+    write_graph(project.folder / "voice.onnx", voice, constants, {"x": (TensorProto.FLOAT, ["words", 16])})
+    [told] = failures(project, "{voice: {path: voice.onnx, inputs: {x: [4, 16]}}}")
+    assert "of the model 'voice' stayed outside QNNExecutionProvider" in told
+    assert "depends on the data, and no size in the recipe fixes it" in told
+    assert "The first is Range '/Range'." in told
+    assert "Give every open dimension a size" not in told
+
+
+def test_an_if_whose_branches_want_different_sizes_is_told_as_that(project: Project) -> None:
+    # As in silero VAD, which has a branch for each of two sampling rates.
+    branches = {}
+    for name, rows in (("then_branch", 8), ("else_branch", 16)):
+        weight = numpy_helper.from_array(numpy.ones((rows, 4), numpy.float32), f"{name}_weight")
+        product = helper.make_node("MatMul", ["x", f"{name}_weight"], [name], name=f"/{name}/MatMul")
+        gives = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
+        branches[name] = helper.make_graph([product], name, [], gives, [weight])
+    nodes = [
+        helper.make_node("Equal", ["rate", "sixteen"], ["condition"], name="/Equal"),
+        helper.make_node("If", ["condition"], ["y"], name="/If", **branches),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, ["batch", "samples"]), "rate": (TensorProto.INT64, [])}
+    write_graph(project.folder / "speech.onnx", nodes, {"sixteen": numpy.int64(16000)}, inputs)
+    [told] = failures(project, "{speech: {path: speech.onnx, inputs: {x: [1, 16]}}}")
+    assert "If its branches want different ones, no size suits all" in told
+    assert "silero_vad_16k_op15.onnx" in told
+    assert "Change them in the recipe" not in told

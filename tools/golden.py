@@ -1,0 +1,162 @@
+"""`python -m tools.golden FOLDER`: everything that a user of epbuild can see, as files to compare before and after a refactoring.
+
+It builds the recipes that need no hardware, in a project at a fixed place, with an empty store and the toolchains of this machine. FOLDER
+then holds the help of each command, the schemas, the plan with its keys, the JSON of each command, and the SHA-256 of every output. What
+depends on the moment, such as times, is replaced by a placeholder. Compare two checkouts:
+
+    python -m tools.golden before        # in the one
+    python -m tools.golden after         # in the other
+    diff -r before after
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PROJECT = Path(tempfile.gettempdir()) / "epbuild-golden"
+BUILT = ("quickstart", "shipping", "llm", "light-zoo", "two-toolchains")
+PLANNED = ("zoo", "intel-npu", "ryzen-ai")
+_TIMES = frozenset(
+    {"began", "built", "done", "ended", "finished", "made_at", "seconds", "seconds_left", "started", "time", "took"}
+)
+_SIZES = frozenset({"bytes_left", "free", "free_bytes", "memory", "peak"})
+_PLACES = frozenset({"host", "machine", "pid", "process", "worker"})
+_OF_THE_MOMENT = _TIMES | _SIZES | _PLACES
+_TIME = re.compile(r"\b\d+(\.\d+)? (ms|s|min|h)\b")
+
+
+def main() -> int:
+    """Write the files. Return 1 if a command ended with an internal error."""
+    parser = argparse.ArgumentParser(prog="python -m tools.golden", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the files go; it must not exist")
+    parser.add_argument("--plan-only", action="store_true", help="build nothing")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True)
+    golden = Golden(arguments.folder)
+    golden.write_references()
+    golden.copy_recipes()
+    try:
+        for recipe in (*BUILT, *PLANNED):
+            golden.write_plan(recipe)
+        for recipe in () if arguments.plan_only else BUILT:
+            golden.write_build(recipe)
+        if not arguments.plan_only:
+            golden.write_documents_of_outputs()
+    finally:
+        shutil.rmtree(PROJECT)
+    return 1 if golden.has_internal_errors else 0
+
+
+class Golden:
+    """A folder of golden outputs, and the project that they come from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.has_internal_errors = False
+        self._folder = folder.resolve()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("EPBUILD_", "GITHUB_", "CI"))}
+        cache = Path(os.environ.get("EPBUILD_CACHE_DIR", Path.home() / ".cache" / "epbuild"))
+        own = {"EPBUILD_CACHE_DIR": str(PROJECT / "cache"), "EPBUILD_TOOLCHAIN_DIR": str(cache / "toolchains"), "COLUMNS": "80"}
+        self._environment = {**kept, **own, "NO_COLOR": "1"}
+
+    def copy_recipes(self) -> None:
+        """Begin the project with a copy of all recipes and their models."""
+        shutil.rmtree(PROJECT, ignore_errors=True)
+        ignored = shutil.ignore_patterns(".epbuild", "dist", "*.lock")
+        shutil.copytree(ROOT / "recipes", PROJECT / "recipes", ignore=ignored)
+
+    def write_references(self) -> None:
+        """Write the help of each command, and the schemas that `epbuild schema` prints."""
+        PROJECT.mkdir(exist_ok=True)
+        overview = self._run("--help")
+        self._write("help/epbuild.txt", overview)
+        for command in re.findall(r"^ *│? *([a-z]+)  ", overview.partition("Commands")[2], re.MULTILINE):
+            self._write(f"help/{command}.txt", self._run(command, "--help"))
+        for schema in ("recipe", "manifest", "report", "catalog", "doctor"):
+            self._write(f"schemas/{schema}.json", self._run("schema", schema))
+
+    def write_plan(self, recipe: str) -> None:
+        """Write what `validate`, `plan` and `graph` answer before anything is built. The plan holds the key of each action."""
+        file = f"recipes/{recipe}.yaml"
+        self._write_json(f"{recipe}/validate.json", "validate", file, "--json")
+        self._write_json(f"{recipe}/plan.json", "plan", file, "--json")
+        self._write(f"{recipe}/plan.txt", self._run("plan", file))
+        self._write(f"{recipe}/graph.mmd", self._run("graph", file, "--format", "mermaid"))
+
+    def write_build(self, recipe: str) -> None:
+        """Build a recipe. Write its events, and what each command says of it afterwards."""
+        file = f"recipes/{recipe}.yaml"
+        self._write_json(f"{recipe}/run.json", "run", file, "--json", "-j", "1")
+        for command in ("plan", "explain", "coverage", "report", "run"):
+            self._write_json(f"{recipe}/{command}-after.json", command, file, *(["*"] if command == "explain" else []), "--json")
+        for command in ("plan", "coverage", "run"):
+            self._write(f"{recipe}/{command}-after.txt", self._run(command, file))
+
+    def write_documents_of_outputs(self) -> None:
+        """Write the digests of all outputs, and what `inspect`, `verify` and `diff` say of some."""
+        dist = PROJECT / "recipes" / "dist"
+        digests = {
+            path.relative_to(dist).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(dist.rglob("*"))
+            if path.is_file()
+        }
+        self._write("outputs.json", json.dumps(digests, indent=1) + "\n")
+        one, other = (f"recipes/dist/quickstart/decoder/snapdragon-{soc}" for soc in ("SM8750", "SC8380XP"))
+        for path, name in (
+            (one, "directory"),
+            ("recipes/dist/shipping.ortpackage", "package"),
+            ("recipes/dist/shipping-image", "image"),
+        ):
+            self._write_json(f"{name}/inspect.json", "inspect", path, "--json")
+            self._write_json(f"{name}/verify.json", "verify", path, "--json")
+        self._write_json("directory/diff.json", "diff", one, other, "--json")
+        for command in ("cache", "gc"):  # records hold times, whose lengths differ
+            self._write_json(f"{command}.json", command, "--json", of_the_moment=_OF_THE_MOMENT | {"bytes", "count"})
+
+    def _run(self, *arguments: str) -> str:
+        """Return what a command prints, with its exit code, and with placeholders for times and for the project's place."""
+        command = [sys.executable, "-m", "epbuild", *arguments]
+        done = subprocess.run(
+            command, cwd=PROJECT, env=self._environment, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False
+        )  # fmt: skip
+        if "internal error" in done.stderr or "Traceback" in done.stderr:
+            self.has_internal_errors = True
+            sys.stderr.write(f"epbuild {' '.join(arguments)}:\n{done.stderr}\n")
+        text = f"{done.stdout}exit code {done.returncode}\n"
+        return _TIME.sub("TIME", text.replace(str(PROJECT), "PROJECT"))
+
+    def _write_json(self, name: str, *arguments: str, of_the_moment: frozenset[str] = _OF_THE_MOMENT) -> None:
+        """Write the documents that a command prints, indented and with placeholders. Events are sorted: actions run side by side."""
+        text, _, code = self._run(*arguments).rpartition("exit code ")
+        try:
+            documents = [json.loads(text)]
+        except ValueError:
+            documents = [json.loads(line) for line in text.splitlines()]
+        texts = [json.dumps(_lasting(document, of_the_moment), indent=1, sort_keys=True) for document in documents]
+        self._write(name, "\n".join([*sorted(texts), f"exit code {code}"]))
+
+    def _write(self, name: str, text: str) -> None:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _lasting(value: Any, of_the_moment: frozenset[str]) -> Any:
+    """Return a JSON value with a placeholder for the values of these keys."""
+    if isinstance(value, dict):
+        return {key: "MOMENT" if key in of_the_moment else _lasting(item, of_the_moment) for key, item in value.items()}
+    return [_lasting(item, of_the_moment) for item in value] if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
