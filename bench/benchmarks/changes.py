@@ -25,7 +25,7 @@ LIMITS = {
     "the run right after a build": 0.25,
     "one model changed, all but its compile": 0.45,
     "one model touched": 0.45,
-    "one option of one group changed: plan": 2.0,
+    "one option of one group changed: plan": 2.5,
     "plan": 0.35,
     "run --json": 0.35,
     "run --check --json": 0.35,
