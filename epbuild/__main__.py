@@ -66,7 +66,7 @@ def _execute(arguments: Sequence[str]) -> int:
 
 def _warn(warnings: Sequence[tuple[Any, ...]]) -> None:
     from epbuild.core.errors import Problem
-    from epbuild.report.problems import print_warnings
+    from epbuild.report.terminal.problems import print_warnings
 
     print_warnings(map(Problem.from_plain, warnings), all_warnings=False)
 

@@ -1,6 +1,6 @@
 """`python -m tools.page_libraries [--write]`: the libraries of the report's page, compared with what npm has, or fetched.
 
-`epbuild/report/page/libraries/pinned.json` has each package with its version, the digest of its archive as npm has it
+`epbuild/report/html/page/libraries/pinned.json` has each package with its version, the digest of its archive as npm has it
 (`integrity`), the file in it that the page takes, and the SHA-256 of that. To renew one, write another version and run with
 `--write --renew`, which takes what npm has and writes its digests: look at the difference before you commit it.
 """
@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / "epbuild" / "report" / "page" / "libraries"
+FOLDER = Path(__file__).parents[1] / "epbuild" / "report" / "html" / "page" / "libraries"
 _PINNED = FOLDER / "pinned.json"
 
 

@@ -26,7 +26,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     from playwright.sync_api import Browser
     from reports import large_report
 
-    from epbuild.report.report_page import page_of
+    from epbuild.report.html.report_page import page_of
 
     document = large_report()
     file = workshop.folder / "report.html"

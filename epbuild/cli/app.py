@@ -134,7 +134,7 @@ def execute(arguments: Sequence[str]) -> int:
     except SystemExit as error:  # how typer ends what it does about completion
         return error.code if isinstance(error.code, int) else 0
     except EpbuildError as error:
-        from epbuild.report.problems import print_count, print_problems
+        from epbuild.report.terminal.problems import print_count, print_problems
 
         print_problems(error.problems)
         print_count(error.problems)
@@ -149,7 +149,7 @@ def execute(arguments: Sequence[str]) -> int:
         return abandon_output()
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG and error.filename:
-            from epbuild.report.problems import print_problems
+            from epbuild.report.terminal.problems import print_problems
 
             where = Path(shortened(os.fsdecode(error.filename)))
             print_problems(

@@ -57,11 +57,11 @@ def with_documents(listener: Listener, recipe: Path, junit: Path | None, sarif: 
     from epbuild.report.build_document import DocumentFile
 
     if junit is not None:
-        from epbuild.report.junit import JUnitDocument
+        from epbuild.report.ci.junit import JUnitDocument
 
         listener = DocumentFile(listener, junit, JUnitDocument())
     if sarif is not None:
-        from epbuild.report.sarif import SarifDocument
+        from epbuild.report.ci.sarif import SarifDocument
 
         listener = DocumentFile(listener, sarif, SarifDocument(recipe))
     return listener

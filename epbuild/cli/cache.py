@@ -15,7 +15,8 @@ from epbuild.commands.cache import cache_stats, check_cache
 from epbuild.commands.request import RemoteChoice, Request
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import SIGNING_KEY
-from epbuild.report.cache import (
+from epbuild.report.json.documents import print_json
+from epbuild.report.terminal.cache import (
     NoBar,
     byte_progress,
     cache_check_document,
@@ -23,8 +24,7 @@ from epbuild.report.cache import (
     print_cache_check,
     print_cache_stats,
 )
-from epbuild.report.documents import print_json
-from epbuild.report.problems import print_problems
+from epbuild.report.terminal.problems import print_problems
 
 app = arguments.application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 
@@ -75,7 +75,7 @@ def verify(
 
 def _verify_remote(request: Request, *, json: bool) -> int:
     from epbuild.commands.remote_cache import check_results
-    from epbuild.report.remote_cache import print_remote_check, remote_check_document
+    from epbuild.report.terminal.remote_cache import print_remote_check, remote_check_document
 
     with nullcontext(NoBar()) if json else byte_progress("checking") as progress:
         found = check_results(request, progress)
@@ -106,7 +106,7 @@ def push(
     something could not be written.
     """
     from epbuild.commands.remote_cache import push_results
-    from epbuild.report.remote_cache import print_push, push_document
+    from epbuild.report.terminal.remote_cache import print_push, push_document
 
     request = _request(names, recipe, settings, RemoteChoice("write", insecure=insecure))
     with nullcontext(NoBar()) if json else byte_progress("writing") as progress:

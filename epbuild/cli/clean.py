@@ -9,8 +9,8 @@ from epbuild.cli.usage import UsageError
 from epbuild.commands.clean import check_idle, remove_workspace
 from epbuild.commands.clean import clean as take_back
 from epbuild.commands.request import Request
-from epbuild.report.clean import print_clean_sum, print_cleaned
-from epbuild.report.waiting import WaitingRow
+from epbuild.report.terminal.clean import print_clean_sum, print_cleaned
+from epbuild.report.terminal.waiting import WaitingRow
 
 app = arguments.application()
 

@@ -9,9 +9,9 @@ from epbuild.cli import arguments, remote_options
 from epbuild.cli.usage import UsageError
 from epbuild.commands.request import Request
 from epbuild.commands.run import cover
-from epbuild.report.coverage import CoverageList, coverage_document, print_coverage, print_coverage_markdown
-from epbuild.report.documents import print_json
+from epbuild.report.json.documents import print_json
 from epbuild.report.reporter import coverage_reporter
+from epbuild.report.terminal.coverage import CoverageList, coverage_document, print_coverage, print_coverage_markdown
 
 app = arguments.application()
 

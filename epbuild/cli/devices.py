@@ -5,7 +5,7 @@ from __future__ import annotations
 from epbuild.cli import arguments
 from epbuild.cli.doctor import NoCompile, RecipeIfAny, recipe_if_any, show_health
 from epbuild.commands.doctor.doctor import DoctorRequest, devices_of
-from epbuild.report.health import devices_document
+from epbuild.report.terminal.doctor import devices_document
 
 app = arguments.application()
 

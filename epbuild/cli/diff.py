@@ -10,9 +10,9 @@ import typer
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
 from epbuild.commands.diff import diff as compare
-from epbuild.report.difference import comparison_document, print_comparison
-from epbuild.report.documents import print_json
-from epbuild.report.markdown import print_markdown
+from epbuild.report.json.documents import print_json
+from epbuild.report.markdown.diff import print_markdown
+from epbuild.report.terminal.diff import comparison_document, print_comparison
 
 app = arguments.application()
 

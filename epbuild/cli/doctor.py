@@ -13,8 +13,8 @@ from epbuild.cli import arguments, cluster_options, completion, remote_options
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, examine
 from epbuild.core.errors import EpbuildError
-from epbuild.report.documents import print_json
-from epbuild.report.health import HealthPrinter, health_document
+from epbuild.report.json.documents import print_json
+from epbuild.report.terminal.doctor import HealthPrinter, health_document
 
 app = arguments.application()
 

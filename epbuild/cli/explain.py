@@ -5,9 +5,9 @@ from __future__ import annotations
 from epbuild.cli import arguments, remote_options
 from epbuild.commands.explain import explain as explained
 from epbuild.commands.request import Request
-from epbuild.report.documents import print_json
-from epbuild.report.explanation import explanation_document, print_explanations
-from epbuild.report.waiting import WaitingRow
+from epbuild.report.json.documents import print_json
+from epbuild.report.terminal.explain import explanation_document, print_explanations
+from epbuild.report.terminal.waiting import WaitingRow
 
 app = arguments.application()
 

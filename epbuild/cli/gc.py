@@ -8,8 +8,8 @@ from epbuild.cache.collect import Limits
 from epbuild.cache.location import cache_directory
 from epbuild.cli import arguments
 from epbuild.commands.gc import collect_garbage
-from epbuild.report.cache import collection_document, print_collection
-from epbuild.report.documents import print_json
+from epbuild.report.json.documents import print_json
+from epbuild.report.terminal.cache import collection_document, print_collection
 
 _MAX_AGE = "30d"
 

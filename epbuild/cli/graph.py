@@ -13,11 +13,11 @@ from epbuild.commands.graph import step_graph
 from epbuild.commands.request import Request
 from epbuild.core.graphviz import find_graphviz
 from epbuild.report.build_document import write_document
-from epbuild.report.dot import dot_text
-from epbuild.report.mermaid import mermaid_text
-from epbuild.report.problems import print_warnings
-from epbuild.report.svg import svg_text
-from epbuild.report.waiting import WaitingRow
+from epbuild.report.graph.dot import dot_text
+from epbuild.report.graph.mermaid import mermaid_text
+from epbuild.report.graph.svg import svg_text
+from epbuild.report.terminal.problems import print_warnings
+from epbuild.report.terminal.waiting import WaitingRow
 
 _FORMATS: dict[str, Any] = {
     "svg": lambda graph: svg_text(graph, find_graphviz()),

@@ -10,8 +10,8 @@ from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
 from epbuild.commands.importing.importing import ImportRequest, import_recipe
 from epbuild.commands.init.answers import BadAnswer, named_targets
-from epbuild.report.documents import print_json
-from epbuild.report.imported import imported_document, print_imported
+from epbuild.report.json.documents import print_json
+from epbuild.report.terminal.import_ import imported_document, print_imported
 
 app = arguments.application()
 

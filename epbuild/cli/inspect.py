@@ -9,8 +9,8 @@ import typer
 
 from epbuild import api
 from epbuild.cli import arguments
-from epbuild.report.documents import print_json
-from epbuild.report.inspection import print_inspection, print_inspections
+from epbuild.report.json.documents import print_json
+from epbuild.report.terminal.inspect import print_inspection, print_inspections
 
 app = arguments.application()
 

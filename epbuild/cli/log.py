@@ -12,7 +12,7 @@ from epbuild.commands.log import logged_steps, read_log
 from epbuild.commands.planning import read_plan, remote_of, workspace_of
 from epbuild.commands.request import RemoteChoice, Request
 from epbuild.core.shown import visible_log
-from epbuild.report.terminal import print_line
+from epbuild.report.terminal.screen import print_line
 
 app = arguments.application()
 

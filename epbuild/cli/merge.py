@@ -10,7 +10,7 @@ import typer
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
 from epbuild.commands.merge import merge as merged
-from epbuild.report.terminal import print_line
+from epbuild.report.terminal.screen import print_line
 
 app = arguments.application()
 

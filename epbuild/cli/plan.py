@@ -5,11 +5,11 @@ from __future__ import annotations
 from epbuild import api
 from epbuild.cli import arguments, cluster_options, job_options, remote_options
 from epbuild.commands.request import Request
-from epbuild.report.documents import plan_document, print_json, print_matrix
-from epbuild.report.problems import print_warnings
-from epbuild.report.text import print_plan
-from epbuild.report.waiting import WaitingRow
-from epbuild.report.workload import print_workloads
+from epbuild.report.json.documents import plan_document, print_json, print_matrix
+from epbuild.report.terminal.cluster import print_workloads
+from epbuild.report.terminal.plan import print_plan
+from epbuild.report.terminal.problems import print_warnings
+from epbuild.report.terminal.waiting import WaitingRow
 
 app = arguments.application()
 

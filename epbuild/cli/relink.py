@@ -12,7 +12,7 @@ from epbuild.cli.usage import UsageError
 from epbuild.commands.relink import models_in
 from epbuild.commands.relink import relink as change
 from epbuild.onnxfile.packaging import Packaging
-from epbuild.report.terminal import print_line
+from epbuild.report.terminal.screen import print_line
 
 app = arguments.application()
 

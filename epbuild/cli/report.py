@@ -10,10 +10,10 @@ from epbuild.cli.report_files import compared, write_report
 from epbuild.cli.usage import UsageError
 from epbuild.commands.reporting.report import report as report_of
 from epbuild.commands.request import Request
-from epbuild.report.documents import print_json
-from epbuild.report.report_summary import print_report
-from epbuild.report.report_text import report_document
-from epbuild.report.waiting import WaitingRow
+from epbuild.report.json.documents import print_json
+from epbuild.report.json.report_text import report_document
+from epbuild.report.terminal.report import print_report
+from epbuild.report.terminal.waiting import WaitingRow
 
 app = arguments.application()
 

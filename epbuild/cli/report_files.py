@@ -17,10 +17,10 @@ from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
 from epbuild.core.values import dataclass
 from epbuild.report.build_document import write_document
-from epbuild.report.documents import json_text
-from epbuild.report.report_page import report_page
-from epbuild.report.report_text import report_document
-from epbuild.report.trace import trace_document
+from epbuild.report.html.report_page import report_page
+from epbuild.report.json.documents import json_text
+from epbuild.report.json.report_text import report_document
+from epbuild.report.json.trace import trace_document
 
 
 def write_report(found: Report, file: Path) -> None:

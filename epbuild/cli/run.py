@@ -15,11 +15,11 @@ from epbuild.cli.usage import UsageError
 from epbuild.cli.watching import build, build_and_watch
 from epbuild.commands.request import Request
 from epbuild.commands.watch import SourceWatch
-from epbuild.report.documents import plan_document, print_json
+from epbuild.report.json.documents import plan_document, print_json
 from epbuild.report.listener import Listener
 from epbuild.report.reporter import reporter
-from epbuild.report.text import print_plan
-from epbuild.report.waiting import WaitingRow
+from epbuild.report.terminal.plan import print_plan
+from epbuild.report.terminal.waiting import WaitingRow
 
 app = arguments.application()
 

@@ -11,7 +11,7 @@ from epbuild.cli import arguments
 from epbuild.commands.schema import SCHEMAS, editor_schema
 from epbuild.core.atomic import write_file
 from epbuild.core.canonical import indented_json
-from epbuild.report.terminal import print_line
+from epbuild.report.terminal.screen import print_line
 
 app = arguments.application()
 

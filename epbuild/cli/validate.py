@@ -13,10 +13,10 @@ from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
 from epbuild.plan.possible import obstacles
 from epbuild.report.build_document import write_document
-from epbuild.report.documents import print_json, problem_document
-from epbuild.report.problems import print_warnings
-from epbuild.report.sarif import SarifDocument
-from epbuild.report.terminal import print_line
+from epbuild.report.ci.sarif import SarifDocument
+from epbuild.report.json.documents import print_json, problem_document
+from epbuild.report.terminal.problems import print_warnings
+from epbuild.report.terminal.screen import print_line
 
 _FORMAT = 1
 

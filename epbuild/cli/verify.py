@@ -13,9 +13,9 @@ from epbuild.cli import arguments, completion
 from epbuild.cli.usage import UsageError
 from epbuild.commands.verify import LiveOptions, Misuse
 from epbuild.recipe.custom_ops import names_library
-from epbuild.report.documents import print_json
-from epbuild.report.findings import findings_document, print_findings
-from epbuild.report.waiting import WaitingRow
+from epbuild.report.json.documents import print_json
+from epbuild.report.terminal.verify import findings_document, print_findings
+from epbuild.report.terminal.waiting import WaitingRow
 
 _TIMEOUT = "10m"
 

@@ -38,7 +38,7 @@ def build_and_watch(watch: SourceWatch, listening: Callable[[], AbstractContextM
                     progress.report(FilesChanged(changed))
                 code = build(watch.request, progress)
         except EpbuildError as error:
-            from epbuild.report.problems import print_count, print_problems
+            from epbuild.report.terminal.problems import print_count, print_problems
 
             print_problems(error.problems)
             print_count(error.problems)

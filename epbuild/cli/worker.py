@@ -9,7 +9,7 @@ import typer
 
 from epbuild.cli import arguments, cluster_options
 from epbuild.cli.usage import UsageError
-from epbuild.report.worker import WorkerReport
+from epbuild.report.terminal.worker import WorkerReport
 
 app = arguments.application()
 

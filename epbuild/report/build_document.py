@@ -9,7 +9,7 @@ from epbuild.core.atomic import make_folders, write_file
 from epbuild.core.errors import EnvironmentFailure, Problem
 from epbuild.engine.events import Event
 from epbuild.report.listener import Listener
-from epbuild.report.problems import print_problems
+from epbuild.report.terminal.problems import print_problems
 
 
 class BuildDocument(Protocol):

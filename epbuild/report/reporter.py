@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.report.listener import Listener
-from epbuild.report.terminal import is_screen
+from epbuild.report.terminal.screen import is_screen
 
 if TYPE_CHECKING:
-    from epbuild.report.coverage import CoverageList
+    from epbuild.report.terminal.coverage import CoverageList
 
 
 def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = True) -> Listener:
@@ -21,10 +21,10 @@ def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = Tr
     workflow of GitHub Actions, the summary of its step.
     """
     if json:
-        from epbuild.report.documents import JsonLines
+        from epbuild.report.json.documents import JsonLines
 
         return _with_summary(JsonLines(), summary)
-    from epbuild.report.progress import LiveRows, PlainLines
+    from epbuild.report.terminal.progress import LiveRows, PlainLines
 
     return _with_summary(
         LiveRows(all_warnings=all_warnings) if is_screen(sys.stdout) else PlainLines(all_warnings=all_warnings), summary
@@ -33,7 +33,7 @@ def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = Tr
 
 def coverage_reporter(found: CoverageList) -> Listener:
     """Who listens to a build of which only the coverage is shown, which `found` has afterwards; and a workflow's summary, as above."""
-    from epbuild.report.coverage import CoverageProgress
+    from epbuild.report.terminal.coverage import CoverageProgress
 
     return _with_summary(CoverageProgress(found))
 
@@ -42,6 +42,6 @@ def _with_summary(listener: Listener, file: Path | None = None) -> Listener:
     named = os.environ.get("GITHUB_STEP_SUMMARY")
     if file is None and not named:
         return listener
-    from epbuild.report.summary import WithStepSummary
+    from epbuild.report.ci.github_summary import WithStepSummary
 
     return WithStepSummary(listener, file or Path(str(named)))

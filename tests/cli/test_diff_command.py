@@ -9,7 +9,7 @@ import pytest
 from commands import epbuild, pack, write_model
 
 from epbuild.diff.difference import Comparison, Difference
-from epbuild.report.difference import comparison_document, print_comparison
+from epbuild.report.terminal.diff import comparison_document, print_comparison
 
 QNN = "QNNExecutionProvider"
 OLD, NEW = "a" * 64, "b" * 64

@@ -13,7 +13,7 @@ from commands import RECIPE, epbuild, write_model
 from epbuild.commands.explain import Explanation
 from epbuild.plan.key import Change
 from epbuild.plan.steps import Step
-from epbuild.report.explanation import explanation_document, print_explanations
+from epbuild.report.terminal.explain import explanation_document, print_explanations
 
 SHARE = Step("share:decoder/snapdragon-SC8380XP", "share", (), "share:decoder/snapdragon-SC8380XP")
 COMPILE = Step("compile:decoder/snapdragon-SC8380XP/prefill", "compile", (), SHARE.id)

@@ -83,4 +83,6 @@ def test_a_build_that_could_not_begin_leaves_no_report_and_says_why_once(folder:
 
 def test_a_build_that_is_asked_for_no_report_loads_nothing_of_it(folder: Path) -> None:
     loaded = imported_by(folder, "run", "--dry-run")
-    assert not {name for name in loaded if name.startswith(("epbuild.report.report_page", "epbuild.commands.reporting.report"))}
+    assert not {
+        name for name in loaded if name.startswith(("epbuild.report.html.report_page", "epbuild.commands.reporting.report"))
+    }

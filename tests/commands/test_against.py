@@ -15,9 +15,9 @@ from epbuild.commands.reporting.changes import ReportedAgainst
 from epbuild.commands.reporting.report import report
 from epbuild.core.errors import NothingToVerify
 from epbuild.diff.traits import Incomparable
-from epbuild.report.documents import json_text
-from epbuild.report.report_page import page_of
-from epbuild.report.report_text import report_document
+from epbuild.report.html.report_page import page_of
+from epbuild.report.json.documents import json_text
+from epbuild.report.json.report_text import report_document
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from epbuild.core.schemas import import_jsonschema, schema
 from epbuild.recipe.remote_address import CacheChoice, RemoteAddress
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import REMOTE, SIGNING_KEY
-from epbuild.report.health import HealthPrinter, devices_document, health_document
+from epbuild.report.terminal.doctor import HealthPrinter, devices_document, health_document
 from epbuild.toolchain.environment import Toolchains
 
 MOVE = "Take another folder."

@@ -19,7 +19,7 @@ from epbuild.commands.importing.importing import ImportedRecipe, ImportRequest, 
 from epbuild.core.errors import EpbuildError, PlanError, Position
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.load import load
-from epbuild.report.imported import imported_document, print_imported
+from epbuild.report.terminal.import_ import imported_document, print_imported
 
 REAL = Path(__file__).parent / "imported"
 TOOL = "ep_weight_sharing_ctx_gen"

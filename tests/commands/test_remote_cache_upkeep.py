@@ -19,7 +19,7 @@ from epbuild.commands.request import RemoteChoice
 from epbuild.core.errors import RecipeError
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
-from epbuild.report.remote_cache import print_push, print_remote_check, push_document, remote_check_document
+from epbuild.report.terminal.remote_cache import print_push, print_remote_check, push_document, remote_check_document
 
 
 class Bytes:

@@ -25,7 +25,7 @@ from epbuild.core import changetime, windows
 from epbuild.core.atomic import write_file
 from epbuild.engine import capacity
 from epbuild.onnxfile import staging
-from epbuild.report.terminal import coloured, is_screen
+from epbuild.report.terminal.screen import coloured, is_screen
 from epbuild.survey import snapshot
 from epbuild.toolchain import process as supervisor
 from epbuild.toolchain.packages import is_touched, state_of

@@ -198,6 +198,6 @@ def test_a_run_with_nothing_to_do_warns_as_ever_and_takes_no_longer_for_it(own: 
         cwd=own.folder, env=own.command()[1], capture_output=True, text=True, check=True,
     )  # fmt: skip
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "epbuild.report.problems" in modules
+    assert "epbuild.report.terminal.problems" in modules
     assert not modules & {"epbuild.commands", "epbuild.plan", "epbuild.recipe", "yaml", "sqlite3", "typer", "rich"}
     assert own.epbuild("run", "--locked").returncode == 2, "which is no answer to --locked"

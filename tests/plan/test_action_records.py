@@ -16,7 +16,7 @@ from small_builds import Workshop
 from epbuild.commands.cache import check_cache
 from epbuild.commands.gc import blobs_of
 from epbuild.plan.result import action_records, is_action_record
-from epbuild.report.cache import NoBar
+from epbuild.report.terminal.cache import NoBar
 
 SEED = 7
 FLIPS = 24

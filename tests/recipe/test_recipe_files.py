@@ -10,7 +10,7 @@ from recipe_texts import MINIMAL, load_text, places, problems_of, told, values
 
 from epbuild.core.errors import Position, RecipeError
 from epbuild.recipe.load import load
-from epbuild.report.problems import print_problems
+from epbuild.report.terminal.problems import print_problems
 
 
 def write(folder: Path, **files: str) -> None:

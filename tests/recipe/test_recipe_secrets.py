@@ -16,9 +16,9 @@ from epbuild.commands.planning import read_plan
 from epbuild.commands.request import RemoteChoice, Request
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.redact import concealed
-from epbuild.report.documents import problem_document
-from epbuild.report.problems import print_problems
-from epbuild.report.sarif import SarifDocument
+from epbuild.report.ci.sarif import SarifDocument
+from epbuild.report.json.documents import problem_document
+from epbuild.report.terminal.problems import print_problems
 
 pytestmark = pytest.mark.slow  # each place is planned twice
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from epbuild.report.findings import print_findings
-from epbuild.report.inspection import print_inspection
+from epbuild.report.terminal.inspect import print_inspection
+from epbuild.report.terminal.verify import print_findings
 from epbuild.verify.findings import Finding
 
 

@@ -11,8 +11,8 @@ from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Event, Progress, RunFinished, StepFailed
 from epbuild.plan.result import LeftNode
-from epbuild.report.coverage import coverage_document, coverage_lines, print_coverage, print_coverage_markdown
 from epbuild.report.reporter import reporter
+from epbuild.report.terminal.coverage import coverage_document, coverage_lines, print_coverage, print_coverage_markdown
 from epbuild.verify.fallback import Outside
 
 UNSUPPORTED = "Operators of type `MatMulInteger` are not supported by QNN EP"

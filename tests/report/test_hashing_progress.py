@@ -18,7 +18,7 @@ from epbuild.commands.events import Hashed, Hashing, HashingEvents
 from epbuild.commands.explain import explain
 from epbuild.engine.events import EventList
 from epbuild.report.reporter import reporter
-from epbuild.report.waiting import WaitingRow
+from epbuild.report.terminal.waiting import WaitingRow
 
 GB = 1_000_000_000
 HALF = Hashing(GB, 2 * GB, 10.0)

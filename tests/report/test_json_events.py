@@ -16,7 +16,7 @@ from epbuild.commands.events import Fetching
 from epbuild.core.errors import Argument, Problem
 from epbuild.engine.events import Event, StepFailed, StepFinished, StepsCurrent
 from epbuild.plan.steps import Emission, Part, Plan, Step
-from epbuild.report.documents import plan_document, print_json, problem_document
+from epbuild.report.json.documents import plan_document, print_json, problem_document
 from epbuild.report.reporter import reporter
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Orphan

@@ -14,7 +14,7 @@ from epbuild.commands.events import StepCompared
 from epbuild.core.errors import EnvironmentFailure, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, StepStarted
 from epbuild.report.build_document import DocumentFile
-from epbuild.report.junit import JUnitDocument, suite_of
+from epbuild.report.ci.junit import JUnitDocument, suite_of
 from epbuild.report.listener import Listener
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).parent / "schemas/junit-10.xsd")

@@ -17,8 +17,8 @@ from small_builds import source_model
 from epbuild import __main__ as process
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import RunStarted, StepFailed, Warned
-from epbuild.report.problems import print_problems, print_warnings
 from epbuild.report.reporter import reporter
+from epbuild.report.terminal.problems import print_problems, print_warnings
 
 MANY = 200
 

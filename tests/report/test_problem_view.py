@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import Position, Problem, StepId
-from epbuild.report.problems import excerpt, print_count, print_problems
+from epbuild.report.terminal.problems import excerpt, print_count, print_problems
 
 GUTTER = len("   12 | ")
 

@@ -13,10 +13,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
 
-from epbuild.report.report_page import page_of, pinned_libraries
+from epbuild.report.html.report_page import page_of, pinned_libraries
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "epbuild" / "report" / "page"
+PAGE = ROOT / "epbuild" / "report" / "html" / "page"
 
 
 class Elements(HTMLParser):

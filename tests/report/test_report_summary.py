@@ -22,9 +22,9 @@ from epbuild.commands.reporting.changes import (
 from epbuild.commands.reporting.report import report
 from epbuild.commands.reporting.values import Report
 from epbuild.core.typed_json import from_json
-from epbuild.report.changes import ChangeReport
-from epbuild.report.coverage import CoverageList
-from epbuild.report.report_summary import report_lines
+from epbuild.report.terminal.changes import ChangeReport
+from epbuild.report.terminal.coverage import CoverageList
+from epbuild.report.terminal.report import report_lines
 
 A, B = (ComparedFile(size, "ab" * 32) for size in (2_000_000, 1_500_000))
 AGAINST = ReportedAgainst(

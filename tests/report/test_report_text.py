@@ -12,8 +12,8 @@ from heard import Terminal
 
 from epbuild.core.errors import Argument, Location, Position, Problem, StepId
 from epbuild.plan.steps import Plan, Step
-from epbuild.report.problems import print_problems
-from epbuild.report.text import print_plan
+from epbuild.report.terminal.plan import print_plan
+from epbuild.report.terminal.problems import print_problems
 from epbuild.survey.action_status import ActionStatus, StepState
 from epbuild.survey.status import Survey
 

@@ -14,8 +14,8 @@ from epbuild import __version__
 from epbuild.core.errors import Argument, PlanError, Position, Problem, RecipeError, StepId
 from epbuild.core.schemas import import_jsonschema
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
-from epbuild.report.error_help import error_help
-from epbuild.report.sarif import SarifDocument
+from epbuild.report.ci.error_help import error_help
+from epbuild.report.ci.sarif import SarifDocument
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas/sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
 VALIDATOR = import_jsonschema().Draft4Validator(SCHEMA)

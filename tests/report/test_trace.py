@@ -10,7 +10,7 @@ from typing import Any
 from build_records import EMPTY
 
 from epbuild.commands.reporting.build_record import ReportedError, ReportedSpan, StepRun
-from epbuild.report.trace import trace_document
+from epbuild.report.json.trace import trace_document
 
 SHARE, ONE, TWO, OTHER, LOST = "share:g/npu", "compile:g/npu/one", "compile:g/npu/two", "compile:h/npu/x", "compile:i/npu/y"
 

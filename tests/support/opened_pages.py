@@ -9,7 +9,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page
 
-from epbuild.report.report_page import page_of
+from epbuild.report.html.report_page import page_of
 
 
 @contextmanager

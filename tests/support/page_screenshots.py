@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 from reports import zoo_report
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from epbuild.report.report_page import page_of
+from epbuild.report.html.report_page import page_of
 
 _WIDTHS = (360, 900, 1600)
 _THEMES = ("light", "dark")

@@ -26,7 +26,7 @@ from epbuild.plan.patterns import FileFinder
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, ValueType
 from epbuild.plan.verification import CheckedMember, Verification, verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
-from epbuild.report.documents import plan_document
+from epbuild.report.json.documents import plan_document
 from epbuild.survey.verifications import Verifications
 from epbuild.toolchain.process import Ending
 

@@ -1,0 +1,1 @@
+"""Files that CI systems read."""

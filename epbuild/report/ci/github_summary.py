@@ -1,0 +1,123 @@
+"""The summary of a build as Markdown, for a step of GitHub Actions or a file.
+
+https://docs.github.com/actions/reference/workflow-commands-for-github-actions, "Adding a job summary": the file that the variable
+GITHUB_STEP_SUMMARY names is appended to, and takes 1 MiB for each step of a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from epbuild.commands.events import OutputRemoved, RemoteCacheUsed, StepCompared
+from epbuild.core.errors import EpbuildError, Problem
+from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
+from epbuild.publish.events import OutputCompared
+from epbuild.report.amounts import amount, limited
+from epbuild.report.listener import Listener
+from epbuild.report.markdown.table import Table, code, written
+from epbuild.report.terminal.changes import Sizes
+from epbuild.report.terminal.coverage import CoverageList, coverage_table
+from epbuild.report.terminal.failures import FailureList
+from epbuild.report.terminal.problems import print_problems
+from epbuild.report.terminal.progress import origin_words, remote_line, summary
+
+_MOST_BYTES = 1 << 20
+_MOST_ROWS = (1000, 200, 50, 15, 3, 0)
+"""How many rows a table has at most: fewer where the summary would be too long."""
+_LONGEST_REASON = 2000
+_MOST_STEPS = 20
+
+
+class WithStepSummary(Listener):
+    """A listener that passes every event on, and in the end appends sentences and tables to the summary in a file."""
+
+    def __init__(self, listener: Listener, path: Path) -> None:
+        self._listener = listener
+        self._path = path
+        self._recipe = ""
+        self._remote: list[str] = []
+        self._steps: list[tuple[str, ...]] = []
+        self._outputs: dict[str, Sizes] = {}
+        self._warnings: list[Problem] = []
+        self._failures = FailureList()
+        self._coverage = CoverageList()
+
+    def __enter__(self) -> Self:
+        self._listener.__enter__()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._listener.__exit__(*ended)
+        for error in ended:
+            if isinstance(error, EpbuildError):
+                self._append("### epbuild run", _problem_table("Errors", error.problems), *self._tables())
+
+    def report(self, event: Event, /) -> None:
+        for listener in (self._listener, self._failures, self._coverage):
+            listener.report(event)
+        match event:
+            case RunStarted(recipe=recipe):
+                self._recipe = recipe
+            case StepFinished(step, outcome, seconds, note, size) if outcome != "current":
+                self._row(step, outcome, seconds, size, ", ".join(filter(None, (note, *origin_words(event)))))
+            case StepFailed(step, allowed=allowed, remembered=remembered):
+                ended = "failed, as allowed" if allowed else "failed"
+                self._row(step, ended, 0.0, None, "not tried again" if remembered else "")
+            case StepCompared(step, verdict, seconds, _, size):
+                self._row(step, {"same": "same", "known": "known to differ"}.get(verdict, "differs"), seconds, size, "made again")
+            case OutputCompared(_, directory, before, after):
+                self._outputs[directory] = Sizes(directory, before, after)
+            case OutputRemoved(_, directory, size=size) if size:
+                self._outputs[directory] = Sizes(directory, size, None)
+            case Warned(problem):
+                self._warnings.append(problem)
+            case RemoteCacheUsed():
+                self._remote.append(f"R{remote_line(event)[1:]}.")
+            case RunFinished():
+                self._append(f"### epbuild run: {code(self._recipe)}", f"{summary(event)}.", *self._remote, *self._tables())
+
+    def _append(self, *parts: str | Table) -> None:
+        try:
+            room = _MOST_BYTES - (self._path.stat().st_size if self._path.exists() else 0)
+            text = _fitting(parts, room)
+            with self._path.open("a", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        except OSError as error:
+            message = f"the summary could not be written to {self._path}: {error.strerror or error}"
+            print_problems([Problem("EPB442", message, None, "The build is not concerned.")], "warning")
+
+    def _tables(self) -> Iterator[Table]:
+        failures = self._failures.failures()
+        for title, allowed in (("Failures", False), ("Failures that are allowed", True)):
+            rows = (
+                (code(one.reason, _LONGEST_REASON), "<br>".join(limited([*map(code, one.steps)], _MOST_STEPS)))
+                for one in failures
+                if one.allowed is allowed
+            )
+            yield Table(title, ("reason", "steps"), tuple(rows))
+        yield coverage_table(self._coverage.rows, self._failures.steps)
+        yield _problem_table("Warnings", self._warnings)
+        sizes = ((code(found.name), *found.in_words) for found in self._outputs.values())
+        yield Table("Sizes", ("output", ">before", ">after", ">change", ">"), tuple(sizes))
+        yield Table("Steps", ("step", "", ">time", ">size", ""), tuple(self._steps))
+
+    def _row(self, step: str, outcome: str, seconds: float, size: int | None, note: str) -> None:
+        took = f"{seconds:,.1f} s" if seconds else ""
+        self._steps.append((code(step), outcome, took, "" if size is None else amount(size), code(note) if note else ""))
+
+
+def _problem_table(title: str, problems: Iterable[Problem]) -> Table:
+    cells = ((code(str(one.where or "")), code(f"{one.text} [{one.code}]", _LONGEST_REASON)) for one in problems)
+    return Table(title, ("where", "what"), tuple(cells))
+
+
+def _fitting(parts: Sequence[str | Table], room: int) -> str:
+    """The parts as Markdown, tables with as many rows as there is room for; nothing where there is none."""
+    for most in _MOST_ROWS:
+        shown = [written(part, most) if isinstance(part, Table) else part for part in parts if isinstance(part, str) or part.rows]
+        text = "\n\n".join(shown) + "\n\n"
+        if len(text.encode("utf-8", "replace")) <= room:
+            return text
+    return ""

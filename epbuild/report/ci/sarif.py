@@ -1,0 +1,129 @@
+"""SARIF 2.1.0 of mistakes, warnings and failed steps, as code scanning reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from epbuild import __version__
+from epbuild.commands.events import StepCompared
+from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem
+from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
+from epbuild.report.ci.error_help import ADDRESS, error_help
+from epbuild.report.json.documents import json_text
+
+Level = Literal["error", "warning", "note"]
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_HOME = "https://github.com/epbuild/epbuild"
+
+
+class SarifDocument:
+    """Takes problems, or the events of a build."""
+
+    def __init__(self, recipe: Path) -> None:
+        self._recipe = recipe
+        self._root = _source_root()
+        self._found: dict[tuple[Level, Problem], None] = {}
+        self._exit_code = 0
+
+    def report(self, event: Event, /) -> None:
+        """Take note of what is wrong."""
+        match event:
+            case Warned(problem):
+                self.add("warning", [problem])
+            case StepFailed(_, problems, allowed=allowed):
+                self.add("note" if allowed else "error", problems)
+            case StepCompared(problems=problems):
+                self.add("error", problems)
+            case RunFinished(exit_code):
+                self._exit_code = exit_code
+
+    def add(self, level: Level, problems: Iterable[Problem]) -> None:
+        """Take note of problems; each is there once."""
+        self._found.update(dict.fromkeys((level, problem) for problem in problems))
+
+    def text(self, error: BaseException | None) -> str:
+        """The document."""
+        exit_code = self._exit_code
+        if isinstance(error, EpbuildError):
+            self.add("error", error.problems)
+            exit_code = error.exit_code
+        invocation: dict[str, Any] = {"executionSuccessful": error is None and exit_code == 0}
+        if error is None or isinstance(error, EpbuildError):
+            invocation["exitCode"] = exit_code
+        codes = sorted({problem.code for _, problem in self._found})
+        driver = {"name": "epbuild", "version": __version__, "informationUri": _HOME, "rules": [_rule(code) for code in codes]}
+        run = {
+            "tool": {"driver": driver},
+            "invocations": [invocation],
+            "columnKind": "unicodeCodePoints",
+            "results": [self._result(level, problem, codes.index(problem.code)) for level, problem in self._found],
+        }
+        return json_text({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+
+    def _result(self, level: Level, problem: Problem, rule: int) -> dict[str, Any]:
+        # What is about the command line, or about no place, is shown at the recipe: code scanning shows nothing that is nowhere.
+        place = f"{problem.where}: " if isinstance(problem.where, Argument) else ""
+        return {
+            "ruleId": problem.code,
+            "ruleIndex": rule,
+            "level": level,
+            "message": {"text": _whole(f"{place}{problem.text}")},
+            "locations": [self._location(problem.where)],
+        }
+
+    def _location(self, where: Location | None) -> dict[str, Any]:
+        match where:
+            case Position(file, line, column):
+                region = {"startLine": line, "startColumn": column}
+                return {"physicalLocation": {"artifactLocation": self._artifact(Path(file)), "region": region}}
+            case Path():
+                return {"physicalLocation": {"artifactLocation": self._artifact(where)}}
+            case None | Argument():
+                return {"physicalLocation": {"artifactLocation": self._artifact(self._recipe)}}
+            case step:
+                logical = {"fullyQualifiedName": _whole(step), "kind": "step"}
+                return {
+                    "physicalLocation": {"artifactLocation": self._artifact(self._recipe)},
+                    "logicalLocations": [logical],
+                }
+
+    def _artifact(self, path: Path) -> dict[str, str]:
+        absolute = path.absolute()
+        try:
+            below = absolute.relative_to(self._root).as_posix()
+        except ValueError:
+            return {"uri": f"file://{'' if absolute.as_posix().startswith('/') else '/'}{_quoted(absolute.as_posix())}"}
+        return {"uri": _quoted(below), "uriBaseId": "%SRCROOT%"}
+
+
+def _rule(code: str) -> dict[str, Any]:
+    rule: dict[str, Any] = {"id": code, "helpUri": ADDRESS}
+    if (found := error_help().get(code)) is not None:
+        rule["shortDescription"] = {"text": found.meaning}
+        rule["help"] = {"text": found.what_to_do, "markdown": found.what_to_do}
+    return rule
+
+
+def _source_root() -> Path:
+    """The folder that places are named from: the repository that the current directory is in, or that directory."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+
+
+def _quoted(path: str) -> str:
+    # Bytes of a name that are not UTF-8 are kept; what no file can be called must not end a build either.
+    name = path.encode("utf-8", "surrogateescape" if _is_name(path) else "backslashreplace")
+    return quote(name, safe="/:")
+
+
+def _is_name(path: str) -> bool:
+    return not any("\ud800" <= sign < "\udc80" or "\udcff" < sign <= "\udfff" for sign in path)
+
+
+def _whole(text: str) -> str:
+    """A text without halves of characters, which JSON can hold and many readers refuse."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

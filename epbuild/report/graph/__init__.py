@@ -1,0 +1,1 @@
+"""Pictures of a plan: DOT, SVG and Mermaid."""

@@ -1,0 +1,57 @@
+"""The graph of steps in DOT, Graphviz's language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from epbuild.commands.graph import GraphNode, StepGraph
+from epbuild.core.errors import printable
+from epbuild.report.graph.looks import FRAME, LINE, TEXT, counts, heading_lines, hover_lines, label_lines, look_of, shortened
+
+_FONT = "Arial"
+
+
+def dot_text(graph: StepGraph) -> str:
+    """A digraph from left to right, each box a cluster; the nodes go by their steps' ids."""
+    heading = _quoted([*heading_lines(graph), counts(graph.states)], left=True)
+    columns = 3 if graph.grouped_by is None else 4  # about as wide as a page
+    lines = [
+        "digraph plan {",
+        f"  graph [rankdir=LR, pack=14, packmode=array_ct{columns}, nodesep=0.12, ranksep=0.5, labelloc=t, labeljust=l, label={heading},",
+        f'         fontname="{_FONT}", fontsize=11, fontcolor="{TEXT[0]}", bgcolor=transparent];',
+        f'  node [shape=box, style=filled, fontname="{_FONT}", fontsize=10, fontcolor="{TEXT[0]}", height=0.28, margin="0.1,0.04"];',
+        f'  edge [color="{LINE[0]}", arrowsize=0.6];',
+    ]
+    boxes: dict[str, list[GraphNode]] = {}
+    for node in graph.nodes:
+        boxes.setdefault(node.box, []).append(node)
+    for number, (box, nodes) in enumerate(boxes.items()):
+        if box:
+            lines += [
+                f"  subgraph cluster_{number} {{",
+                f'    graph [label={_quoted([shortened(box)])}, style=rounded, color="{FRAME[0]}", fontsize=10, tooltip={_quoted([box])}];',
+                *(f"    {line}" for line in _nodes(nodes)),
+                "  }",
+            ]
+        else:
+            lines += [f"  {line}" for line in _nodes(nodes)]
+    lines += [f"  {_quoted([graph.nodes[start].name])} -> {_quoted([graph.nodes[end].name])};" for start, end in graph.edges]
+    return "\n".join([*lines, "}", ""])
+
+
+def _nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
+    for node in nodes:
+        look = look_of(node.state)
+        first, *more = label_lines(node)
+        label = _quoted([first if more else f"{look.sign} {first}", *more])
+        fill, border = look.light
+        colours = f'style="filled,{look.border}", fillcolor="{fill}", color="{border}"'
+        yield f"{_quoted([node.name])} [label={label}, tooltip={_quoted(hover_lines(node))}, {colours}];"
+
+
+def _quoted(lines: Iterable[str], *, left: bool = False) -> str:
+    """Lines as a string of DOT, in which neither its own escapes nor those of HTML mean anything."""
+    escaped = (printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
+    end = "\\l" if left else "\\n"
+    text = end.join(escaped)
+    return f'"{text}{end if left else ""}"'

@@ -1,0 +1,1 @@
+"""Markdown for comments and summaries."""

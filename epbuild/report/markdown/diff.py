@@ -1,0 +1,169 @@
+"""Comparisons of artifacts as Markdown, for the comment of a pull request.
+
+The text is ASCII, whatever the encoding of standard output, and short enough for a comment.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from epbuild.core.differences import shown
+from epbuild.core.units import counted
+from epbuild.diff.difference import Comparison, Difference
+from epbuild.diff.sizes import SizeChange
+from epbuild.report.amounts import amount, percent, signed
+from epbuild.report.markdown.table import Table, code, written
+from epbuild.report.terminal.diff import NOT_COMPARED
+
+MOST_CHARACTERS = 65_000
+"""GitHub takes 65,536 in a comment."""
+
+_MOST_ROWS = (200, 50, 15, 3, 0)
+"""How many rows a list has at most: fewer where the comment would be too long."""
+_MOST_PLACES = 3
+_NOTHING = "-"
+_REST = ", which `epbuild diff` lists"
+_ARROW = "&rarr;"
+_SIZED = {"model": "Models", "context binary": "Context binaries", "external data": "External data"}
+_SUBJECTS = ("Graph and weights", "Target", "Options", "Settings", "Toolchain", "Contexts", "Names")
+_FOLDED = {"Contexts", "Names"}
+"""What follows from the others."""
+
+
+def print_markdown(old: str, new: str, found: Comparison) -> None:
+    sys.stdout.write(markdown(old, new, found))
+
+
+def markdown(old: str, new: str, found: Comparison) -> str:
+    """What differs between the artifacts at two paths: a headline, then tables of sizes, and of facts by what they are about."""
+    untold = _not_compared(old, new, found)
+    if not found.differences:
+        return " ".join(filter(None, (f"**{found.verdict}**", untold))) + "\n"
+    tables = [table for table in (_alone(found), *_size_tables(found), *_fact_tables(found)) if table.rows]
+    ending = [*([f"The same: {', '.join(found.same)}."] if found.same else []), *([untold] if untold else [])]
+    verdict = re.sub("^They ", "The artifacts ", re.sub("^Their ", "The ", found.verdict))
+    text = ""
+    for most in _MOST_ROWS:
+        parts = [f"**{verdict}**", _sum(old, new, found), *(written(table, most, _REST) for table in tables), *ending]
+        text = "\n\n".join(parts) + "\n"
+        if len(text) <= MOST_CHARACTERS:
+            break
+    return text
+
+
+def _sum(old: str, new: str, found: Comparison) -> str:
+    """Where the artifacts lie, what all of each come to, and how many outputs differ."""
+    before = sum(item.before or 0 for item in found.sizes)
+    after = sum(item.after or 0 for item in found.sizes)
+    sizes = f"{amount(before)} {_ARROW} {amount(after)} ({_change(before, after)})" if before != after else amount(after)
+    text = f"{code(old)} {_ARROW} {code(new)}: {sizes}."
+    if found.artifacts == ("",):
+        return text
+    differing = {item.artifact for item in found.differences} & set(found.artifacts)
+    alone = [item.kind for item in found.differences if item.lone_artifact]
+    parts_shown = [
+        f"Of {counted(len(found.artifacts), 'output')} on both sides, {len(differing)} differ{'s' if len(differing) == 1 else ''}"
+    ]
+    parts_shown += [f"{alone.count(kind)} {word}" for kind, word in (("added", "new"), ("removed", "gone")) if kind in alone]
+    return f"{text} {', '.join(parts_shown)}."
+
+
+def _alone(found: Comparison) -> Table:
+    rows = [
+        (
+            _output_cell(item.artifact),
+            code(item.new or item.old) if item.new or item.old else _NOTHING,
+            "new" if item.kind == "added" else "gone",
+        )
+        for item in found.differences
+        if item.lone_artifact
+    ]
+    return Table("Outputs on one side only", ("output", "models", ""), tuple(sorted(rows)))
+
+
+def _size_tables(found: Comparison) -> Iterator[Table]:
+    several = found.artifacts != ("",)
+    senses: dict[tuple[str, str], dict[str, None]] = {}
+    for item in found.differences:
+        if item.place[0] == "models":
+            senses.setdefault((item.artifact, item.place[1]), {})[item.sense] = None
+    for kind, title in _SIZED.items():
+        sizes = [item for item in found.sizes if item.kind == kind]
+        differing = [
+            item for item in sizes if item.before != item.after or (kind == "model" and (item.artifact, item.name) in senses)
+        ]
+        differing.sort(key=lambda item: (-abs((item.after or 0) - (item.before or 0)), item.artifact, item.name))
+        rows = tuple(
+            (
+                *([_output_cell(item.artifact)] if several else []),
+                code(item.name),
+                *(_NOTHING if size is None else amount(size) for size in (item.before, item.after)),
+                _change(item.before, item.after),
+                *([", ".join(_senses(item, senses))] if kind == "model" else []),
+            )
+            for item in differing
+        )
+        columns = ("output", kind, ">before", ">after", ">change", "differs in")[not several : 6 if kind == "model" else 5]
+        rest = len(sizes) - len(differing)
+        alike = "without a difference" if kind == "model" else "of the same size"
+        yield Table(title, columns, rows, f"{rest} more {alike}." if rest else "")
+
+
+def _senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]]) -> Iterable[str]:
+    # That it is there on one side only is shown already.
+    return senses.get((item.artifact, item.name), ()) if item.before is not None and item.after is not None else ()
+
+
+def _fact_tables(found: Comparison) -> Iterator[Table]:
+    """The facts that differ, each once with the outputs in which it differs alike."""
+    several = found.artifacts != ("",)
+    tables: dict[str, dict[tuple[str, str, str], list[str]]] = {title: {} for title in _SUBJECTS}
+    for item in found.differences:
+        if not item.lone:
+            values = (_value(item, item.old), _value(item, item.new))
+            where = tables[_subject(item)].setdefault((code(replace(item, artifact="").what), *values), [])
+            where.append(item.artifact)
+    for title, facts in tables.items():
+        rows = [(*fact, *([_output_cells(where, found.artifacts)] if several else [])) for fact, where in facts.items()]
+        yield Table(title, ("", "before", "after", *(["outputs"] if several else [])), tuple(rows), folded=title in _FOLDED)
+
+
+def _subject(item: Difference) -> str:
+    if item.place[0] in ("session_options", "environment") or (item.place[0] == "eps" and item.place[2:3] == ("options",)):
+        return "Options"
+    return {"target": "Target", "settings": "Settings", "toolchain": "Toolchain", "context": "Contexts", "names": "Names"}.get(
+        item.sense, "Graph and weights"
+    )
+
+
+def _value(item: Difference, value: Any) -> str:
+    return _NOTHING if value is None and item.kind != "changed" else code(shown(value))
+
+
+def _output_cell(artifact: str) -> str:
+    return code(artifact.rstrip("/"))
+
+
+def _output_cells(where: list[str], everywhere: tuple[str, ...]) -> str:
+    if len(where) == len(everywhere) > 1:
+        return f"all {len(where)}"
+    named = ", ".join(_output_cell(place) for place in where[:_MOST_PLACES])
+    return f"{named} and {len(where) - _MOST_PLACES} more" if len(where) > _MOST_PLACES else named
+
+
+def _change(before: int | None, after: int | None) -> str:
+    if before is None or after is None:
+        return "new" if after is not None else "gone" if before is not None else _NOTHING
+    part = percent(after - before, before)
+    return "same size" if before == after else f"{signed(after - before)}{f', {part}' if part else ''}"
+
+
+def _not_compared(old: str, new: str, found: Comparison) -> str:
+    without = [code({"A": old, "B": new}[side]) for side in found.without_manifest]
+    if not without:
+        return ""
+    return f"Not compared, as {' and '.join(without)} {'has no manifest' if len(without) == 1 else 'have no manifests'}: {NOT_COMPARED}."

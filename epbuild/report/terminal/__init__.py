@@ -1,0 +1,1 @@
+"""Text for people, 80 columns wide."""

@@ -1,0 +1,42 @@
+"""What `clean` has removed, output by output, and the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from epbuild.commands.clean import Forgotten
+from epbuild.core.shown import shown_path
+from epbuild.core.units import counted
+from epbuild.publish.removal import Cleaned
+from epbuild.report.amounts import amount, limited
+from epbuild.report.terminal.cache import MOST_NAMED
+from epbuild.report.terminal.screen import print_line
+
+
+def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
+    folder = shown_path(found.directory)
+    removed = "would remove" if dry_run else "removed"
+    if found.removed:
+        print_line(f"{removed}  {shown_path(found.place)}  {counted(len(found.removed), 'file')}, {amount(found.size)}")
+    words = {
+        "not made by epbuild": "epbuild did not make it",
+        "changed since": "it was changed since; --force removes it",
+        "of another recipe": f"it is an output of {found.owner}, too; `epbuild clean {found.owner}` removes it",
+    }
+    kept = [f"{folder}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
+    for line in limited(kept, MOST_NAMED, "and {} more there"):
+        print_line(f"{'kept':<{len(removed)}}  {line}")
+
+
+def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recipe: Path, *, dry_run: bool) -> None:
+    """The sum of a `clean`, and how to get the outputs back."""
+    files, size = sum(len(item.removed) for item in found), sum(item.size for item in found)
+    if forgotten is not None and forgotten.size:
+        print_line(f"{'would remove' if dry_run else 'removed'}  {shown_path(forgotten.directory)}  {amount(forgotten.size)}")
+    if not files:
+        print_line("There is no output to remove.")
+    elif dry_run:
+        print_line(f"Would remove {counted(files, 'file')}, {amount(size)}.")
+    else:
+        print_line(f"Removed {counted(files, 'file')}, {amount(size)}. `epbuild run {recipe}` restores what the store has.")

@@ -1,0 +1,185 @@
+"""Tables of coverage: how far each model is compiled for each target.
+
+Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all
+yolo   phone                                            whole   6.7 MB    1.1 s
+enc    phone                                          36 left  35.2 MB    6.3 s
+  16 DynamicQuantizeLinear, 16 MatMulInteger, 3 DequantizeLinear and 1 Gather.
+  Operators of type `MatMulInteger` are not supported by QNN EP (16 nodes)
+cls    phone                                           failed
+  Unable to compile any nodes
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from epbuild.commands.events import ModelCovered
+from epbuild.core.errors import printable
+from epbuild.core.units import counted
+from epbuild.engine.events import Event, StepFailed, StepFinished
+from epbuild.report.amounts import amount
+from epbuild.report.listener import Listener
+from epbuild.report.markdown.table import Table, code, written
+from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, coloured, painted, print_line, print_lines, wrapped
+from epbuild.report.terminal.waiting import WaitingRow
+
+FORMAT = 1
+_INDENT = "  "
+_GAP = 2
+_COLOURS = {"whole": "32", "partial": "33", "failed verify": "31", "failed": "31", "not built": DIM}
+_WORDS = {
+    "whole": "whole",
+    "partial": "in part",
+    "failed verify": "failed verify",
+    "failed": "not at all",
+    "not built": "not built",
+}
+_LONGEST_REASON = 600
+_MOST_ROWS = 10_000
+_FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
+_OF_NODES = {"EPB609", "EPB655"}
+"""The codes of problems of models that were compiled, and not as the recipe wants them."""
+
+
+class CoverageList:
+    """Takes the events of a build, and then has its models, in the order of the plan."""
+
+    def __init__(self) -> None:
+        self.rows: list[ModelCovered] = []
+
+    def report(self, event: Event, /) -> None:
+        if isinstance(event, ModelCovered):
+            self.rows.append(event)
+
+    def lines(self, shown: frozenset[str] = frozenset()) -> list[str]:
+        """The table, where there are several models; it gives no reasons for the steps that were `shown`."""
+        return [*coverage_lines(self.rows, shown), ""] if len(self.rows) > 1 else []
+
+
+def print_coverage(rows: Sequence[ModelCovered]) -> None:
+    print_lines(coverage_lines(rows))
+
+
+def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
+    sys.stdout.write(written(coverage_table(rows), _MOST_ROWS) + "\n")
+
+
+def coverage_document(rows: Sequence[ModelCovered]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "rows": [
+            {
+                "model": row.model,
+                "target": row.target,
+                "outcome": row.outcome,
+                "ep_context_nodes": row.ep_context_nodes,
+                "left": [
+                    {"operator": left.operator, "count": len(left.nodes), "reason": left.reason, "nodes": list(left.nodes)}
+                    for left in (row.outside.groups if row.outside is not None else ())
+                ],
+                "reason": row.reason,
+                "size": row.size,
+                "seconds": row.seconds,
+                "accuracy": dict(row.accuracy) if row.accuracy is not None else None,
+            }
+            for row in rows
+        ],
+    }
+
+
+def coverage_lines(
+    rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset(), total: Sequence[ModelCovered] | None = None
+) -> Iterator[str]:
+    """A sum, then a line for each model and target, and below it what stayed outside, and why, unless its step was `shown`.
+
+    The sum is that of `total`, where `rows` are not all.
+    """
+    colour = coloured(sys.stdout)
+    yield f"{painted('Coverage', BOLD, colour)}: {_sum(rows if total is None else total)}"
+    cells = list(map(_cells, rows))
+    widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
+    widths = [width + _GAP if width else 0 for width in widths]
+    room = WIDTH - sum(widths)
+    model = max((len(printable(row.model)) for row in rows), default=0) + _GAP
+    explained: dict[tuple[str, str], str] = {}
+    for row, values in zip(rows, cells, strict=True):
+        name = f"{printable(row.model):<{model}}{printable(row.target)}"
+        if len(name) > room:
+            yield name
+            name = ""
+        outcome, *others = (f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
+        yield f"{name:<{room}}{painted(outcome, _COLOURS[row.outcome], colour)}{''.join(others)}".rstrip()
+        why = _why(row)
+        if _is_shown(row, shown) or not why:
+            continue
+        first = explained.setdefault((row.model, why), row.target)
+        if first != row.target:
+            why = f"as for {first}"
+        for line in wrapped(why, width=WIDTH - len(_INDENT), long_words=False):
+            yield _INDENT + painted(line, DIM, colour)
+
+
+def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
+    """The models as a table of Markdown; without the reasons of steps that were `shown`."""
+    figures = any(row.accuracy is not None for row in rows)
+    columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if figures else []), "outside, and why")
+    cells = (
+        (
+            code(row.model),
+            code(row.target),
+            *_cells(row)[: 4 if figures else 3],
+            code(why, _LONGEST_REASON) if (why := "" if _is_shown(row, shown) else _why(row)) else "",
+        )
+        for row in rows
+    )
+    return Table("Coverage", columns, tuple(cells), f"{_sum(rows)}." if rows else "")
+
+
+def _sum(rows: Sequence[ModelCovered]) -> str:
+    counts = Counter(row.outcome for row in rows)
+    models, targets = len({row.model for row in rows}), len({row.target for row in rows})
+    sums = ", ".join(f"{counts[outcome]} {words}" for outcome, words in _WORDS.items() if counts[outcome])  # type: ignore[index]
+    return f"{counted(models, 'model')} for {counted(targets, 'target')}" + (f": {sums}" if sums else "")
+
+
+def _why(row: ModelCovered) -> str:
+    outside = (row.outside.what, row.outside.why) if row.outside is not None else ()
+    return ". ".join(text for text in (row.reason, *outside) if text)
+
+
+def _is_shown(row: ModelCovered, shown: frozenset[str]) -> bool:
+    """Return whether the reasons of a row were already shown with the step that failed."""
+    return (row.verify or row.step) in shown
+
+
+def _cells(row: ModelCovered) -> tuple[str, str, str, str]:
+    """The outcome, the size, the time and the accuracy."""
+    outcome = f"{row.outside.count} left" if row.outcome == "partial" and row.outside is not None else row.outcome
+    size = amount(row.size) if row.size is not None else ""
+    took = f"{row.seconds:,.1f} s" if row.seconds is not None else ""
+    figures = (_FIGURES.get(name, f"{name} {{:g}}").format(value) for name, value in (row.accuracy or {}).items())
+    return outcome, size, took, ", ".join(figures)
+
+
+class CoverageProgress(Listener):
+    """Takes the events of a build of which the table alone goes to standard output: each step that ends is a line on standard error."""
+
+    def __init__(self, found: CoverageList) -> None:
+        self._found = found
+        self._waiting = WaitingRow()
+
+    def __exit__(self, *ended: object) -> None:
+        self._waiting.__exit__(*ended)
+
+    def report(self, event: Event, /) -> None:
+        self._found.report(event)
+        self._waiting.report(event)
+        match event:
+            case StepFinished(step, outcome, seconds, progress=progress) if outcome != "current" and progress is not None:
+                print_line(f"[{progress.done}/{progress.total}] {outcome} {step} ({seconds:.1f} s)", sys.stderr)
+            case StepFailed(step, problems, progress) if progress is not None:
+                word = "in part" if {problem.code for problem in problems} <= _OF_NODES else "failed"
+                print_line(f"[{progress.done}/{progress.total}] {word} {step}", sys.stderr)

@@ -1,0 +1,101 @@
+"""Comparisons of artifacts in 80 columns, under a verdict, and as JSON.
+
+They differ in target and context.
+
+                                  A                       B
+target
+  QNNExecutionProvider: option soc_model
+                                  SC8380XP                SM8750
+  prefill: compiled for           SC8380XP                SM8750
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+from epbuild.core.differences import shown
+from epbuild.core.errors import printable
+from epbuild.diff.difference import Comparison, Difference
+from epbuild.report.terminal.screen import BOLD, WIDTH, coloured, painted, print_lines, wrapped
+
+FORMAT = 1
+
+_GAP = 2
+_VALUE = 22
+_WHAT = WIDTH - 2 * (_VALUE + _GAP)
+NOT_COMPARED = "the options, the toolchain and the source models"
+"""What is not compared where there is no manifest."""
+
+
+def comparison_document(old: str, new: str, found: Comparison) -> dict[str, Any]:
+    """`diff --json`: the verdict, the senses, every fact that differs, with whole digests, and the sizes of all files."""
+    return {
+        "format": FORMAT,
+        "a": old,
+        "b": new,
+        "equal": not found.differences,
+        "accepted": found.accepted,
+        "verdict": found.verdict,
+        "senses": list(found.senses),
+        "same": list(found.same),
+        "without_manifest": list(found.without_manifest),
+        "differences": [
+            {
+                "sense": item.sense,
+                "what": item.what,
+                "kind": item.kind,
+                "artifact": item.artifact,
+                "place": list(item.place),
+                "old": item.old,
+                "new": item.new,
+            }
+            for item in found.differences
+        ],
+        "sizes": [
+            {"kind": size.kind, "name": size.name, "artifact": size.artifact, "old": size.before, "new": size.after}
+            for size in found.sizes
+        ],
+    }
+
+
+def print_comparison(found: Comparison) -> None:
+    """The verdict on the first line; then every fact that differs, by sense; then what is equal, and what was not compared."""
+    colour = coloured(sys.stdout)
+    lines = [painted(found.verdict, BOLD, colour)]
+    if found.differences:
+        lines += ["", f"{'':{_WHAT + _GAP}}{'A':{_VALUE + _GAP}}B"]
+    for sense in found.senses:
+        lines.append(painted(sense, BOLD, colour))
+        lines += [line for item in found.differences if item.sense == sense for line in _row(item)]
+    notes = []
+    if found.differences and found.same:
+        notes.append(f"The same: {', '.join(found.same)}.")
+    if found.without_manifest:
+        has_none = " and ".join(found.without_manifest) + (
+            " has no manifest" if len(found.without_manifest) == 1 else " have no manifests"
+        )
+        notes.append(f"Not compared, as {has_none}: {NOT_COMPARED}.")
+    if notes:
+        lines += ["", *(line for note in notes for line in wrapped(note))]
+    print_lines(lines)
+
+
+def _row(item: Difference) -> Iterator[str]:
+    """The fact and its two values in three columns; a fact that is too long for its column has a line of its own."""
+    what = wrapped(item.what, "  ", "    ")
+    if len(what) > 1 or len(what[0]) > _WHAT:
+        yield from what
+        what = []
+    values = [_cell(None if value is None and item.kind != "changed" else shown(value)) for value in (item.old, item.new)]
+    for cells in zip_longest(what, *values, fillvalue=""):
+        yield f"{cells[0]:{_WHAT + _GAP}}{cells[1]:{_VALUE + _GAP}}{cells[2]}".rstrip()
+
+
+def _cell(text: str | None) -> list[str]:
+    if text is None:
+        return ["-"]
+    return textwrap.wrap(printable(text), _VALUE) or ["(empty)"]

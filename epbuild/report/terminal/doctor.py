@@ -1,0 +1,93 @@
+"""The health of a machine as lines of 80 columns, and as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from epbuild import __version__
+from epbuild.commands.doctor.doctor import Diagnoses
+from epbuild.commands.doctor.health import HealthCheck, HealthState
+from epbuild.core.redact import concealed, redacted
+from epbuild.core.units import counted
+from epbuild.report.terminal.screen import BOLD, WIDTH, coloured, painted, print_line, print_lines, wrapped
+
+FORMAT = 1
+_COLOURS: dict[HealthState, str] = {"ok": "32", "note": "36", "warning": "33", "error": "31"}
+_STATE, _TOPIC = 9, 14
+
+
+def health_document(found: Diagnoses) -> dict[str, Any]:
+    """`doctor --json`, whose schema is `schemas/doctor.schema.json`."""
+    return {
+        "format": FORMAT,
+        "epbuild": __version__,
+        "healthy": found.is_healthy,
+        "checks": [
+            {**asdict(check), "text": redacted(concealed(check.text)), "name": check.name or None} for check in found.checks
+        ],
+        "toolchains": devices_document(found)["toolchains"],
+    }
+
+
+def devices_document(found: Diagnoses) -> dict[str, Any]:
+    """`devices --json`: a part of that."""
+    toolchains = [
+        {
+            "name": toolchain.name or None,
+            "packages": toolchain.packages,
+            "onnxruntime": toolchain.onnxruntime,
+            "eps": [
+                {
+                    "ep": ep.ep,
+                    "packages": ep.packages,
+                    "devices": [asdict(device) for device in ep.devices],
+                    "emulated": ep.emulated,
+                    "missing": ep.missing or None,
+                    "limit": ep.limit or None,
+                    "attempt": None if ep.attempt is None else {**asdict(ep.attempt), "compiled": ep.attempt.seconds is not None},
+                }
+                for ep in toolchain.eps
+            ],
+        }
+        for toolchain in found.toolchains
+    ]
+    return {"format": FORMAT, "epbuild": __version__, "healthy": found.is_healthy, "toolchains": toolchains}
+
+
+class HealthPrinter:
+    """Prints a line for each thing as it comes, with what to do below it, and in the end how many there are of each kind."""
+
+    def __init__(self, title: str) -> None:
+        self._colour = coloured(sys.stdout)
+        self._before: tuple[str, str] | None = None
+        print_line(painted(title, BOLD, self._colour))
+
+    def print_check(self, check: HealthCheck) -> None:
+        subject = check.topic if check.topic != "ep" else ""
+        shown = "" if (subject, check.name) == self._before else subject
+        for line in _lines(check, shown, colour=self._colour):
+            print_line(line)
+        sys.stdout.flush()
+        self._before = (subject, check.name)
+
+    def print_sum(self, found: Diagnoses) -> None:
+        counts = Counter(check.state for check in found.checks)
+        shown = [counted(counts[state], state) for state in ("error", "warning") if counts[state]]
+        words = "Builds can work." if found.is_healthy else "Builds cannot work before the errors are mended."
+        print_lines(["", f"{words} {' and '.join(shown).capitalize()}." if shown else words])
+
+
+def _lines(check: HealthCheck, subject: str, *, colour: bool) -> list[str]:
+    margin = " " * (_STATE + _TOPIC)
+    name = f"{check.name}: " if check.name and check.topic == "toolchain" else ""
+    first, *more = wrapped(f"{name}{redacted(concealed(check.text))}", width=WIDTH - len(margin)) or [""]
+    state = painted(f"{check.state:<{_STATE}}", _COLOURS[check.state], colour)
+    lines = [f"{state}{subject:<{_TOPIC}}{first}".rstrip(), *(f"{margin}{line}" for line in more)]
+    if check.hint is not None and check.state != "ok":
+        code = f" [{check.code}]" if check.code else ""
+        hint = wrapped(f"{check.hint}{code}", width=WIDTH - len(margin) - 2)
+        lines += [f"{margin}{'> ' if number == 0 else '  '}{line}" for number, line in enumerate(hint)]
+    return lines

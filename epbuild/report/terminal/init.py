@@ -1,0 +1,119 @@
+"""First recipes on a terminal: what was found, questions, and what was written."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from epbuild.commands.init.answers import FirstRecipe
+from epbuild.commands.init.kinds import KINDS, StarterKind, without_recipe
+from epbuild.commands.init.sizing import BadSizes, SizeAnswer, Sizes
+from epbuild.commands.init.sources import FoundModel, LeftOut
+from epbuild.core.defaults import DEFAULT_RECIPE
+from epbuild.core.errors import printable
+from epbuild.core.units import counted
+from epbuild.onnxfile.model_header import ValueInfo
+from epbuild.onnxfile.sizes import shape_text
+from epbuild.report.amounts import amount
+from epbuild.report.terminal.problems import print_problems
+from epbuild.report.terminal.screen import WIDTH, print_line, wrapped
+
+
+class TerminalQuestions:
+    """Questions on a terminal."""
+
+    def models(self) -> list[str]:
+        return str(typer.prompt("Models (files, folders or globs, with spaces between)")).split()
+
+    def kind(self) -> StarterKind:
+        """The EP that a person chooses of all that the catalog knows, with what each can do here."""
+        print_line("Execution providers:")
+        wide = max(map(len, KINDS)) + 2
+        for name, kind in KINDS.items():
+            what = kind.entry.description.rstrip(".")
+            limit = kind.obstacle() or kind.condition()
+            here = f"{what}. It {limit}." if limit else f"{what}. Compiles here."
+            _print_wrapped(here, f"  {name:{wide}}", " " * (wide + 2))
+        for why, eps in without_recipe().items():
+            _print_wrapped(f"{', '.join(eps)}: {why}.", "  Not ", "  ")
+        default = next((name for name, kind in KINDS.items() if not kind.obstacle() and not kind.condition()), next(iter(KINDS)))
+        return KINDS[str(typer.prompt("Execution provider", value_proc=_read_kind, default=default))]
+
+    def targets(self, kind: StarterKind) -> list[str]:
+        words = kind.start.words[0].upper() + kind.start.words[1:]
+        return str(typer.prompt(f"{words}; several with spaces between", default=kind.start.example)).split()
+
+    def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, answer: SizeAnswer) -> Sizes:
+        """The sizes that a person gives an input; asked again until they fit."""
+
+        def read(text: str) -> Sizes:
+            try:
+                return answer.read(text)
+            except BadSizes as error:
+                raise typer.BadParameter(str(error)) from error
+
+        default = ",".join(map(str, suggested)) if suggested else None
+        sizes: Sizes = typer.prompt(f"{printable(model)}: sizes of {printable(_input(value))}", value_proc=read, default=default)
+        return sizes
+
+    def share_weights(self) -> bool:
+        return bool(typer.confirm("Do the models share weights, in one context binary?", default=False))
+
+    def show_found(self, found: Sequence[FoundModel]) -> None:
+        """Show a line for each model: its file, its size, its inputs; what is too long for it goes on in others."""
+        print_line(f"{counted(len(found), 'model')}:")
+        wide = min(max(len(model.path) for model in found), WIDTH // 2)
+        for model in found:
+            size = "" if model.size is None else amount(model.size)
+            inputs = "looked at when it is built" if model.header is None else ", ".join(map(_input, model.header.inputs))
+            for line in wrapped(inputs, f"  {printable(model.path):{wide}}  {size:>9}  ", " " * (wide + 15)):
+                print_line(line)
+
+    def show_left(self, left: Sequence[LeftOut]) -> None:
+        for item in left:
+            for line in wrapped(f"Left out: {item.path}. {item.why}", others="  "):
+                print_line(line)
+
+    def show_static(self, kind: StarterKind) -> None:
+        print_line(f"{kind.entry.ep} takes static shapes only.")
+        print_line("Give sizes to what is open; Enter takes the guess.")
+
+
+def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
+    """What was written, after its warnings; `with_models`: the models as well, where there is a choice of them."""
+    choices, show = recipe.choices, TerminalQuestions()
+    print_problems(recipe.warnings, "warning")
+    if with_models and (len(recipe.found) > 1 or recipe.left):
+        show.show_found(recipe.found)
+    show.show_left(recipe.left)
+    if obstacle := choices.kind.obstacle():
+        print_line(f"Not here: {choices.kind.entry.ep} {obstacle}.")
+    guesses = sum(not sized.chosen for model in choices.models for sized in choices.sizes.get(model, {}).values())
+    if guesses:
+        what = f"The sizes of {counted(guesses, 'input')} are guesses, marked in the recipe"
+        print_line(f"{what}: look at them, or give them with --size.")
+    several = " --keep-going" if len(choices.models) > 1 and not choices.share_weights else ""
+    path = recipe.path
+    shown = "" if path == Path(DEFAULT_RECIPE) else f" {path}" if " " not in str(path) else f' "{path}"'
+    counts = f"{counted(len(choices.models), 'model')} for {counted(len(choices.targets), 'target')}"
+    print_line(f"Wrote {path}: {counts}. Next: epbuild run{shown}{several}")
+
+
+def _read_kind(text: str) -> str:
+    if text.lower() not in KINDS:
+        raise typer.BadParameter(f"'{text}' is not one of {', '.join(repr(name) for name in KINDS)}.")
+    return text.lower()
+
+
+def _input(value: ValueInfo) -> str:
+    """An input with its dimensions; names that an exporter made up mean nothing, and are shown as open."""
+    shape = value.shape and tuple(None if isinstance(size, str) and any(map(str.isdigit, size)) else size for size in value.shape)
+    return f"{value.name}{shape_text(shape).replace(', ', ',')}"
+
+
+def _print_wrapped(text: str, first: str, others: str) -> None:
+    for line in textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=others):
+        print_line(line)

@@ -1,0 +1,144 @@
+"""Inspections of ONNX models: nodes with their contexts, and what is shared."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from epbuild.catalog.catalog import BUILT_IN, SUFFIX
+from epbuild.core.units import counted
+from epbuild.plan.result import LeftNode
+from epbuild.report.amounts import amount
+from epbuild.report.terminal.screen import BOLD, WIDTH, coloured, painted, print_line, wrapped
+from epbuild.verify.fallback import Outside
+
+_LABEL = 16
+_RED, _GREEN, _YELLOW, _PLAIN = "31", "32", "33", ""
+_MOST_NODES = 5
+"""So many nodes of one operator are named; `--json` has all."""
+_NUMBERS = ("main_context", "embed_mode", "max_size")
+_QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
+_WHY_QUANTIZING = (
+    "They turn the model's own inputs and outputs into quantized ones and back, on the CPU. "
+    "An EP may have an option to compile them too ({})."
+)
+_WHY = (
+    "The CPU, or another EP of the session, runs them: at each border tensors leave the accelerator and come back, which often costs more "
+    "than the nodes do. A session with session.disable_cpu_ep_fallback=1 refuses such a model."
+)
+
+_Line = tuple[str, str, str]
+
+
+def print_inspection(found: Mapping[str, Any]) -> None:
+    colour = coloured(sys.stdout)
+    _heading(f"{found['file']} ({amount(found['size'])})", colour)
+    _print_lines(_values(found), colour)
+    for node in found["ep_context_nodes"]:
+        sys.stdout.write("\n")
+        _heading(f"EPContext {node['name']}" + (" (in a subgraph)" if node["subgraph"] else ""), colour)
+        _print_lines(_node(node), colour)
+    if found["ep_context_nodes"]:
+        sys.stdout.write("\n")
+    _print_lines(_rest(found), colour)
+
+
+def print_inspections(found: Mapping[str, Any]) -> None:
+    colour = coloured(sys.stdout)
+    for number, model in enumerate(found["models"]):
+        if number:
+            sys.stdout.write("\n")
+        if "problem" in model:
+            _heading(model["file"], colour)
+            _print_lines([("problem", model["problem"], _RED)], colour)
+        else:
+            print_inspection(model)
+    for shared in found["shared"]:
+        sys.stdout.write("\n")
+        _heading(f"Shared: {shared['file']} ({amount(shared['size'])})", colour)
+        count = len(shared["models"])
+        saved = f"{amount(shared['saved'])}, against a copy of it for each of {count} models"
+        users = [("used by" if number == 0 else "", file, _PLAIN) for number, file in enumerate(shared["models"])]
+        _print_lines([*users, ("saves", saved, _GREEN)], colour)
+
+
+def _values(found: Mapping[str, Any]) -> Iterator[_Line]:
+    for kind in ("inputs", "outputs"):
+        for number, value in enumerate(found[kind]):
+            shape = "?" if value["shape"] is None else ", ".join("?" if size is None else str(size) for size in value["shape"])
+            yield kind if number == 0 else "", f"{value['name']}  {value['type']}[{shape}]", _PLAIN
+
+
+def _node(node: Mapping[str, Any]) -> Iterator[_Line]:
+    yield "source", f"{node['source'] or 'none'}" + (f", SDK {node['ep_sdk_version']}" if node["ep_sdk_version"] else ""), _PLAIN
+    if node["target"]:
+        yield "compiled for", node["target"], _GREEN
+    if node["reference"] is not None:
+        size = f" ({amount(node['size'])})" if node["size"] is not None else ""
+        yield "context", f"{node['reference'] or 'none'}{size}", _PLAIN
+    elif node["size"] or (node["main_context"] and node["size"] is not None):
+        yield "context", f"embedded, {amount(node['size'])}", _PLAIN
+    elif node["main_context"]:
+        yield "context", "none", _PLAIN
+    else:
+        yield "context", "in the node with main_context=1", _PLAIN
+    if node["sha256"]:
+        yield "sha256", node["sha256"], _PLAIN
+    if node["problem"]:
+        yield "problem", node["problem"], _RED
+    for label, name in (
+        ("partition", "partition_name"),
+        ("made from", "onnx_model_filename"),
+        ("architecture", "hardware_architecture"),
+        ("notes", "notes"),
+    ):
+        if node[name] and node[name] != node["name"]:
+            yield label, node[name], _PLAIN
+    numbers = [f"{name} {node[name]}" + ("" if name in node["written"] else " (default)") for name in _NUMBERS]
+    yield "attributes", ", ".join(numbers), _PLAIN
+    own = [f"{name} {value}" for name, value in node["others"].items()]
+    own += [f"{name} ({kind})" for name, kind in node["written"].items() if name not in node and name not in node["others"]]
+    own = [text for text in own if not text.startswith("ep_cache_context ")]
+    if own:
+        yield "the EP's own", ", ".join(own), _PLAIN
+
+
+def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
+    others = found["other_operators"]
+    count = sum(others.values())
+    listed = ", ".join(f"{name} x {number}" for name, number in others.items())
+    if not found["ep_context_nodes"]:
+        yield "not compiled", f"{counted(count, 'node')}, none of them an EPContext node: {listed}", _YELLOW
+    elif count:
+        yield "outside the EP", f"{counted(count, 'node')}: {listed}", _YELLOW
+        for group in Outside("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
+            rest = len(group.nodes) - _MOST_NODES
+            more = f" and {rest} more" if rest > 0 else ""
+            names = ", ".join(name or "(no name)" for name in group.nodes[:_MOST_NODES]) + more
+            yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
+        options = (f"{ep.removesuffix(SUFFIX)}: {option}" for ep, option in BUILT_IN.quantized_io_options().items())
+        yield "", _WHY_QUANTIZING.format(", ".join(options)) if others.keys() <= _QUANTIZING else _WHY, _PLAIN
+    else:
+        yield "outside the EP", "nothing", _GREEN
+    weights = found["initializers"]
+    if weights["count"]:
+        inline = amount(weights["inline_bytes"])
+        yield "weights left", f"{weights['count']} initializers, {inline} of them in the model file", _PLAIN
+    for ep, text in found["compatibility"].items():
+        yield "compatibility", f"{ep}: {text}", _PLAIN
+    if found["external_data"]:
+        yield "external data", ", ".join(found["external_data"]), _PLAIN
+
+
+def _heading(text: str, colour: bool) -> None:
+    print_line(painted(text, BOLD, colour))
+
+
+def _print_lines(lines: Iterator[_Line] | list[_Line], colour: bool) -> None:
+    """Lines with a label in a column of its own; a text breaks between words only, so that a name can be searched for."""
+    for label, text, style in lines:
+        for number, part in enumerate(wrapped(text, width=WIDTH - _LABEL, long_words=False) or [""]):
+            shown = painted(part, style, colour) if style else part
+            # One space at the left: with it, a SHA-256 just fits into 80 columns.
+            print_line(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip())

@@ -1,0 +1,89 @@
+"""What `epbuild lock` found, for people and for machines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from epbuild.commands.lock import Locking
+from epbuild.core.errors import Problem, printable
+from epbuild.core.shown import shown_path
+from epbuild.core.units import counted
+from epbuild.report.json.documents import problem_document
+from epbuild.report.terminal.screen import coloured, painted, print_line
+from epbuild.toolchain.lock_changes import LockChange
+from epbuild.toolchain.lock_facts import Lock
+
+FORMAT = 1
+_COLOURS = {"added": "32", "updated": "33", "removed": "31"}
+_WIDTH = max(map(len, _COLOURS))
+
+
+def lock_document(
+    locking: Locking, warnings: Sequence[Problem], exported: Mapping[str, Path | None], *, written: bool
+) -> dict[str, Any]:
+    """`lock --json`: where the lock is, whether it was `written`, every change, and the `exported` file of each toolchain."""
+    return {
+        "format": FORMAT,
+        "recipe": str(locking.recipe.file),
+        "lock": str(locking.path),
+        "changed": not locking.is_written,
+        "written": written,
+        "changes": [{**asdict(change), "platforms": list(change.platforms)} for change in locking.changes],
+        **({"exported": {name: path and str(path) for name, path in exported.items()}} if exported else {}),
+        "warnings": [problem_document(problem) for problem in warnings],
+    }
+
+
+def print_lock(locking: Locking, exported: Mapping[str, Path | None], *, written: bool) -> None:
+    """A line for each change, one for the whole, and one for each toolchain that is `exported`."""
+    colour = coloured(sys.stdout)
+    for change in locking.changes:
+        print_line(f"{painted(f'{change.kind:<{_WIDTH}}', _COLOURS[change.kind], colour)}  {printable(_words(change))}")
+    place = shown_path(locking.path)
+    if written:
+        print_line(f"Wrote {place}: {_contents(locking.lock)}")
+    elif locking.is_written:
+        print_line(f"{place} is up to date: {_contents(locking.lock)}")
+    else:
+        print_line(f"{place} is not up to date; `epbuild lock` writes it.")
+    for name, path in exported.items():
+        if path is not None:
+            print_line(f"Wrote {shown_path(path)}: toolchain {name}")
+        else:
+            print_line(f"Left out toolchain {name}: its environment exists already, and names no files")
+
+
+def _words(change: LockChange) -> str:
+    owner = f"toolchain {change.toolchain}  " if change.toolchain else "" if change.about == "python" else f"{change.about} "
+    where = f"  ({', '.join(change.platforms)})" if change.platforms else ""
+    return f"{owner}{'' if change.about == 'recipe' else f'{change.name} '}{_versions(change)}{where}"
+
+
+def _versions(change: LockChange) -> str:
+    match change.old, change.new:
+        case None, new:
+            return str(new)
+        case old, None:
+            return str(old)
+        case old, new if old == new:
+            return f"{old}, of other content"
+        case old, new:
+            return f"{old} -> {new}"
+
+
+def _contents(lock: Lock) -> str:
+    environments = [environment for toolchain in lock.toolchains.values() for environment in toolchain.platforms.values()]
+    packages = {package.name for environment in environments for package in environment.packages}
+    platforms = {platform for toolchain in lock.toolchains.values() for platform in toolchain.platforms}
+    counts = {
+        "toolchain": lock.toolchains,
+        "package": packages,
+        "platform": platforms,
+        "remote model": lock.models,
+        "wheel": lock.wheels,
+    }
+    return ", ".join(counted(len(items), noun) for noun, items in counts.items() if items)

@@ -1,0 +1,269 @@
+"""Problems with their place, what to do, and the line of the file underlined.
+
+epbuild.yaml:14:7: error: QNNExecutionProvider has no option 'soc_modell'. Did you mean 'soc_model'? [EPB211]
+   14 |       soc_modell: SM8750
+      |       ^^^^^^^^^^
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from epbuild.core.errors import Position, Problem, printable, reading_order
+from epbuild.core.redact import redacted
+from epbuild.core.safepath import real_path
+from epbuild.core.units import counted
+from epbuild.report.terminal.screen import DIM, WIDTH, coloured, painted, print_line, under_github_actions
+
+Kind = Literal["error", "warning", "note"]
+
+_COLOURS: dict[Kind, str] = {"error": "31", "warning": "33", "note": "36"}
+_LEAST_GUTTER = 5
+_TAB = "    "
+_MOST_BYTES = 4 << 20
+_MAX_EXAMPLES = 3
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # those of YAML, in which positions are counted
+
+
+class ProblemWriter:
+    """Writer of problems to standard error: where, what, what to do, and the place underlined.
+
+    Under GitHub Actions, each problem is an annotation instead of that sentence. Names that come from models cannot command a terminal,
+    nor begin a line. Each file is read once, when the first problem in it is written.
+    """
+
+    def __init__(self, *, all_warnings: bool = True) -> None:
+        self._all_warnings = all_warnings
+        self._lines_of = cache(_read_lines)
+        self._warned: dict[tuple[Kind, str], int] = {}
+
+    def write(self, problems: Iterable[Problem], kind: Kind = "error") -> None:
+        """Write the problems in reading order."""
+        colour = coloured(sys.stderr)
+        for problem in sorted(problems, key=reading_order):
+            self._write(problem, kind, colour)
+
+    def warn(self, problems: Iterable[Problem], kind: Kind = "warning") -> None:
+        """Write the problems in reading order; of each code only the first three, unless the user wants all."""
+        shown = []
+        for problem in sorted(problems, key=reading_order):
+            number = self._warned[kind, problem.code] = self._warned.get((kind, problem.code), 0) + 1
+            if self._all_warnings or number <= _MAX_EXAMPLES:
+                shown.append(problem)
+        self.write(shown, kind)
+
+    def write_hidden(self) -> None:
+        """Write how many problems `warn` did not show since the last call."""
+        for (kind, code), count in self._warned.items():
+            if count > _MAX_EXAMPLES and not self._all_warnings:
+                hidden = counted(count - _MAX_EXAMPLES, f"more {kind}")
+                sys.stderr.write(f"epbuild: {hidden} [{code}]; --all-warnings shows all {count}\n")
+        self._warned.clear()
+
+    def _write(self, problem: Problem, kind: Kind, colour: bool) -> None:
+        stream = sys.stderr
+        if under_github_actions():
+            stream.write(f"{_annotation(problem, kind)}\n")
+        else:
+            place = f"{printable(str(problem.where))}: " if problem.where is not None else "epbuild: "
+            label = painted(f"{kind}:", _COLOURS[kind], colour)
+            print_line(f"{place}{label} {printable(problem.text)} [{problem.code}]", stream)
+        if isinstance(problem.where, Position):
+            line = _line_at(problem.where, self._lines_of(problem.where.file))
+            if line is None:
+                return
+            gutter, shown, carets = excerpt(line, problem.where, getattr(stream, "encoding", None))
+            bar, below, added = (painted(f"{sign:>{len(gutter)}} |", DIM, colour) for sign in (gutter, "", "+"))
+            print_line(f"{bar} {shown}".rstrip(), stream)
+            print_line(f"{below} {painted(carets, _COLOURS[kind], colour)}", stream)
+            for written in problem.lines:
+                print_line(f"{added} {'':{problem.where.column + 1}}{written}", stream)
+
+
+def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
+    """Write all problems to standard error, in reading order."""
+    ProblemWriter().write(problems, kind)
+
+
+def print_warnings(problems: Iterable[Problem], kind: Kind = "warning", *, all_warnings: bool) -> None:
+    """Write problems that stop nothing to standard error: three of each code and the number of the rest, or all of them."""
+    writer = ProblemWriter(all_warnings=all_warnings)
+    writer.warn(problems, kind)
+    writer.write_hidden()
+
+
+def print_count(problems: Sequence[Problem]) -> None:
+    """How many problems there are, on standard error, for a list of places in a file."""
+    if any(isinstance(problem.where, Position) for problem in problems):
+        sys.stderr.write(f"{len(problems)} error{'' if len(problems) == 1 else 's'}\n")
+
+
+def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:
+    """The line's number, the line or what fits of it around the place, and carets that stand below the word that begins there.
+
+    `encoding` is that of where it is shown: what it lacks is shown as something that is as wide as it looks.
+    """
+    start = min(where.column - 1, len(line))
+    end = max(_word_end(line, start), start + 1)
+    gutter = f"{where.line:>{_LEAST_GUTTER}}"
+    room = WIDTH - len(gutter) - len(" | ")
+    # More than fits on either side need not be looked at, however long the line is.
+    first, last = max(0, start - WIDTH), min(len(line), start + WIDTH)
+    cells = [_cell(character, encoding) for character in line[first:last]]
+    start, end = start - first, min(end, last + 1) - first
+    before, after = _ellipsis(encoding, first > 0), _ellipsis(encoding, last < len(line))
+    # A place behind the last character needs room for its caret too.
+    needed = max(_wide(cells[:end]), _wide(cells[:start]) + 1)
+    if len(before) + needed + len(_ellipsis(encoding, end < len(cells))) > room:
+        # Leave a third of the room to what comes before the place.
+        while start > 0 and _wide(cells[:start]) > room // 3:
+            cells, start, end = cells[1:], start - 1, end - 1
+            before = _ellipsis(encoding, True)
+    while cells and len(before) + _wide(cells) + len(after) > room:
+        cells = cells[:-1]
+        after = _ellipsis(encoding, True)
+    offset = len(before) + _wide(cells[:start])
+    carets = min(max(_wide(cells[start:end]), 1), room - offset)
+    return gutter, before + "".join(shown for shown, _ in cells) + after, " " * offset + "^" * carets
+
+
+def _line_at(where: Position, lines: Sequence[str]) -> str | None:
+    """The line that a position is in, without its end; None where it cannot be read any more."""
+    return redacted(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
+
+
+def _read_lines(file_name: str) -> list[str]:
+    path = Path(file_name)
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            return []
+        if path.is_symlink() and not real_path(path).is_relative_to(real_path(path.parent)):
+            return []  # a link in a stranger's checkout may lead to secrets of the user
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES).decode("utf-8-sig", errors="replace")
+    except (OSError, ValueError):
+        return []
+    return _LINE_BREAK.split(text)
+
+
+_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"?|'(?:[^']|'')*'?""")
+_SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
+_OPEN, _CLOSE = "[{", "]}"
+
+
+def _word_end(line: str, start: int) -> int:
+    """Where the YAML key, scalar or collection that begins at `start` ends, as far as this line shows."""
+    before = line[start - 1 : start]
+    if (inside := _SUBSTITUTION.match(line, start)) and before and not before.isspace() and before not in _OPEN + ",\"'":
+        return inside.end()
+    if quoted := _QUOTED.match(line, start):
+        return quoted.end()
+    if line[start : start + 1] and line[start] in _OPEN:
+        return _collection_end(line, start)
+    in_flow = _depth(line[:start]) > 0
+    at = start
+    while at < len(line):
+        if substitution := _SUBSTITUTION.match(line, at):
+            at = substitution.end()
+            continue
+        character, following = line[at], line[at + 1 : at + 2]
+        ends = following == "" or following.isspace()
+        if (
+            (character == ":" and (ends or (in_flow and following in _CLOSE + ",")))
+            or (character == "," and (ends or in_flow))
+            or (character == "#" and line[at - 1 : at].isspace())
+            or character in _CLOSE
+        ):
+            break
+        at += 1
+    return start + len(line[start:at].rstrip())
+
+
+def _collection_end(line: str, start: int) -> int:
+    at, depth = start, 0
+    while at < len(line):
+        if skipped := _SUBSTITUTION.match(line, at) or _QUOTED.match(line, at):
+            at = skipped.end()
+            continue
+        depth += (line[at] in _OPEN) - (line[at] in _CLOSE)
+        at += 1
+        if depth == 0:
+            return at
+    return len(line.rstrip())
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open at the end of `text`."""
+    bare = _QUOTED.sub("", _SUBSTITUTION.sub("", text))
+    return sum(bare.count(character) for character in _OPEN) - sum(bare.count(character) for character in _CLOSE)
+
+
+def _cell(character: str, encoding: str | None) -> tuple[str, int]:
+    """How a character is shown, and how many columns that takes; what a terminal would obey instead of showing it is spelled out."""
+    if character == "\t":
+        return _TAB, len(_TAB)
+    if not character.isprintable() or not _encodable(character, encoding):
+        spelled = character.encode("unicode_escape").decode("ascii")
+        return spelled, len(spelled)
+    if character.isascii():
+        return character, 1
+    import unicodedata  # few messages have any other
+
+    if unicodedata.category(character) in {"Mn", "Me"}:
+        return character, 0
+    return character, 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _encodable(character: str, encoding: str | None) -> bool:
+    try:
+        character.encode(encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _wide(cells: Sequence[tuple[str, int]]) -> int:
+    return sum(width for _, width in cells)
+
+
+def _ellipsis(encoding: str | None, needed: bool) -> str:
+    if not needed:
+        return ""
+    return "…" if _encodable("…", encoding) else "..."
+
+
+def _annotation(problem: Problem, kind: Kind) -> str:
+    # https://docs.github.com/actions/reference/workflow-commands-for-github-actions
+    where = problem.where
+    properties: dict[str, object] = {}
+    if isinstance(where, Position):
+        properties = {"file": _in_repository(where.file), "line": where.line, "col": where.column}
+    elif isinstance(where, Path):
+        properties = {"file": _in_repository(str(where))}
+    elif where is not None:
+        properties = {"title": where}
+    escaped = {name: _escaped(str(value)).replace(":", "%3A").replace(",", "%2C") for name, value in properties.items()}
+    listed = ",".join(f"{name}={value}" for name, value in escaped.items())
+    command = "notice" if kind == "note" else kind
+    return f"::{command}{f' {listed}' if listed else ''}::{_escaped(problem.text)} [{problem.code}]"
+
+
+def _in_repository(file: str) -> str:
+    """A file by its path in the repository, as annotations want it, wherever in it this process was started."""
+    root = os.environ.get("GITHUB_WORKSPACE")
+    if root:
+        with suppress(ValueError, OSError):
+            path = Path(file)
+            return (path.parent.resolve() / path.name).relative_to(Path(root).resolve()).as_posix()
+    return file
+
+
+def _escaped(text: str) -> str:
+    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))

@@ -1,0 +1,72 @@
+"""What a check of artifacts found, for people and for machines."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from epbuild.report.terminal.screen import WIDTH, coloured, painted, print_line, wrapped
+from epbuild.verify.findings import Finding, Outcome
+
+FORMAT = 1
+_OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
+_COLOURS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
+_MOST_ALIKE = 3
+
+
+def findings_document(path: Path, findings: Sequence[Finding]) -> dict[str, Any]:
+    """`verify --json`: every finding, and how many there are of each outcome."""
+    counts = Counter(finding.outcome for finding in findings)
+    return {
+        "format": FORMAT,
+        "path": path.as_posix(),
+        "counts": {outcome: counts[outcome] for outcome in _OUTCOMES},
+        # Figures are there only where there are any.
+        "findings": [
+            {name: value for name, value in asdict(finding).items() if name != "figures" or value} for finding in findings
+        ],
+    }
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """One line for each check; below it what failed, whole, what was skipped, with the reason, and what was measured."""
+    colour = coloured(sys.stdout)
+    checks = list(dict.fromkeys(finding.check for finding in findings))
+    width = max(map(len, checks), default=0)
+    for check in checks:
+        found = [finding for finding in findings if finding.check == check]
+        counts = Counter(finding.outcome for finding in found)
+        shown = ", ".join(
+            painted(f"{counts[outcome]} {outcome}", _COLOURS[outcome], colour) for outcome in _OUTCOMES if counts[outcome]
+        )
+        print_line(f"{check:<{width}}  {shown}")
+        for finding in found:
+            if finding.outcome == "failed":
+                _print_subjects((finding.subject,), _text(finding))
+        # What passed and has a message was measured: how it was, and on what, belongs to the result.
+        alike: dict[str, list[str]] = {}
+        for finding in found:
+            if finding.outcome == "skipped" or (finding.outcome == "passed" and finding.message):
+                alike.setdefault(_text(finding), []).append(finding.subject)
+        for reason, subjects in alike.items():
+            _print_subjects(subjects, reason)
+    counts = Counter(finding.outcome for finding in findings)
+    print_line(", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(_OUTCOMES) if counts[outcome]))
+
+
+def _text(finding: Finding) -> str:
+    code = f" [{finding.code}]" if finding.code else ""
+    return f"{finding.message}{f' {finding.hint}' if finding.hint else ''}{code}"
+
+
+def _print_subjects(subjects: Sequence[str], text: str) -> None:
+    named = list(dict.fromkeys(subjects))
+    more = len(named) - _MOST_ALIKE
+    listed = ", ".join(named[:_MOST_ALIKE]) + (f" and {more} more" if more > 0 else "")
+    # Between words only, so that a name can be searched for.
+    for number, line in enumerate(wrapped(f"{listed}: {text}", width=WIDTH - 4, long_words=False)):
+        print_line(f"{'  ' if number == 0 else '    '}{line}")
