@@ -12,10 +12,8 @@ from typing import Any
 
 from epbuild.core.digest import Blob, document_digest
 from epbuild.remote.cache import RemoteCache
-from epbuild.remote.directory import DirectoryTransport
 from epbuild.remote.envelope import RecordKind, RemoteRecord
-from epbuild.remote.transport import Transport
-from epbuild.remote.web import WebTransport
+from epbuild.remote.opening import folder_stores, web_stores
 
 
 def _files(record: Mapping[str, Any]) -> Mapping[str, Blob]:
@@ -36,8 +34,8 @@ def records(count: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def remote(address: str, trust: set[str]) -> RemoteCache:
     """The remote cache at a URL or in a directory."""
-    transport: Transport = WebTransport(address) if "://" in address else DirectoryTransport(Path(address))
-    return RemoteCache(transport, address, trust=trust, warn=lambda problem: sys.exit(str(problem)))
+    stores = web_stores(address) if "://" in address else folder_stores(Path(address))
+    return RemoteCache(stores, address, trust=trust, warn=lambda problem: sys.exit(str(problem)))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,7 @@ from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.identity import toolchain_records
 
 if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
-    from epbuild.remote.attempts import Warn
-    from epbuild.remote.cache import RemoteCache
+    from epbuild.remote.cache import RemoteCache, Warn
 
 
 @dataclass(frozen=True)

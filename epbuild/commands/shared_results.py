@@ -19,8 +19,7 @@ from epbuild.remote.settings import RemoteSettings
 if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    from epbuild.remote.attempts import Warn
-    from epbuild.remote.cache import Published, RemoteCache
+    from epbuild.remote.cache import Published, RemoteCache, Warn
     from epbuild.survey.remote_results import RemoteResults
 
 _UPLOADS = 4

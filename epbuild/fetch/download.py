@@ -1,40 +1,46 @@
-"""The download of one remote file into the store, at most once, in pieces."""
+"""Download of one remote file into the store, in resumable attempts."""
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Protocol
+
+from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
-from epbuild.core.connection import Timeouts
 from epbuild.core.digest import Blob, digest_of
 from epbuild.core.errors import HttpCancelled, Problem
-from epbuild.core.http import HttpClient, Unreachable
-from epbuild.core.pace import PaceMeter
-from epbuild.core.values import dataclass
 from epbuild.fetch.failures import FetchError
-from epbuild.fetch.hub import HubSource
-from epbuild.fetch.objects import ObjectSource
+from epbuild.fetch.hub import HubFile
 from epbuild.fetch.partial import Partial
-from epbuild.fetch.transfer import MissingPackage, Source
-from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
+from epbuild.transfer.bucket import BucketStore
+from epbuild.transfer.http import HttpClient
+from epbuild.transfer.limits import Speed
+from epbuild.transfer.objects import Download, MissingPackageError, TimedDownload, TransferError
+from epbuild.transfer.retry import RetryPolicy
+from epbuild.transfer.web import WebFile
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_CHUNK_BYTES = 256 * 1024
 _PROGRESS_SECONDS = 0.1
+
+Open = Callable[[int, str | None], Download]
+"""Opens a remote file for reading: from an offset if it is still of that version, else from its beginning."""
 
 
 class FetchProgress(Protocol):
-    """Follows files on their way."""
+    """Receiver of the progress of downloads."""
 
     def arrived(self, address: str, done: int, total: int | None) -> None:
-        """How many bytes of the file at an address are here, and how many it has in all, if that is known."""
+        """Report how many bytes of the file at an address have arrived, and its size if that is known."""
 
 
 def fetch(
@@ -45,11 +51,12 @@ def fetch(
     progress: FetchProgress,
     cancelled: threading.Event,
     client: HttpClient | None = None,
+    retry: RetryPolicy | None = None,
 ) -> Blob:
-    """The content of `address`, in the store: without the network where it is there, else downloaded and checked.
+    """Return the content of `address` from the store. Download and check it if it is not there.
 
-    `sha256` may be left out for a commit of the hub only, which names a content itself. Raises FetchError for what cannot be had or
-    is another file, StoreError where the disk fails, and Cancelled.
+    Only for a commit of the hub, which names one content, `sha256` may be None. Raises FetchError if the file cannot be fetched or
+    has other content, StoreError if the disk fails, and Cancelled.
     """
     if sha256 is None and not is_immutable(address):
         raise ValueError(f"{address} is not pinned; add its sha256")
@@ -57,33 +64,89 @@ def fetch(
     if pin is not None and not _DIGEST.fullmatch(pin):
         raise ValueError(f"not a SHA-256: {sha256!r}")
     client = client or HttpClient(cancelled=cancelled)
-    source = _source(address, client)
-    return download(address, source, pin, store, progress=progress, cancelled=cancelled, timeouts=client.timeouts)
+    attempts = Attempts(address, _opener(address, client), progress, cancelled, retry or RetryPolicy(), client.timeouts.speed)
+    return download(attempts, pin, store)
 
 
-def download(
-    address: Address,
-    source: Source,
-    pin: str | None,
-    store: BlobStore,
-    *,
-    progress: FetchProgress,
-    cancelled: threading.Event,
-    timeouts: Timeouts,
-) -> Blob:
-    """Do what `fetch` does, from any source. An attempt that brings bytes starts the pauses of `timeouts` from the first again."""
+class Attempts(Struct, frozen=True):
+    """Attempts to download one file. Each resumes where the last one ended, until the file is complete or the attempts run out."""
+
+    address: Address
+    open: Open
+    progress: FetchProgress
+    cancelled: threading.Event
+    retry: RetryPolicy
+    least: Speed
+
+    def run(self, partial: Partial, pin: str | None) -> str | None:
+        """Fill the partial file to its end. Return the digest that the server gave, if it gave one."""
+        begin, furthest = 0.0, partial.size
+
+        def attempt() -> str | None:
+            nonlocal begin
+            begin = time.monotonic()
+            return self._attempt(partial, pin)
+
+        def has_progressed() -> bool:
+            # An attempt counts as progress only if it kept the least speed: else a byte for each attempt would go on for ever.
+            nonlocal furthest
+            least = (time.monotonic() - begin) * self.least.bytes_per_second
+            if partial.size - furthest <= least:
+                return False
+            furthest = partial.size
+            return True
+
+        try:
+            return self.retry.call(attempt, self._wait, has_progressed)
+        except TransferError as failure:
+            kept = f" The {partial.size} bytes that have arrived are kept." if failure.may_pass and partial.size else ""
+            message = f"cannot fetch {self.address}: {failure}"
+            raise FetchError(Problem("EPB510", message, hint=failure.hint + kept)) from failure
+        except HttpCancelled as cancellation:
+            raise Cancelled(str(self.address)) from cancellation
+        except MissingPackageError as missing:
+            raise FetchError(missing.problem(f"fetching {self.address}")) from missing
+
+    def _attempt(self, partial: Partial, pin: str | None) -> str | None:
+        resumable = partial.size if partial.validator is not None else 0
+        with closing(self.open(resumable, partial.validator)) as reply:
+            if pin is not None and reply.sha256 not in (None, pin):
+                raise _wrong_content(self.address, pin, str(reply.sha256))
+            if reply.start == 0:
+                partial.restart(reply.version)
+            self.progress.arrived(str(self.address), partial.size, reply.size)
+            shown = time.monotonic()
+            source, buffer = TimedDownload(reply, self.least), memoryview(bytearray(_CHUNK_BYTES))
+            while count := source.readinto(buffer):
+                partial.append(buffer[:count])
+                if self.cancelled.is_set():
+                    raise Cancelled(str(self.address))
+                if time.monotonic() - shown >= _PROGRESS_SECONDS:
+                    shown = time.monotonic()
+                    self.progress.arrived(str(self.address), partial.size, reply.size)
+            self.progress.arrived(str(self.address), partial.size, reply.size)
+            return reply.sha256
+
+    def _wait(self, seconds: float) -> None:
+        if self.cancelled.wait(seconds):
+            raise Cancelled(str(self.address))
+
+
+def download(attempts: Attempts, pin: str | None, store: BlobStore) -> Blob:
+    """Return the content of a file from the store, or download it. One process at a time downloads an address."""
+    address = attempts.address
     name = digest_of(address.text)
-    # What an address without a pin led to is remembered: the address is such that it leads there for ever.
+    # Digests of addresses without a pin are remembered: such an address always has the same content.
     memory = address_records(store.root)
     if known := _known(pin, name, store, memory):
         return known
-    with lease(store.root, f"fetch-{name}", cancelled=cancelled):
+    with lease(store.root, f"fetch-{name}", cancelled=attempts.cancelled):
         if known := _known(pin, name, store, memory):
             return known
         with Partial(store.partials / name) as partial:
             expected = pin
             if partial.blob.digest != pin:
-                given = _Attempts(address, source, partial, pin, progress, cancelled, timeouts).run()
+                given = attempts.run(partial, pin)
                 expected = pin or given
             blob = partial.blob
             if expected not in (None, blob.digest):
@@ -102,92 +165,21 @@ def _known(pin: str | None, name: str, store: BlobStore, memory: ActionRecords) 
     return store.find(digest) if digest is not None else None
 
 
-@dataclass(frozen=True)
-class _Attempts:
-    """Attempts to download one file. Each resumes where the last one ended, until the file is complete or attempts run out."""
-
-    _address: Address
-    _source: Source
-    _partial: Partial
-    _pin: str | None
-    _progress: FetchProgress
-    _cancelled: threading.Event
-    _timeouts: Timeouts
-
-    def run(self) -> str | None:
-        """Fill the partial file to its end. Return the digest that the server gave, if it gave one."""
-        pauses = iter(self._timeouts.pauses)
-        furthest = self._partial.size
-        while True:
-            begin = time.monotonic()
-            try:
-                return self._attempt()
-            except Unreachable as failure:
-                # An attempt counts as the first again only if it kept the pace: a byte for each attempt would go on for ever.
-                least = (time.monotonic() - begin) * self._timeouts.pace.bytes_per_second
-                if self._partial.size - furthest > least:
-                    furthest, pauses = self._partial.size, iter(self._timeouts.pauses)
-                pause = next(pauses, None) if failure.may_pass else None
-                if pause is None:
-                    going_on = failure.may_pass and self._partial.size
-                    kept = f" The {self._partial.size} bytes that have arrived are kept." if going_on else ""
-                    message = f"cannot fetch {self._address}: {failure}"
-                    raise FetchError(Problem("EPB510", message, hint=failure.hint + kept)) from failure
-                if self._cancelled.wait(pause):
-                    raise Cancelled(str(self._address)) from failure
-            except HttpCancelled as cancellation:
-                raise Cancelled(str(self._address)) from cancellation
-            except MissingPackage as missing:
-                what = f"fetching {self._address} needs the package {missing.package}, which is not installed beside epbuild"
-                hint = f"Install it: pip install 'epbuild[{missing.extra}]'."
-                raise FetchError(Problem("EPB512", what, hint=hint)) from missing
-
-    def _attempt(self) -> str | None:
-        partial = self._partial
-        resumable = partial.size if partial.validator is not None else 0
-        with closing(self._source.open(resumable, partial.validator)) as reply:
-            if self._pin is not None and reply.sha256 not in (None, self._pin):
-                raise _wrong_content(self._address, self._pin, str(reply.sha256))
-            if reply.start == 0:
-                partial.restart(reply.validator)
-            self._progress.arrived(str(self._address), partial.size, reply.total)
-            shown = time.monotonic()
-            for chunk in self._paced(reply.chunks):
-                partial.append(chunk)
-                if self._cancelled.is_set():
-                    raise Cancelled(str(self._address))
-                if time.monotonic() - shown >= _PROGRESS_SECONDS:
-                    shown = time.monotonic()
-                    self._progress.arrived(str(self._address), partial.size, reply.total)
-            self._progress.arrived(str(self._address), partial.size, reply.total)
-            return reply.sha256
-
-    def _paced(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the chunks. Raises Unreachable if they come too slowly."""
-        meter = PaceMeter(self._timeouts.pace)
-        while True:
-            with meter.waiting():
-                chunk = next(chunks, None)
-            if chunk is None:
-                return
-            yield chunk
-            if not meter.keeps(len(chunk)):
-                raise Unreachable("it sends too slowly", may_pass=True)
-
-
 def _wrong_content(address: Address, expected: str, found: str) -> FetchError:
     message = f"{address} is not the file that the recipe means: its sha256 is {found}, not {expected}"
     hint = "Find out why it has changed; if that is right, put the new sha256 into the recipe. Nothing of it was kept."
     return FetchError(Problem("EPB511", message, hint=hint))
 
 
-def _source(address: Address, client: HttpClient) -> Source:
+def _opener(address: Address, client: HttpClient) -> Open:
     match address:
         case WebAddress():
-            return WebSource(address.url, client)
+            return WebFile(client, address.url).open
         case ObjectAddress():
-            return ObjectSource(address)
+            # Opened by the first attempt, which reports a missing package or variable.
+            bucket = functools.cache(lambda: BucketStore(address.scheme, address.bucket, timeouts=client.timeouts))
+            return lambda start, version: bucket().get(address.file, start, version)
         case HubAddress():
-            return HubSource(address, client)
+            return HubFile(address, client).open
         case PackageAddress():
-            raise ValueError(f"{address} is not a file by itself: its whole wheel is fetched")
+            raise ValueError(f"{address} is not a single file: its whole wheel is fetched")

@@ -1,40 +1,42 @@
-"""Files in repositories of the Hugging Face Hub, by huggingface_hub (extra `hf`).
+"""Files of the Hugging Face Hub, through huggingface_hub (the extra `hf`).
 
-The endpoint and the token are the ones that it takes from its environment; a file is downloaded like any other.
+Endpoint and token come from its environment. A file is downloaded like any other.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
-from epbuild.core.http import HttpClient, Unreachable, may_pass
-from epbuild.fetch.transfer import MissingPackage, Reply
-from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import HubAddress
+from epbuild.transfer.http import HttpClient, is_transient
+from epbuild.transfer.objects import Download, MissingPackageError, TransferError
+from epbuild.transfer.web import WebFile
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class HubSource:
-    """The file at `address`. A branch is resolved to its commit once, so that all pieces are of one version."""
+class HubFile:
+    """File at `address`. A branch is resolved to its commit once, so that all parts are of one version."""
 
     def __init__(self, address: HubAddress, client: HttpClient) -> None:
         self._address = address
         self._client = client
-        self._found: tuple[WebSource, str | None] | None = None
+        self._found: tuple[WebFile, str | None] | None = None
 
-    def open(self, start: int, validator: str | None) -> Reply:
+    def open(self, start: int, version: str | None) -> Download:
+        """Open the file for reading: from `start` if it is still of that version, else from its beginning."""
         self._found = self._found or self._find()
-        source, sha256 = self._found
-        return replace(source.open(start, validator), sha256=sha256)
+        file, sha256 = self._found
+        download = file.open(start, version)
+        download.sha256 = sha256
+        return download
 
-    def _find(self) -> tuple[WebSource, str | None]:
+    def _find(self) -> tuple[WebFile, str | None]:
         try:
             import huggingface_hub
             from huggingface_hub import errors, utils
         except ImportError as error:
-            raise MissingPackage("huggingface_hub", "hf") from error
+            raise MissingPackageError("huggingface_hub", "hf") from error
         address = self._address
         try:
             url = huggingface_hub.hf_hub_url(address.repository, address.file, revision=address.revision)
@@ -45,25 +47,28 @@ class HubSource:
         except errors.HfHubHTTPError as error:
             raise _answered(error) from error
         except errors.OfflineModeIsEnabled as error:
-            raise Unreachable("the hub's client is set to stay offline", "Unset HF_HUB_OFFLINE.", may_pass=False) from error
+            raise TransferError("the hub's client is set to stay offline", "Unset HF_HUB_OFFLINE.", "denied") from error
         except ValueError as error:
-            raise Unreachable(str(error), "Check the address.", may_pass=False) from error
-        except Exception as error:  # its HTTP library, and with that what it raises, differs between versions
-            raise Unreachable(str(error) or type(error).__name__, may_pass=True) from error
+            raise TransferError(str(error), "Check the address.", "object") from error
+        except Exception as error:  # its HTTP library, and so the errors, differ between versions
+            raise TransferError(str(error) or type(error).__name__) from error
         if not url.startswith("https://"):
-            message = f"the hub is at an address that is not https, {url}"
-            raise Unreachable(message, "Set HF_ENDPOINT to an address with https.", may_pass=False)
-        # Large files carry their SHA-256 as ETag, small ones a SHA-1 of git's.
+            message = f"the address of the hub is not https: {url}"
+            raise TransferError(message, "Set HF_ENDPOINT to an address with https.", "denied")
+        # The ETag of a large file is its SHA-256, that of a small one git's SHA-1.
         sha256 = found.etag if found.etag and _SHA256.fullmatch(found.etag) else None
-        return WebSource(url, self._client, headers), sha256
+        # The token goes to the hub alone, other headers to servers that it redirects to as well.
+        sent = {name.lower(): value for name, value in headers.items()}
+        authorization = sent.pop("authorization", None)
+        return WebFile(self._client, url, sent, authorization), sha256
 
 
-def _answered(error: Exception) -> Unreachable:
+def _answered(error: Exception) -> TransferError:
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None and may_pass(status):
-        return Unreachable(f"the hub answered {status}", may_pass=True)
-    # Its messages begin with a line for a log, and go on with a paragraph of advice.
+    if status is not None and is_transient(status):
+        return TransferError(f"the hub answered {status}")
+    # The message begins with a line for a log, and ends with a paragraph of advice.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = next((line for line in lines if "Request ID" not in line), f"the hub answered {status}")
     hint = "Check the address; a private or gated repository needs a token in HF_TOKEN."
-    return Unreachable(reason.rstrip("."), hint, may_pass=False)
+    return TransferError(reason.rstrip("."), hint, "object")

@@ -15,7 +15,6 @@ from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
 from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import PlanError, Problem
-from epbuild.core.http import HttpClient
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.core.values import dataclass
 from epbuild.fetch.download import FetchProgress, fetch
@@ -24,6 +23,7 @@ from epbuild.fetch.wheels import model_in_wheel
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.recipe.address import Address, PackageAddress, beside, is_immutable, parse_address
+from epbuild.transfer.http import HttpClient
 
 _NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 

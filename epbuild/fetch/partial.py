@@ -53,7 +53,7 @@ class Partial:
             self._file.truncate(0)
             self._note.write_text(json.dumps({"validator": validator}), encoding="utf-8")
 
-    def append(self, chunk: bytes) -> None:
+    def append(self, chunk: bytes | memoryview) -> None:
         with writing(self.path):
             self._file.write(chunk)
         self._reading.update(chunk)

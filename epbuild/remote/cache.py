@@ -1,42 +1,52 @@
-"""`RemoteCache`: records looked up, blobs fetched and results published.
+"""`RemoteCache`: look up records, fetch blobs and publish results.
 
-What goes wrong on the way is a value, or a warning: a build never fails for its remote cache, and never uses what it cannot check.
+Failures are values or warnings: a build never fails because of its remote cache, and never uses what it cannot check.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, Reading, Write, hash_stream
-from epbuild.core.pace import Pace, PaceMeter
+from epbuild.core.errors import HttpCancelled, Problem
 from epbuild.core.values import dataclass
-from epbuild.remote.attempts import Attempts, Breaker, SwitchedOff, Warn
 from epbuild.remote.envelope import MOST_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.statistics import RemoteStatistics, RemoteTally
-from epbuild.remote.transport import Content, Download, RemoteError, Space, Transport
+from epbuild.transfer.limits import Speed, Timeouts
+from epbuild.transfer.objects import Content, Download, MissingObjectError, ObjectStore, TimedDownload, TransferError
+from epbuild.transfer.retry import CircuitBreaker, CircuitOpenError, RetryPolicy
+
+T = TypeVar("T")
+
+Warn = Callable[[Problem], None]
+"""Reports a warning to the user."""
 
 THREADS = 64
-"""How many look-ups are under way at once: a request takes time that no processor is used in."""
+"""Concurrent look-ups: a request waits for a server, and needs no processor."""
 
+RETRY = RetryPolicy(pauses=(0.2, 1.0), max_pause=2.0, retries_timeouts=False)
+"""Few retries: a build can do without its remote cache. A server that hangs would hang again."""
+
+BLOB_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=20.0, uploaded=9.0)
+RECORD_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=5.0, uploaded=5.0)
+"""Records are small: a server that takes long to send one hangs."""
+
+_SIDES = {"read": "This build makes itself what it does not find here.", "written": "What this build makes is not shared."}
 _PIECE_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _GONE = "a file of it is gone from the remote cache"
 _DAMAGED = "a file of it is damaged in the remote cache"
-
-
-_BLOB_PACE = Pace(60.0, 10e3)
 
 
 @dataclass(frozen=True)
@@ -53,26 +63,33 @@ LookUp = RemoteRecord | Unusable | Miss
 
 
 class NotFetched(Exception):
-    """A blob of a record cannot be had; the text is why, as a clause. What it was for has to be made."""
+    """Blob of a record that cannot be fetched; the text is the reason, as a clause. The result has to be built."""
 
 
 class LostBlob(NotFetched):
-    """The remote cache has no such blob, or another content in its place."""
+    """The remote cache has no such blob, or other content in its place."""
+
+
+class RemoteStores(NamedTuple):
+    """Stores with the objects `ac/KEY` and `cas/DIGEST`, for short requests and for blobs. They differ in their timeouts only."""
+
+    records: ObjectStore
+    blobs: ObjectStore
 
 
 class RemoteCache:
-    """A remote cache behind a `transport`, for one build. Any number of threads may use it.
+    """Remote cache of one build. Any number of threads may use it.
 
-    `trust` are the keys whose records are used (None: any); `signer` signs what is published (None: nothing is). `warn` is given a
-    problem once for each side of the remote that cannot be used, from whichever thread finds it. `pause` waits that many seconds
-    before something is asked again; by default, no longer than until the build is cancelled.
+    `trust` are the keys whose records are used (None: any); `signer` signs what is published (None: nothing is published). `warn` gets
+    one problem for reading and one for writing if the remote cache cannot be used, from any thread. `pause` waits that many seconds
+    before a retry; by default, until the build is cancelled at most.
     """
 
-    record_pace = Pace(8.0, 1e6)
+    record_speed = Speed(8.0, 1e6)
 
     def __init__(
         self,
-        transport: Transport,
+        stores: RemoteStores,
         name: str,
         *,
         trust: Set[str] | None,
@@ -82,32 +99,34 @@ class RemoteCache:
         pause: Callable[[float], None] | None = None,
     ) -> None:
         self.name = name
-        self._transport = transport
+        self._stores = stores
         self._trust = trust
         self._signer = signer
+        self._warn = warn
         self._cancelled = cancelled or threading.Event()
-        reading, writing = Breaker("reading", name, warn), Breaker("writing", name, warn)
-        reading.partner, writing.partner = writing, reading
-        self._reading, self._writing = Attempts(reading, pause or self._pause), Attempts(writing, pause or self._pause)
+        wait = pause or self._pause
+        self._reading = CircuitBreaker(RETRY, wait, partial(self._report_failure, "read"))
+        self._writing = CircuitBreaker(RETRY, wait, partial(self._report_failure, "written"))
+        self._reading.peer, self._writing.peer = self._writing, self._reading
         self._tally = RemoteTally()
         self._bad: set[str] = set()
-        """The blobs that this build found damaged or missing there, by digest: such are written again, although they seem to be there."""
+        """Digests of blobs that this build found damaged or missing there. They are written again, even if they seem to exist."""
         self._locks: dict[str, threading.Lock] = {}
 
     @property
     def statistics(self) -> RemoteStatistics:
-        """What was asked and found so far."""
+        """Requests and answers so far."""
         return self._tally.read()
 
     @property
     def is_readable(self) -> bool:
-        """Whether it is still asked: not once it was found not to answer, of which a warning was given."""
-        return not self._reading.breaker.is_open
+        """Whether records are still looked up: not after failures that a warning reported."""
+        return not self._reading.is_open
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it was found not to answer, and is not asked any more in one way or the other."""
-        return self._reading.breaker.is_open or self._writing.breaker.is_open
+        """Whether reading or writing was given up after failures."""
+        return self._reading.is_open or self._writing.is_open
 
     @property
     def writes(self) -> bool:
@@ -115,25 +134,26 @@ class RemoteCache:
         return self._signer is not None
 
     def close(self) -> None:
-        """Let connections go."""
-        self._transport.close()
+        """Close idle connections."""
+        for store in self._stores:
+            store.close()
 
     def look_up(self, kind: RecordKind, key: str) -> LookUp:
-        """The record of a key, if there is one that may be used. Raises Cancelled."""
+        """Return the record of a key, if there is one that may be used. Raises Cancelled."""
         found = self._found(kind, key)
         if kind.is_result and found != Miss(answered=False):
             self._tally.looked_up(found=isinstance(found, RemoteRecord), usable=not isinstance(found, Unusable))
         return found
 
     def look_again(self, kind: RecordKind, key: str) -> LookUp:
-        """The record of a key that was not there when it was looked up, if it came since. Raises Cancelled."""
+        """Return the record of a key that was missing before, if it was published since. Raises Cancelled."""
         found = self._found(kind, key)
         if isinstance(found, RemoteRecord):
             self._tally.found_later()
         return found
 
     def look_up_all(self, kind: RecordKind, keys: Iterable[str]) -> Mapping[str, LookUp]:
-        """The records of several keys, many at once. Raises Cancelled."""
+        """Look up several keys concurrently. Raises Cancelled."""
         wanted = list(dict.fromkeys(keys))
         if len(wanted) < 2:
             return {key: self.look_up(kind, key) for key in wanted}
@@ -141,33 +161,30 @@ class RemoteCache:
             return dict(zip(wanted, pool.map(lambda key: self.look_up(kind, key), wanted), strict=True))
 
     def fetch(self, blob: Blob, store: BlobStore) -> None:
-        """Have a blob in the store, where it appears only once it is known to be right. Raises NotFetched, StoreError and Cancelled."""
+        """Fetch a blob into the store, which checks it. Raises NotFetched, StoreError and Cancelled."""
         if not _DIGEST.fullmatch(blob.digest):
             raise NotFetched("its name is not a digest")
-        with self._locks.setdefault(blob.digest, threading.Lock()):  # what two results have in common comes once
+        with self._locks.setdefault(blob.digest, threading.Lock()):  # a blob of two results is fetched once
             if store.has(blob.digest, blob.size):
                 return
             try:
-                self._reading.ask(lambda: self._receive(blob, store))
-            except SwitchedOff as error:
+                self._call(self._reading, lambda: self._receive(blob, store))
+            except CircuitOpenError as error:
                 raise NotFetched("the remote cache cannot be read any more") from error
-            except RemoteError as error:
+            except TransferError as error:
                 raise NotFetched(error.reason) from error
 
     def copy(self, blob: Blob, write: Write) -> None:
-        """Write a blob to `write` as it comes, and keep nothing; the last piece only once all of it is known to be right.
+        """Pass a blob to `write` as it arrives, without keeping it. The last piece is passed after the digest was checked.
 
-        So who passes it on has passed on no whole content that is wrong. Raises NotFetched, Cancelled, and what `write` raises.
+        So a receiver never has the whole of a wrong content. Raises NotFetched, Cancelled, and what `write` raises.
         """
         try:
-            download = self._reading.ask(lambda: self._transport.get("cas", blob.digest))
-        except (RemoteError, SwitchedOff) as error:
+            download = self._call(self._reading, lambda: self._open_blob(blob))
+        except (TransferError, CircuitOpenError) as error:
             raise NotFetched(str(error) or "the remote cache cannot be read any more") from error
-        if download is None:
-            self._bad.add(blob.digest)
-            raise LostBlob(_GONE)
         with self._tally.busy(), closing(download):
-            source, reading = _PacedDownload(download, _BLOB_PACE, self._received), Reading()
+            source, reading = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received), Reading()
             buffer, spare = (memoryview(bytearray(_PIECE_BYTES)) for _ in range(2))
             held = buffer[:0]
             while count := _read(source, buffer):
@@ -185,14 +202,14 @@ class RemoteCache:
         self._tally.fetched()
 
     def check(self, blob: Blob) -> None:
-        """Read a blob through, and keep nothing of it. Raises NotFetched where it is not there, or another, and Cancelled."""
+        """Read and check a blob without keeping it. Raises NotFetched if it is missing or damaged, and Cancelled."""
         try:
-            found = self._reading.ask(lambda: self._hash(blob))
-        except (RemoteError, SwitchedOff) as error:
+            found = self._call(self._reading, lambda: self._hash(blob))
+        except (TransferError, CircuitOpenError) as error:
             raise NotFetched(str(error) or "the remote cache cannot be read any more") from error
         if found != blob:
             self._bad.add(blob.digest)
-            raise LostBlob(_GONE if found is None else _DAMAGED)
+            raise LostBlob(_DAMAGED)
 
     def publish(
         self,
@@ -204,46 +221,46 @@ class RemoteCache:
         replace: bool = False,
         more: bool = False,
     ) -> Published | None:
-        """Publish a result whose blobs are in the store: those that are missing there first, its record last.
+        """Publish a result whose blobs are in the store: missing blobs first, the record last.
 
-        A record that may be used stays as it is, unless blobs of it were found to be lost; `more`: unless this one has more in it;
-        `replace`: it does not, and all blobs are written again. A log that the store has not is left out. Returns how the result came to
-        be there; None where it is not, or that is not known. Raises StoreError where the store cannot be read, and Cancelled.
+        A usable record is kept unless blobs of it are lost. `more` replaces it by a record that differs; `replace` always replaces it, and
+        writes all blobs again. A log that the store does not have is left out. Returns whether the result was written or existed; None
+        if it is not published, or that is unknown. Raises StoreError if the store cannot be read, and Cancelled.
         """
         if self._signer is None:
             return None
         there = self._found(kind, key)
-        if there == Miss(answered=False):  # what cannot be read is not written over
+        if there == Miss(answered=False):  # a record that cannot be read is not overwritten
             return None
         bad = self._bad.intersection(blob.digest for blob in there.blobs) if isinstance(there, RemoteRecord) else set[str]()
         if isinstance(there, RemoteRecord) and not bad and not replace and (not more or there.record == record):
             return "there"
         log = kind.log(record)
-        if log is not None and not store.has(log.digest, log.size):  # a result that came from elsewhere
+        if log is not None and not store.has(log.digest, log.size):  # a result of another machine
             kind = dataclasses.replace(kind, log=lambda record: None)
         blobs = _blobs(kind, record)
         is_mended = isinstance(there, RemoteRecord) and bad <= {blob.digest for blob in blobs}
         try:
             data = seal(kind, key, record, self._signer)
             for blob in blobs:
-                self._writing.ask(partial(self._put_blob, blob, store, anyway=replace))
+                self._call(self._writing, partial(self._put_blob, blob, store, anyway=replace))
             if replace or more or not is_mended:
-                self._writing.ask(lambda: self._put("ac", key, Content.of(data)))
+                self._call(self._writing, lambda: self._put_record(key, data))
                 self._tally.sent(len(data))
-        except (RemoteError, SwitchedOff, MissingBlob, DamagedBlob, ValueError):  # the last: larger than any reader takes
+        except (TransferError, CircuitOpenError, MissingBlob, DamagedBlob, ValueError):  # ValueError: too large for a reader
             return None
         if kind.is_result:
             self._tally.published()
         return "written"
 
     def provide(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]]) -> bool:
-        """Have a blob there that is no result, for another machine to read; `pieces` are its bytes, from the start each time.
+        """Upload a blob that is no result, for another machine to read. `pieces` yields its bytes from the start.
 
-        Returns whether it is there then. Raises what reading the pieces raises, and Cancelled.
+        Returns whether the remote cache has it then. Raises what reading the pieces raises, and Cancelled.
         """
         try:
-            self._writing.ask(partial(self._put_pieces, blob, pieces))
-        except (RemoteError, SwitchedOff):
+            self._call(self._writing, partial(self._put_pieces, blob, pieces))
+        except (TransferError, CircuitOpenError):
             return False
         return True
 
@@ -251,8 +268,8 @@ class RemoteCache:
         if not _DIGEST.fullmatch(key):
             raise ValueError(f"not a key: {key!r}")
         try:
-            data = self._reading.ask(lambda: self._read_record(key))
-        except (RemoteError, SwitchedOff):
+            data = self._call(self._reading, lambda: self._read_record(key))
+        except (TransferError, CircuitOpenError):
             return Miss(answered=False)
         found = None if data is None else unseal(data, kind, key, self._trust)
         return found or Miss()
@@ -261,94 +278,85 @@ class RemoteCache:
         self._put_pieces(blob, partial(store.pieces, blob.digest), anyway=anyway)
 
     def _put_pieces(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]], *, anyway: bool = False) -> None:
-        if not anyway and blob.digest not in self._bad and self._transport.has("cas", blob.digest, blob.size):
+        path = f"cas/{blob.digest}"
+        if not anyway and blob.digest not in self._bad and self._stores.records.has(path, blob.size):
             return
-        self._put("cas", blob.digest, Content(blob.size, lambda: self._unless_cancelled(pieces())))
+        with self._tally.busy():
+            self._stores.blobs.put(path, Content(blob.size, lambda: self._counted(pieces())))
         self._bad.discard(blob.digest)
 
-    def _put(self, space: Space, name: str, content: Content) -> None:
+    def _put_record(self, key: str, data: bytes) -> None:
         with self._tally.busy():
-            self._transport.put(space, name, content)
+            self._stores.records.put(f"ac/{key}", Content.of(data))
 
     def _read_record(self, key: str) -> bytes | None:
-        """A whole record, or as much of it as shows that it is larger than any; None where there is none."""
+        """Return a record; of one that is too large, enough to show that. None if there is none."""
         with self._tally.busy():
-            download = self._transport.get("ac", key)
-            if download is None:
+            try:
+                download = self._stores.records.get(f"ac/{key}")
+            except MissingObjectError:
                 return None
             with closing(download):
-                data, source = bytearray(), _PacedDownload(download, self.record_pace, self._received)
+                data, source = bytearray(), TimedDownload(download, self.record_speed, self._count_received)
                 buffer = memoryview(bytearray(64 * 1024))
                 while len(data) <= MOST_BYTES and (count := source.readinto(buffer)):
                     data += buffer[:count]
                 return bytes(data)
 
+    def _open_blob(self, blob: Blob) -> Download:
+        try:
+            return self._stores.blobs.get(f"cas/{blob.digest}")
+        except MissingObjectError as error:
+            self._bad.add(blob.digest)
+            raise LostBlob(_GONE) from error
+
     def _receive(self, blob: Blob, store: BlobStore) -> None:
-        with self._tally.busy():
-            download = self._transport.get("cas", blob.digest)
-            if download is None:
+        with self._tally.busy(), closing(self._open_blob(blob)) as download:
+            source = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received)
+            if download.size not in (None, blob.size) or not store.receive(blob, source):
                 self._bad.add(blob.digest)
-                raise LostBlob(_GONE)
-            with closing(download):
-                source = _PacedDownload(download, _BLOB_PACE, self._received)
-                if download.size not in (None, blob.size) or not store.receive(blob, source):
-                    self._bad.add(blob.digest)
-                    raise LostBlob(_DAMAGED)
+                raise LostBlob(_DAMAGED)
         self._tally.fetched()
 
-    def _hash(self, blob: Blob) -> Blob | None:
-        with self._tally.busy():
-            download = self._transport.get("cas", blob.digest)
-            if download is None:
-                return None
-            with closing(download):
-                return hash_stream(_PacedDownload(download, _BLOB_PACE, self._received))
+    def _hash(self, blob: Blob) -> Blob:
+        with self._tally.busy(), closing(self._open_blob(blob)) as download:
+            return hash_stream(TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received))
 
-    def _received(self, count: int) -> None:
+    def _count_received(self, count: int) -> None:
         self._tally.received(count)
         if self._cancelled.is_set():
             raise Cancelled("the remote cache")
 
-    def _unless_cancelled(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    def _counted(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         for piece in pieces:
             self._tally.sent(len(piece))
             if self._cancelled.is_set():
                 raise Cancelled("the remote cache")
             yield piece
 
+    def _call(self, breaker: CircuitBreaker, work: Callable[[], T]) -> T:
+        try:
+            return breaker.call(work)
+        except HttpCancelled as error:
+            raise Cancelled("the remote cache") from error
+
+    def _report_failure(self, side: Literal["read", "written"], error: TransferError) -> None:
+        message = f"the remote cache {self.name} cannot be {side}: {error.reason}"
+        self._warn(Problem("EPB521", message, hint=f"{_SIDES[side]} {error.hint}"))
+
     def _pause(self, seconds: float) -> None:
         if self._cancelled.wait(seconds):
             raise Cancelled("the remote cache")
 
 
-class _PacedDownload(io.RawIOBase):
-    """A download whose bytes are counted. Reading raises RemoteError if the server is slower than `pace`."""
-
-    def __init__(self, download: Download, pace: Pace, received: Callable[[int], None]) -> None:
-        self._download = download
-        self._meter = PaceMeter(pace)
-        self._received = received
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        with self._meter.waiting():
-            count = self._download.readinto(buffer)
-        self._received(count)
-        if count and not self._meter.keeps(count):
-            raise RemoteError("it sends too slowly", "Check the network.", "hung")
-        return count
-
-
-def _read(source: _PacedDownload, buffer: memoryview) -> int:
+def _read(source: TimedDownload, buffer: memoryview) -> int:
     try:
         return source.readinto(buffer)
-    except RemoteError as error:
+    except TransferError as error:
         raise NotFetched(error.reason) from error
 
 
 def _blobs(kind: RecordKind, record: Mapping[str, Any]) -> list[Blob]:
-    """What a record is about, each content once, its log last."""
+    """Return the distinct blobs of a record, its log last."""
     log = kind.log(record)
     return list(dict.fromkeys([*kind.files(record).values(), *([log] if log is not None else [])]))

@@ -1,48 +1,72 @@
-"""The opening of a remote cache: its transport, by the scheme of its address."""
+"""Opening of a remote cache, by the scheme of its address."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
-from epbuild.remote.attempts import Warn
-from epbuild.remote.cache import RemoteCache
-from epbuild.remote.directory import DirectoryTransport
+from epbuild.core.errors import Problem, StoreError
+from epbuild.recipe.remote_address import RemoteAddress
+from epbuild.remote.cache import BLOB_TIMEOUTS, RECORD_TIMEOUTS, RemoteCache, RemoteStores, Warn
 from epbuild.remote.keys import require_signing
 from epbuild.remote.settings import RemoteSettings
-from epbuild.remote.transport import Transport
+from epbuild.transfer.folder import FolderStore
+from epbuild.transfer.limits import Timeouts
+from epbuild.transfer.objects import MissingPackageError, TransferError
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_ACCESS = (
+    "Check the address. The header EPBUILD_REMOTE_AUTHORIZATION is sent only to the address that EPBUILD_REMOTE_CACHE names."
+)
+_WITHHELD = "EPBUILD_REMOTE_CACHE: credentials are used only for the bucket that it names"
 
 
 def open_remote(settings: RemoteSettings, warn: Warn, cancelled: threading.Event | None = None) -> RemoteCache:
-    """The remote cache, of which nothing is asked yet. Raises StoreError without its packages, or where a cloud's variables are wrong."""
+    """Return the remote cache, without sending a request. Raises StoreError if a package is missing, or a cloud's variables are wrong."""
     require_signing()
-    transport = _TRANSPORTS[settings.address.scheme](settings, cancelled)
-    return RemoteCache(
-        transport, str(settings.address), trust=settings.trust, signer=settings.signer, warn=warn, cancelled=cancelled
-    )
+    address = settings.address
+    if address.is_directory:
+        stores = folder_stores(Path(address.text), writes=settings.provides or settings.signer is not None)
+    elif address.scheme in ("http", "https"):
+        stores = web_stores(address.text, settings.authorization, cancelled)
+    else:
+        stores = bucket_stores(address, is_anonymous=settings.anonymous)
+    return RemoteCache(stores, str(address), trust=settings.trust, signer=settings.signer, warn=warn, cancelled=cancelled)
 
 
-def _directory(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
-    return DirectoryTransport(Path(settings.address.text), writes=settings.provides or settings.signer is not None)
+def folder_stores(root: Path, *, writes: bool = False) -> RemoteStores:
+    """Return the stores of a remote cache in a folder."""
+    store = FolderStore(root, writes=writes)
+    return RemoteStores(store, store)
 
 
-def _web(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
-    from epbuild.remote.web import WebTransport  # urllib3 is not needed for the others
+def web_stores(
+    base: str,
+    authorization: str | None = None,
+    cancelled: threading.Event | None = None,
+    timeouts: tuple[Timeouts, Timeouts] = (RECORD_TIMEOUTS, BLOB_TIMEOUTS),
+) -> RemoteStores:
+    """Return the stores of a remote cache on a web server."""
+    from epbuild.transfer.http import HttpClient  # urllib3 is needed for a web server only
+    from epbuild.transfer.web import WebStore
 
-    return WebTransport(settings.address.text, authorization=settings.authorization, cancelled=cancelled)
+    clients = [HttpClient(local=_LOCAL, cancelled=cancelled, timeouts=limits) for limits in timeouts]
+    return RemoteStores(*(WebStore(client, base, authorization=authorization, access_hint=_ACCESS) for client in clients))
 
 
-def _objects(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
-    from epbuild.remote.objects import ObjectTransport
+def bucket_stores(
+    address: RemoteAddress,
+    timeouts: tuple[Timeouts, Timeouts] = (RECORD_TIMEOUTS, BLOB_TIMEOUTS),
+    *,
+    is_anonymous: bool = False,
+) -> RemoteStores:
+    """Return the stores of a remote cache in a bucket. Raises StoreError without obstore, or if a variable is missing or wrong."""
+    from epbuild.transfer.bucket import BucketStore
 
-    return ObjectTransport(settings.address, anonymous=settings.anonymous)
-
-
-_TRANSPORTS = {
-    "directory": _directory,
-    "http": _web,
-    "https": _web,
-    "s3": _objects,
-    "gs": _objects,
-    "az": _objects,
-}
+    hint = _WITHHELD if is_anonymous else None
+    try:
+        return RemoteStores(*(BucketStore(address.scheme, *address.bucket, limits, access_hint=hint) for limits in timeouts))
+    except MissingPackageError as error:
+        raise StoreError(error.problem(f"the remote cache {address}")) from error
+    except TransferError as error:
+        raise StoreError(Problem("EPB520", f"the remote cache {address} cannot be used: {error}", hint=error.hint)) from error

@@ -15,8 +15,7 @@ from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import counted
 from epbuild.plan.made import Made
 from epbuild.plan.remote_record import COMPILE
-from epbuild.remote.attempts import Warn
-from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache
+from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache, Warn
 from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.toolchain.remote_record import TOOLCHAIN
 

@@ -31,9 +31,9 @@ from epbuild.plan.key import action_key
 from epbuild.plan.remote_record import COMPILE
 from epbuild.plan.steps import SessionGroup
 from epbuild.remote.cache import RemoteCache
-from epbuild.remote.directory import DirectoryTransport
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.remote.keys import SigningKey
+from epbuild.remote.opening import folder_stores
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import kind_of
 from epbuild.toolchain.environment import toolchains_here
@@ -82,7 +82,7 @@ def asking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asking]:
         running: Cluster = request.getfixturevalue("cluster")
         key, place = running.key, running.remote
     remote = RemoteCache(
-        DirectoryTransport(place, writes=True),
+        folder_stores(place, writes=True),
         "the cache",
         trust={key.public},
         signer=key,

@@ -32,8 +32,8 @@ from epbuild.engine.events import EventList, Progress, Warned
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.remote.cache import RemoteCache
-from epbuild.remote.directory import DirectoryTransport
 from epbuild.remote.keys import SigningKey
+from epbuild.remote.opening import folder_stores
 from epbuild.survey.remote_results import RemoteResults
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.identity import toolchain_records
@@ -113,7 +113,7 @@ class Asking:
         self.client.lock(platform)
         self.worker = Checkout(folder / "worker", folder / "cache-there", monkeypatch)
         self.events = EventList()
-        place = DirectoryTransport(folder / "remote", writes=True)
+        place = folder_stores(folder / "remote", writes=True)
 
         def cache(signer: SigningKey) -> RemoteCache:
             return RemoteCache(place, "the cache", trust={OURS.public}, signer=signer, warn=lambda problem: None)

@@ -40,13 +40,12 @@ from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
-from epbuild.remote.transport import Space
 from epbuild.report.json.documents import plan_document
 from epbuild.report.terminal.cache import NoBar
 from epbuild.report.terminal.progress import remote_line
 from epbuild.survey.remote_results import RemoteResults
 
-SPACES: tuple[Space, ...] = ("ac", "cas")
+SPACES = ("ac", "cas")
 
 
 @pytest.fixture

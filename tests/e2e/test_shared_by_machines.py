@@ -20,7 +20,6 @@ from quick_builds import COMPILES, PATIENCE, nothing_is_left_over, start, wait_u
 from remote_places import DirectoryPlace, Place, ServerPlace
 
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.transport import Space
 
 OURS = SigningKey.generate()
 MANY = 30
@@ -96,7 +95,7 @@ def test_whatever_it_holds_a_build_ends_as_without_it(
     first = machine(top / "first", place)
     first.build("--remote-cache", "write")
     made = first.files()
-    spaces: tuple[Space, ...] = ("ac", "cas")
+    spaces = ("ac", "cas")
     objects = [(space, name, place.read(space, name) or b"") for space in spaces for name in place.names(space)]
     contents = [data for _, _, data in objects]
 

@@ -17,13 +17,14 @@ from file_server import File, FileServer, client_without_tls, serving
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
-from epbuild.core.connection import Timeouts
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EpbuildError, StoreError
-from epbuild.fetch.download import FetchProgress, download, fetch
+from epbuild.fetch.download import Attempts, FetchProgress, download, fetch
 from epbuild.fetch.failures import FetchError
-from epbuild.fetch.transfer import Reply
 from epbuild.recipe.address import Address, WebAddress, parse_address
+from epbuild.transfer.limits import Speed
+from epbuild.transfer.objects import Download
+from epbuild.transfer.retry import RetryPolicy
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: more than sockets buffer
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -47,7 +48,7 @@ def fetched(
     sha256: str | None = DIGEST,
     progress: FetchProgress | None = None,
     cancelled: threading.Event | None = None,
-    pauses: tuple[float, ...] = (),
+    pauses: tuple[float, ...] = (0.0, 0.0, 0.0),
 ) -> Blob:
     return fetch(
         address,
@@ -55,7 +56,8 @@ def fetched(
         store,
         progress=progress if progress is not None else Arrivals(),
         cancelled=cancelled or threading.Event(),
-        client=client_without_tls(*pauses),
+        client=client_without_tls(),
+        retry=RetryPolicy(pauses),
     )
 
 
@@ -333,23 +335,31 @@ def test_a_full_disk_is_told_as_what_it_is_and_keeps_what_fitted(server: FileSer
     assert store.read_bytes(DIGEST) == BODY
 
 
-class _Large:
-    """A source of many zeros, which never exist all at once."""
+class _Zeros(Download):
+    """Many zeros, which never exist all at once."""
 
     size = 200 * 1024 * 1024
 
-    def open(self, start: int, validator: str | None) -> Reply:
-        zeros = bytes(256 * KIB)
-        return Reply(0, self.size, None, (zeros for _ in range(self.size // len(zeros))))
+    def __init__(self) -> None:
+        self._left = self.size
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
+        count = min(len(buffer), self._left)
+        buffer[:count] = bytes(count)
+        self._left -= count
+        return count
 
 
 def test_a_model_of_any_size_fits_in_little_memory(store: BlobStore) -> None:
     address = WebAddress("https://example.com/large.onnx")
     tracemalloc.start()
     try:
-        blob = download(address, _Large(), None, store, progress=Arrivals(), cancelled=threading.Event(), timeouts=Timeouts())
+        attempts = Attempts(
+            address, lambda start, version: _Zeros(), Arrivals(), threading.Event(), RetryPolicy(), Speed(60.0, 10e3)
+        )
+        blob = download(attempts, None, store)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert blob.size == _Large.size
+    assert blob.size == _Zeros.size
     assert peak < 10 * 1024 * 1024

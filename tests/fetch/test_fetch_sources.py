@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,16 +14,15 @@ from typing import Any
 
 import pytest
 from fetching import Arrivals
-from file_server import File, FileServer, client_without_tls, serving
+from file_server import AT_ONCE, File, FileServer, client_without_tls, serving
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EpbuildError
-from epbuild.core.http import Unreachable
 from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import FetchError
-from epbuild.fetch.objects import ObjectSource
-from epbuild.recipe.address import ObjectAddress, parse_address
+from epbuild.recipe.address import parse_address
+from epbuild.transfer.bucket import BucketStore
 
 BODY = bytes(range(256)) * 20480  # 5 MiB: more than one range of an object
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -43,7 +43,8 @@ def store(tmp_path: Path) -> BlobStore:
 
 def fetched(text: str, store: BlobStore, sha256: str | None = DIGEST) -> Blob:
     address = parse_address(text)
-    return fetch(address, sha256, store, progress=Arrivals(), cancelled=threading.Event(), client=client_without_tls())
+    options: dict[str, Any] = {"client": client_without_tls(), "retry": AT_ONCE}
+    return fetch(address, sha256, store, progress=Arrivals(), cancelled=threading.Event(), **options)
 
 
 def refusal(text: str, store: BlobStore, sha256: str | None = DIGEST, code: str = "EPB510") -> str:
@@ -95,40 +96,47 @@ class TestBuckets:
         monkeypatch.setenv("AWS_REGION", "eu-central-1")
         return server
 
-    def test_an_object_of_s3_is_fetched_in_ranges_of_one_version(self, bucket: FileServer, store: BlobStore) -> None:
+    def test_an_object_of_s3_is_fetched_in_one_request(self, bucket: FileServer, store: BlobStore) -> None:
         bucket.serve("/models/tiny/m.onnx", File(BODY, last_modified=WHEN))
         assert fetched("s3://models/tiny/m.onnx", store) == Blob(DIGEST, len(BODY))
         assert store.read_bytes(DIGEST) == BODY
-        reads = [request for request in bucket.requests if request.method == "GET"]
-        assert len(reads) == 2
-        assert all(request.headers["if-match"] == '"v1"' for request in reads)
+        assert [request.method for request in bucket.requests] == ["GET"]
 
-    def test_a_server_that_answers_a_range_with_the_whole_object_is_read_in_one_stream(
-        self, bucket: FileServer, store: BlobStore
-    ) -> None:
-        bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, knows_ranges=False))
+    def test_a_cut_download_resumes_at_the_same_version(self, bucket: FileServer, store: BlobStore) -> None:
+        bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, cut_after=[len(BODY) - 500_000]))
         assert fetched("s3://models/m.onnx", store) == Blob(DIGEST, len(BODY))
         assert store.read_bytes(DIGEST) == BODY
-        reads = [request for request in bucket.requests if request.method == "GET"]
-        assert ["range" in request.headers for request in reads] == [True, False]
-        assert all(request.headers["if-match"] == '"v1"' for request in reads)
+        resumed = bucket.requests[-1]
+        assert resumed.headers["range"] not in ("bytes=0-", "")
+        assert resumed.headers["if-match"] == '"v1"'
 
-    def test_what_arrived_before_the_line_was_cut_is_not_taken_again_from_such_a_stream(
-        self, bucket: FileServer, store: BlobStore
-    ) -> None:
-        # The range is refused after a few bytes of its answer; then the stream is cut, of which the client asks for the rest itself.
-        cut = [10, len(BODY) - 500_000, 10, 10, len(BODY)]
-        bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, knows_ranges=False, cut_after=cut))
+    def test_an_object_that_was_replaced_is_read_from_its_beginning(self, bucket: FileServer, store: BlobStore) -> None:
+        file = File(BODY[::-1], last_modified=WHEN, cut_after=[len(BODY) - 500_000])
+        bucket.serve("/models/m.onnx", file)
+
+        def replace_after_first() -> None:
+            if len(bucket.requests) == 1:
+                bucket.serve("/models/m.onnx", File(BODY, etag='"v2"', last_modified=WHEN))
+
+        file.before_body = replace_after_first
         assert fetched("s3://models/m.onnx", store) == Blob(DIGEST, len(BODY))
         assert store.read_bytes(DIGEST) == BODY
 
-    @pytest.mark.parametrize("start", [0, 1, 1000, len(BODY) - 1])
-    def test_a_stream_goes_on_where_an_earlier_attempt_stopped(self, bucket: FileServer, start: int) -> None:
-        bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, knows_ranges=False))
-        source = ObjectSource(ObjectAddress("s3", "models", "m.onnx"))
-        reply = source.open(start, '"v1"')
-        assert reply.start == start
-        assert b"".join(reply.chunks) == BODY[start:]
+    def test_a_server_that_sends_no_ranges_is_read_from_the_beginning(self, bucket: FileServer, store: BlobStore) -> None:
+        bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, knows_ranges=False, cut_after=[len(BODY) - 500_000]))
+        assert fetched("s3://models/m.onnx", store) == Blob(DIGEST, len(BODY))
+        assert store.read_bytes(DIGEST) == BODY
+        assert ["range" in request.headers for request in bucket.requests] == [False, True, False]
+
+    @pytest.mark.parametrize(("knows_ranges", "version"), [(True, '"v1"'), (False, '"v1"'), (True, '"v0"'), (True, None)])
+    def test_a_store_reads_from_an_offset_or_from_the_beginning(
+        self, bucket: FileServer, knows_ranges: bool, version: str | None
+    ) -> None:
+        bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, knows_ranges=knows_ranges))
+        download = BucketStore("s3", "models").get("m.onnx", 1000, version)
+        assert download.start == (1000 if knows_ranges and version == '"v1"' else 0)
+        assert (download.size, download.version) == (len(BODY), '"v1"')
+        assert io.BufferedReader(download).read() == BODY[download.start :]
 
     def test_an_object_that_does_not_exist_is_told_at_once(self, bucket: FileServer, store: BlobStore) -> None:
         assert "there is no such object" in refusal("s3://models/gone.onnx", store)
@@ -144,35 +152,6 @@ class TestBuckets:
         message = refusal("az://container/m.onnx", store)
         assert "Set AZURE_STORAGE_ACCOUNT_NAME" in message
         assert "Debug source" not in message
-
-    @pytest.fixture
-    def memory(self) -> Any:
-        pytest.importorskip("obstore", reason="needs the extra 'remote'")
-        from obstore.store import MemoryStore
-
-        return MemoryStore()
-
-    def test_an_object_resumes_where_it_stopped_unless_it_was_replaced(self, memory: Any) -> None:
-        import obstore
-
-        obstore.put(memory, "m.onnx", BODY)
-        source = ObjectSource(ObjectAddress("s3", "bucket", "m.onnx"), memory)
-        whole = source.open(0, None)
-        resumed = source.open(1000, whole.validator)
-        assert (resumed.start, resumed.total) == (1000, len(BODY))
-        assert b"".join(resumed.chunks) == BODY[1000:]
-        obstore.put(memory, "m.onnx", BODY[::-1])
-        assert source.open(1000, whole.validator).start == 0
-
-    def test_an_object_that_is_replaced_while_it_is_read_is_never_mixed(self, memory: Any) -> None:
-        import obstore
-
-        obstore.put(memory, "m.onnx", BODY)
-        chunks = ObjectSource(ObjectAddress("s3", "bucket", "m.onnx"), memory).open(0, None).chunks
-        next(chunks)
-        obstore.put(memory, "m.onnx", BODY[::-1])
-        with pytest.raises(Unreachable, match="was replaced"):
-            next(chunks)
 
 
 class _HubError(OSError):

@@ -16,10 +16,10 @@ import pytest
 from quick_builds import wait_until
 from remote_places import COMPILE, Maker, Place
 
+from epbuild.remote.cache import RemoteStores
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.transport import Space, Transport
-from epbuild.remote.web import WebTransport
+from epbuild.remote.opening import web_stores
 
 PAGE = Path(__file__).parents[2] / "docs" / "remote-servers.md"
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
@@ -34,16 +34,16 @@ class NginxPlace(Place):
         self._address = address
         self._authorization = authorization
 
-    def transport(self, *, writes: bool = False) -> Transport:
-        return WebTransport(self._address, authorization=self._authorization)
+    def stores(self, *, writes: bool = False) -> RemoteStores:
+        return web_stores(self._address, self._authorization)
 
-    def read(self, space: Space, name: str) -> bytes | None:
+    def read(self, space: str, name: str) -> bytes | None:
         raise NotImplementedError
 
-    def write(self, space: Space, name: str, data: bytes | None) -> None:
+    def write(self, space: str, name: str, data: bytes | None) -> None:
         raise NotImplementedError
 
-    def names(self, space: Space) -> list[str]:
+    def names(self, space: str) -> list[str]:
         raise NotImplementedError
 
 

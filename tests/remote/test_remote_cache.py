@@ -29,12 +29,13 @@ from remote_places import COMPILE, DirectoryPlace, Maker, ObjectPlace, Place, Se
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, digest_of
-from epbuild.core.pace import Pace
-from epbuild.remote.attempts import PAUSES_SECONDS
-from epbuild.remote.cache import Miss, NotFetched, RemoteCache
+from epbuild.remote.cache import RETRY, Miss, NotFetched, RemoteCache
 from epbuild.remote.envelope import Reason, RemoteRecord, Unusable, seal
 from epbuild.remote.keys import SigningKey
+from epbuild.remote.opening import web_stores
 from epbuild.remote.reapi import ReapiResult
+from epbuild.transfer.limits import Speed
+from epbuild.transfer.objects import MissingObjectError
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 TRUST = {OURS.public}
@@ -375,7 +376,7 @@ def test_what_passes_is_tried_again(
     remote.fetch(hit.files["sub/weights.bin"], user.store)
     assert user.store.read_bytes(hit.files["sub/weights.bin"].digest) == WEIGHTS
     assert place.server.faults[0].times == 0
-    assert user.pauses == list(PAUSES_SECONDS[: PASSING[fault].times])
+    assert user.pauses == list(RETRY.pauses[: PASSING[fault].times])
     assert user.warnings == []
 
 
@@ -411,7 +412,7 @@ def test_a_server_that_hangs_within_a_body_is_given_up(
     place.server.faults.append(Fault(kind, "GET"))
     begin = time.monotonic()
     remote = user.remote(place, trust=TRUST)
-    remote.record_pace = Pace(0.3, 1e6)
+    remote.record_speed = Speed(0.3, 1e6)
     assert remote.look_up(COMPILE, key) == Miss(answered=False)
     assert remote.look_up(COMPILE, key) == Miss(answered=False)
     assert time.monotonic() - begin < 10
@@ -471,24 +472,19 @@ def test_a_line_that_changes_bytes_never_leaves_a_wrong_blob(
 
 
 def test_the_authorization_of_the_environment_is_sent(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
-    from epbuild.remote.web import WebTransport
-
     place, key, _ = on_server
     place.server.authorization = "Bearer abc"
     assert user.remote(place, trust=TRUST).look_up(COMPILE, key) == Miss(answered=False)
-    transport = WebTransport(place.server.address, authorization="Bearer abc")
-    remote = RemoteCache(transport, "it", trust=TRUST, warn=user.warnings.append)
+    remote = RemoteCache(web_stores(place.server.address, "Bearer abc"), "it", trust=TRUST, warn=user.warnings.append)
     found(remote, key)
 
 
 def test_a_cancelled_build_waits_for_no_server(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
-    from epbuild.remote.web import WebTransport
-
     place, key, _ = on_server
     place.server.faults.append(Fault("hang"))
     cancelled = threading.Event()
     remote = RemoteCache(
-        WebTransport(place.server.address, cancelled=cancelled), "it", trust=TRUST, warn=user.warnings.append, cancelled=cancelled
+        web_stores(place.server.address, cancelled=cancelled), "it", trust=TRUST, warn=user.warnings.append, cancelled=cancelled
     )
     threading.Timer(0.3, cancelled.set).start()
     begin = time.monotonic()
@@ -592,9 +588,8 @@ def test_what_many_threads_want_comes_once(on_server: tuple[ServerPlace, str, di
 _ENDLESS_WRITER = """
 import sys, itertools
 from pathlib import Path
-from epbuild.remote.directory import DirectoryTransport
-from epbuild.remote.transport import Content
-from epbuild.remote.web import WebTransport
+from epbuild.remote.opening import folder_stores, web_stores
+from epbuild.transfer.objects import Content
 
 def pieces():
     for number in itertools.count():
@@ -602,8 +597,8 @@ def pieces():
         print(number, flush=True)
 
 where = sys.argv[1]
-transport = WebTransport(where) if "://" in where else DirectoryTransport(Path(where))
-transport.put("cas", sys.argv[2], Content(1 << 40, pieces))
+stores = web_stores(where) if "://" in where else folder_stores(Path(where))
+stores.blobs.put(f"cas/{sys.argv[2]}", Content(1 << 40, pieces))
 """
 
 
@@ -619,13 +614,15 @@ def test_what_a_killed_writer_sent_is_never_seen(on_server: tuple[ServerPlace, s
     place, name = on_server[0], "ab" * 32
     _kill_a_writer(place.server.address, name)
     wait_until(lambda: place.server.count("PUT", f"cas/{name}") == 1, what="the server has the writer's request")
-    assert place.transport().get("cas", name) is None
+    with pytest.raises(MissingObjectError):
+        place.stores().blobs.get(f"cas/{name}")
 
 
 def test_what_a_killed_writer_left_is_never_seen_and_goes_after_a_day(tmp_path: Path) -> None:
     place, name = DirectoryPlace(tmp_path / "remote"), "ab" * 32
     _kill_a_writer(str(place.root), name)
-    assert place.transport(writes=True).get("cas", name) is None
+    with pytest.raises(MissingObjectError):
+        place.stores(writes=True).blobs.get(f"cas/{name}")
     [left] = (place.root / "tmp").iterdir()
     old = time.time() - 25 * 3600
     os.utime(left, (old, old))

@@ -11,9 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import urllib3
 
-from epbuild.core.connection import Timeouts
-from epbuild.core.http import HttpClient
 from epbuild.recipe.address import WebAddress
+from epbuild.transfer.http import HttpClient
+from epbuild.transfer.limits import Timeouts
+from epbuild.transfer.retry import RetryPolicy
 
 
 @dataclass
@@ -127,7 +128,10 @@ def serving() -> Iterator[FileServer]:
         httpd.server_close()
 
 
-def client_without_tls(*pauses: float) -> HttpClient:
-    """The client of the program, but for TLS and proxies: what it takes for https reaches the server of these tests."""
-    timeouts = Timeouts(pauses=pauses or (0.0, 0.0, 0.0))
+AT_ONCE = RetryPolicy((0.0, 0.0, 0.0))
+"""Retries without pauses."""
+
+
+def client_without_tls(timeouts: Timeouts | None = None) -> HttpClient:
+    """Return a client that uses neither TLS nor proxies, so that https:// reaches the server of these tests."""
     return HttpClient(connect=lambda _, host, port: urllib3.HTTPConnectionPool(host, port), timeouts=timeouts)

@@ -12,11 +12,11 @@ from stand_in_registry import Registry, Server, digest
 
 from epbuild.archive.artifact import Artifact
 from epbuild.archive.oci import Image, image
-from epbuild.core.connection import Timeouts
 from epbuild.core.digest import Write
 from epbuild.core.errors import EnvironmentFailure, StepId
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.recipe.image_reference import parse_image_reference
+from epbuild.transfer.retry import RetryPolicy
 
 STEP = StepId("emit:decoder/npu/oci")
 PASSWORD = "open sesame"
@@ -54,8 +54,8 @@ class Pusher:
     def __call__(self, server: Server, *, host: str = "", tag: str = "1.0", **options: Any) -> Pushed:
         self.told.clear()
         reference = parse_image_reference(f"{host or '127.0.0.1'}:{server.port}/team/models:{tag}")
-        give, timeouts = options.pop("pour", pour), Timeouts(pauses=options.pop("pauses", (0.0, 0.0, 0.0)))
-        return push(self.image, reference, give, self, step=STEP, timeouts=timeouts, **options)
+        give, retry = options.pop("pour", pour), RetryPolicy(options.pop("pauses", (0.0, 0.0, 0.0)))
+        return push(self.image, reference, give, self, step=STEP, retry=retry, **options)
 
     def sent(self, done: int, total: int) -> None:
         self.told.append((done, total))

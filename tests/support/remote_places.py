@@ -15,48 +15,47 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import Problem
 from epbuild.recipe.remote_address import parse_remote
-from epbuild.remote.cache import RemoteCache
-from epbuild.remote.directory import DirectoryTransport
+from epbuild.remote.cache import RemoteCache, RemoteStores
 from epbuild.remote.envelope import RecordKind
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.objects import ObjectTransport
-from epbuild.remote.transport import Content, Patience, Space, Transport
-from epbuild.remote.web import WebTransport
+from epbuild.remote.opening import bucket_stores, folder_stores, web_stores
+from epbuild.transfer.limits import Timeouts
+from epbuild.transfer.objects import Content, MissingObjectError
 
-QUICK = Patience(connect=1.0, answer=0.4, idle=0.6, uploaded=0.5)
+QUICK = Timeouts(1.0, 0.4, 0.4, 0.4), Timeouts(1.0, 0.4, 0.6, 0.5)
 
 
 class Place(Protocol):
     """Where a remote cache lies: what is in it can be read and changed behind its back."""
 
-    def transport(self, *, writes: bool = False) -> Transport: ...
+    def stores(self, *, writes: bool = False) -> RemoteStores: ...
 
-    def read(self, space: Space, name: str) -> bytes | None: ...
+    def read(self, space: str, name: str) -> bytes | None: ...
 
-    def write(self, space: Space, name: str, data: bytes | None) -> None: ...
+    def write(self, space: str, name: str, data: bytes | None) -> None: ...
 
-    def names(self, space: Space) -> list[str]: ...
+    def names(self, space: str) -> list[str]: ...
 
 
 class DirectoryPlace:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def transport(self, *, writes: bool = False) -> Transport:
-        return DirectoryTransport(self.root, writes=writes)
+    def stores(self, *, writes: bool = False) -> RemoteStores:
+        return folder_stores(self.root, writes=writes)
 
-    def read(self, space: Space, name: str) -> bytes | None:
+    def read(self, space: str, name: str) -> bytes | None:
         path = self.root / space / name
         return path.read_bytes() if path.exists() else None
 
-    def write(self, space: Space, name: str, data: bytes | None) -> None:
+    def write(self, space: str, name: str, data: bytes | None) -> None:
         path = self.root / space / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         if data is not None:
             path.write_bytes(data)
 
-    def names(self, space: Space) -> list[str]:
+    def names(self, space: str) -> list[str]:
         return sorted(path.name for path in (self.root / space).glob("*"))
 
 
@@ -64,18 +63,18 @@ class ServerPlace:
     def __init__(self, server: CacheServer) -> None:
         self.server = server
 
-    def transport(self, *, writes: bool = False) -> Transport:
-        return WebTransport(self.server.address, patience=QUICK)
+    def stores(self, *, writes: bool = False) -> RemoteStores:
+        return web_stores(self.server.address, timeouts=QUICK)
 
-    def read(self, space: Space, name: str) -> bytes | None:
+    def read(self, space: str, name: str) -> bytes | None:
         return self.server.objects.get((space, name))
 
-    def write(self, space: Space, name: str, data: bytes | None) -> None:
+    def write(self, space: str, name: str, data: bytes | None) -> None:
         self.server.objects.pop((space, name), None)
         if data is not None:
             self.server.objects[space, name] = data
 
-    def names(self, space: Space) -> list[str]:
+    def names(self, space: str) -> list[str]:
         return sorted(name for where, name in self.server.objects if where == space)
 
 
@@ -86,23 +85,25 @@ class ObjectPlace:
         self.address = parse_remote(address)
         self.prefix = self.address.bucket[1]
 
-    def transport(self, *, writes: bool = False) -> Transport:
-        return ObjectTransport(self.address)
+    def stores(self, *, writes: bool = False) -> RemoteStores:
+        return bucket_stores(self.address)
 
-    def read(self, space: Space, name: str) -> bytes | None:
-        download = ObjectTransport(self.address).get(space, name)
-        return None if download is None else io.BufferedReader(download).read()
+    def read(self, space: str, name: str) -> bytes | None:
+        try:
+            return io.BufferedReader(self.stores().blobs.get(f"{space}/{name}")).read()
+        except MissingObjectError:
+            return None
 
-    def write(self, space: Space, name: str, data: bytes | None) -> None:
+    def write(self, space: str, name: str, data: bytes | None) -> None:
         if data is None:
             import obstore
 
             with suppress(FileNotFoundError):
                 obstore.delete(self._bucket(), f"{space}/{name}")
         else:
-            ObjectTransport(self.address).put(space, name, Content.of(data))
+            self.stores().blobs.put(f"{space}/{name}", Content.of(data))
 
-    def names(self, space: Space) -> list[str]:
+    def names(self, space: str) -> list[str]:
         import obstore
 
         found = obstore.list(self._bucket(), space).collect()
@@ -164,6 +165,6 @@ class Maker:
         return {"digest": blob.digest, "size": blob.size}
 
     def remote(self, place: Place, *, trust: set[str] | None, signer: SigningKey | None = None) -> RemoteCache:
-        transport = place.transport(writes=signer is not None)
+        stores = place.stores(writes=signer is not None)
         warn, pause = self.warnings.append, self.pauses.append
-        return RemoteCache(transport, "the remote", trust=trust, signer=signer, warn=warn, pause=pause)
+        return RemoteCache(stores, "the remote", trust=trust, signer=signer, warn=warn, pause=pause)

@@ -16,21 +16,22 @@ from urllib.parse import urlencode, urlsplit
 from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.oci import Document, Image
 from epbuild.archive.oci_layout import MANIFEST_TYPE
-from epbuild.core.connection import Body, Timeouts
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.core.http import Answer, HttpClient, Unreachable, asked_pause, origin
 from epbuild.core.values import dataclass
 from epbuild.publish.registry.credentials import PASSWORD, REGISTRY, USER, Credentials, UnusableCredentials, credentials_for
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
+from epbuild.transfer.connection import Body
+from epbuild.transfer.http import Answer, HttpClient, is_transient, origin, retry_after
+from epbuild.transfer.objects import TransferError
+from epbuild.transfer.retry import RetryPolicy
 
-_LONGEST_PAUSE_SECONDS = 30.0
 _CREATED = frozenset({200, 201, 204})
 _OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
 _PARAMETER = re.compile(r'([A-Za-z_]+)="((?:[^"\\]|\\.)*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _ASK = "Ask the registry's administrator."
-_LONGEST_QUOTE = 200
+_MAX_QUOTE = 200
 _LOCAL = frozenset(host.strip("[]") for host in LOOPBACK)
 
 _T = TypeVar("_T")
@@ -62,7 +63,7 @@ def push(
     *,
     step: StepId | None = None,
     cancelled: threading.Event | None = None,
-    timeouts: Timeouts | None = None,
+    retry: RetryPolicy | None = None,
 ) -> Pushed:
     """Bring an image's blobs, then its manifest, and then its tag into the registry. The tag only moves once all is there.
 
@@ -70,9 +71,9 @@ def push(
     (EPB427); HttpCancelled when `cancelled` is set; and what `copy` raises.
     """
     local = _LOCAL if reference.is_local else ()
-    client = HttpClient(local=local, upgrades=True, check="Check the reference.", cancelled=cancelled, timeouts=timeouts)
+    client = HttpClient(local=local, upgrades=True, address_hint="Check the reference.", cancelled=cancelled)
     try:
-        return _Push(image, reference, copy, progress, step, client).run()
+        return _Push(image, reference, copy, progress, step, client, retry or RetryPolicy()).run()
     finally:
         client.close()
 
@@ -85,6 +86,7 @@ class _Push:
     progress: PushProgress
     step: StepId | None
     client: HttpClient
+    retry: RetryPolicy
 
     def __post_init__(self) -> None:
         self._root = f"{'http' if self.reference.is_local else 'https'}://{self.reference.host}/v2/{self.reference.repository}"
@@ -104,12 +106,12 @@ class _Push:
 
     def _bring(self, blob: Artifact | Document) -> bool:
         """Bring one blob into the registry; returns whether it had to be sent."""
-        found = self._persistently(lambda: self._ask("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
+        found = self._retry(lambda: self._ask("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
         if found.status not in (200, 404):
             self._refused("be asked for a blob", found)
         before = self._done
         if found.status == 404:
-            self._persistently(lambda: self._send(blob, before))
+            self._retry(lambda: self._send(blob, before))
         self._advance(before + blob.size)
         return found.status == 404
 
@@ -119,7 +121,7 @@ class _Push:
         location = opened.headers.get("Location")
         if opened.status != 202 or location is None:
             self._refused("take a blob", opened)
-        place = self.client.resolved(opened.url, location)
+        place = self.client.resolve(opened.url, location)
         place += f"{'&' if urlsplit(place).query else '?'}{urlencode({'digest': f'sha256:{blob.sha256}'})}"
         done = self._ask("PUT", place, Body(blob.size, _OCTETS, lambda write: self._give(blob, before, write)))
         if done.status not in _CREATED:
@@ -144,30 +146,24 @@ class _Push:
         """Put the manifest under a name, its digest or a tag, unless it is there: some registries let no tag be set twice."""
         url = f"{self._root}/manifests/{name}"
         manifest, digest = self.image.manifest, self.image.digest
-        there = self._persistently(lambda: self._ask("HEAD", url, accept=MANIFEST_TYPE))
+        there = self._retry(lambda: self._ask("HEAD", url, accept=MANIFEST_TYPE))
         if there.status == 200 and there.headers.get("Docker-Content-Digest") == digest:
             return
         body = Body(manifest.size, MANIFEST_TYPE, lambda write: write(memoryview(manifest.data)))
-        done = self._persistently(lambda: self._ask("PUT", url, body))
+        done = self._retry(lambda: self._ask("PUT", url, body))
         if done.status not in _CREATED:
             self._refused(f"take the manifest as {name}", done)
         if done.headers.get("Docker-Content-Digest", digest) != digest:
             self._fail("EPB426", "keeps another manifest than it was sent", _ASK)
 
-    def _persistently(self, action: Callable[[], _T]) -> _T:
-        """Do `action` again, after a while, where what goes wrong may pass."""
-        pauses = iter(self.client.timeouts.pauses)
-        while True:
-            try:
-                return action()
-            except Unreachable as failure:
-                pause = next(pauses, None) if failure.may_pass else None
-                if pause is None:
-                    self._fail("EPB426", f"cannot be pushed to: {failure}", failure.hint)
-                self.client.pause(max(pause, failure.pause))
+    def _retry(self, action: Callable[[], _T]) -> _T:
+        try:
+            return self.retry.call(action, self.client.pause)
+        except TransferError as failure:
+            self._fail("EPB426", f"cannot be pushed to: {failure}", failure.hint)
 
     def _ask(self, method: str, url: str, body: Body | None = None, *, accept: str = "*/*") -> Answer:
-        """One request, again with credentials where the registry asks for them. Raises Unreachable, and what forbids to go on."""
+        """One request, again with credentials where the registry asks for them. Raises TransferError, and what forbids to go on."""
         answer = self._once(method, url, body, accept)
         if answer.status == 401:
             self._sign_in(answer)
@@ -199,7 +195,7 @@ class _Push:
     def _token(self, answer: Answer, challenge: dict[str, str]) -> str:
         if not challenge.get("realm"):
             self._not_allowed(answer)
-        realm = self.client.resolved(answer.url, challenge["realm"])
+        realm = self.client.resolve(answer.url, challenge["realm"])
         # A challenge to a question only asks for the right to pull.
         scope = f"repository:{self.reference.repository}:pull,push"
         wanted = {**({"service": challenge["service"]} if "service" in challenge else {}), "scope": scope}
@@ -216,9 +212,9 @@ class _Push:
                 url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(wanted)}"
                 basic = known.basic if known is not None else None
                 reply = _whole(self.client.send("GET", url, headers=accept, authorization=basic))
-        except Unreachable as failure:
+        except TransferError as failure:
             message = f"{origin(url)[1]}, where it has its tokens from, fails: {failure}"
-            raise Unreachable(message, failure.hint, may_pass=failure.may_pass, pause=failure.pause) from failure
+            raise TransferError(message, failure.hint, failure.kind, pause=failure.pause) from failure
         if reply.status in (401, 403):
             self._not_allowed(reply)
         document = _json(reply) if reply.status == 200 else None
@@ -250,10 +246,9 @@ class _Push:
 
 
 def _whole(answer: Answer) -> Answer:
-    """The answer, if the server was able to give one. Raises Unreachable."""
-    if answer.may_pass:
-        pause = min(asked_pause(answer.headers), _LONGEST_PAUSE_SECONDS)
-        raise Unreachable(f"it answers {_summary(answer)}", "Run again later.", may_pass=True, pause=pause)
+    """Return the answer. Raises TransferError for a status that may pass."""
+    if is_transient(answer.status):
+        raise TransferError(f"it answers {_summary(answer)}", "Run again later.", pause=retry_after(answer.headers))
     return answer
 
 
@@ -277,4 +272,4 @@ def _summary(answer: Answer) -> str:
     first = next(iter(errors), None) if isinstance(errors, list) else None
     reason = first.get("message") or first.get("code") if isinstance(first, dict) else None
     text = f"{answer.status} {reason if isinstance(reason, str) else answer.reason}".strip()
-    return "".join(character for character in text if character.isprintable())[:_LONGEST_QUOTE].rstrip(".")
+    return "".join(character for character in text if character.isprintable())[:_MAX_QUOTE].rstrip(".")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from epbuild.core.http import asked_pause
+from epbuild.transfer.http import retry_after
 
 
 def test_a_build_without_remote_files_does_not_import_it() -> None:
@@ -28,5 +28,5 @@ def test_a_build_without_remote_files_does_not_import_it() -> None:
     ],
 )
 def test_a_server_asks_for_a_pause_by_a_number_or_a_date(text: str, shortest: float, longest: float) -> None:
-    assert shortest <= asked_pause({"Retry-After": text}) <= longest
-    assert asked_pause({}) == 0
+    assert shortest <= retry_after({"Retry-After": text}) <= longest
+    assert retry_after({}) == 0

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fetching import Arrivals
 from file_server import client_without_tls
 from raw_server import RawServer, raw_server
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.core.connection import Body, Timeouts
-from epbuild.core.http import HttpClient, Unreachable
-from epbuild.core.pace import Pace
 from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import FetchError
 from epbuild.recipe.address import WebAddress
-from epbuild.remote.transport import Content, Patience, RemoteError
-from epbuild.remote.web import WebTransport
+from epbuild.transfer.connection import Body
+from epbuild.transfer.http import HttpClient
+from epbuild.transfer.limits import Speed, Timeouts
+from epbuild.transfer.objects import Content, TransferError
+from epbuild.transfer.retry import RetryPolicy
+from epbuild.transfer.web import WebStore
 
 SAFETY_SECONDS = 60
 """After this long a call counts as hanging; each takes about a second."""
 
-QUICK = Timeouts(1.0, 0.4, 0.4, 0.4, pauses=(0.0,), pace=Pace(0.4, 1e3))
-PATIENCE = Patience(connect=1.0, answer=0.4, idle=0.4, uploaded=0.4, pace=Pace(0.4, 1e3))
+QUICK = Timeouts(1.0, 0.4, 0.4, 0.4, Speed(0.4, 1e3))
+ONCE_AGAIN = RetryPolicy((0.0,))
 DIGEST = "ab" * 32
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -108,18 +109,17 @@ def in_time(call: Callable[[], Any]) -> BaseException | None:
 
 def download(server: RawServer, store: Path, timeouts: Timeouts = QUICK) -> BaseException | None:
     """Return what the download of a model raises."""
-    client = client_without_tls()
-    client.timeouts = timeouts
     address = WebAddress(f"https://127.0.0.1:{server.port}/m.onnx")
+    options: dict[str, Any] = {"client": client_without_tls(timeouts), "retry": ONCE_AGAIN}
     arrivals, cancelled = Arrivals(), threading.Event()
-    return in_time(lambda: fetch(address, DIGEST, BlobStore(store), progress=arrivals, cancelled=cancelled, client=client))
+    return in_time(lambda: fetch(address, DIGEST, BlobStore(store), progress=arrivals, cancelled=cancelled, **options))
 
 
 @pytest.mark.parametrize("attack", ENDLESS)
 def test_a_request_for_a_small_document_ends(server: RawServer, attack: str) -> None:
     server.answer = lambda: ENDLESS[attack](server)
     client = HttpClient(local=("127.0.0.1",), timeouts=QUICK)
-    assert isinstance(in_time(lambda: client.send("GET", f"{server.url}/a", headers={})), Unreachable)
+    assert isinstance(in_time(lambda: client.send("GET", f"{server.url}/a", headers={})), TransferError)
 
 
 @pytest.mark.parametrize("attack", BEFORE_THE_BODY)
@@ -127,17 +127,17 @@ def test_an_upload_ends(server: RawServer, attack: str) -> None:
     server.answer = lambda: BEFORE_THE_BODY[attack](server)
     client = HttpClient(local=("127.0.0.1",), timeouts=QUICK)
     body = Body(5, "text/plain", lambda write: write(memoryview(b"hello")))
-    assert isinstance(in_time(lambda: client.send("PUT", f"{server.url}/a", headers={}, body=body)), Unreachable)
+    assert isinstance(in_time(lambda: client.send("PUT", f"{server.url}/a", headers={}, body=body)), TransferError)
 
 
 def test_an_upload_to_a_server_that_reads_too_slowly_ends(server: RawServer) -> None:
     server.reads_slowly = True
-    client = HttpClient(local=("127.0.0.1",), timeouts=replace(QUICK, idle=30.0, pace=Pace(0.4, 1e9)))
+    client = HttpClient(local=("127.0.0.1",), timeouts=msgspec.structs.replace(QUICK, idle=30.0, speed=Speed(0.4, 1e9)))
     piece = memoryview(bytes(1 << 20))
     body = Body(1 << 30, "text/plain", lambda write: [write(piece) for _ in range(1 << 10)])
     error = in_time(lambda: client.send("PUT", f"{server.url}/a", headers={}, body=body))
-    assert isinstance(error, Unreachable)
-    assert error.hung
+    assert isinstance(error, TransferError)
+    assert error.kind == "timeout"
 
 
 @pytest.mark.parametrize("attack", FOR_DOWNLOADS)
@@ -153,14 +153,18 @@ def test_a_download_that_is_cut_after_each_byte_ends(server: RawServer, tmp_path
         yield f'HTTP/1.1 206 Part\r\nETag: "v1"\r\n{extent}\r\n\r\nx'.encode()
 
     server.closes, server.answer = True, answer
-    assert isinstance(download(server, tmp_path, replace(QUICK, pace=Pace(0.4, 1e6))), FetchError)
+    assert isinstance(download(server, tmp_path, msgspec.structs.replace(QUICK, speed=Speed(0.4, 1e6))), FetchError)
     assert [request.get("range") for request in server.headers] == [None, "bytes=1-"]
 
 
-REMOTE_CALLS: dict[str, Callable[[WebTransport], object]] = {
-    "get a record": lambda remote: remote.get("ac", DIGEST),
-    "has a blob": lambda remote: remote.has("cas", DIGEST, 5),
-    "put a record": lambda remote: remote.put("ac", DIGEST, Content.of(b"hello")),
+def store_on(server: RawServer) -> WebStore:
+    return WebStore(HttpClient(local=("127.0.0.1",), timeouts=QUICK), server.url)
+
+
+REMOTE_CALLS: dict[str, Callable[[WebStore], object]] = {
+    "get a record": lambda remote: remote.get(f"ac/{DIGEST}"),
+    "has a blob": lambda remote: remote.has(f"cas/{DIGEST}", 5),
+    "put a record": lambda remote: remote.put(f"ac/{DIGEST}", Content.of(b"hello")),
 }
 
 
@@ -168,19 +172,19 @@ REMOTE_CALLS: dict[str, Callable[[WebTransport], object]] = {
 @pytest.mark.parametrize("attack", BEFORE_THE_BODY)
 def test_a_request_to_a_remote_cache_ends(server: RawServer, attack: str, call: str) -> None:
     server.answer = lambda: BEFORE_THE_BODY[attack](server)
-    remote = WebTransport(server.url, patience=PATIENCE)
+    remote = store_on(server)
     error = in_time(lambda: REMOTE_CALLS[call](remote))
     if attack == "a 404's body drips" and call == "has a blob":  # the answer to a HEAD has no body
         assert error is None
     else:
-        assert isinstance(error, RemoteError)
+        assert isinstance(error, TransferError)
 
 
 @pytest.mark.parametrize("call", ["get a record", "has a blob"])
 def test_a_remote_cache_with_a_huge_size_is_told(server: RawServer, call: str) -> None:
     server.answer = lambda: NUMBERS["a huge Content-Length"](server)
-    error = in_time(lambda: REMOTE_CALLS[call](WebTransport(server.url, patience=PATIENCE)))
-    assert isinstance(error, RemoteError)
+    error = in_time(lambda: REMOTE_CALLS[call](store_on(server)))
+    assert isinstance(error, TransferError)
     assert error.reason == "its answer cannot be understood (Content-Length)"
 
 

@@ -14,10 +14,12 @@ import pytest
 
 from epbuild.core.errors import StoreError
 from epbuild.recipe.remote_address import parse_remote
-from epbuild.remote.objects import ObjectTransport
-from epbuild.remote.transport import Content, Patience, RemoteError
+from epbuild.remote.opening import bucket_stores
+from epbuild.transfer.limits import Timeouts
+from epbuild.transfer.objects import Content, TransferError
 
 NAME = "ab" * 32
+QUICK, SLOWER = Timeouts(1.0, 0.5, 0.6), Timeouts(2.0, 2.0, 2.0)
 NO_BUCKET = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
 
 
@@ -44,15 +46,15 @@ def _status(line: str, body: bytes = b"") -> bytes:
 
 
 ANSWERS = {
-    "503": (_status("503 Service Unavailable"), "passing", "503"),
-    "429": (_status("429 Too Many Requests"), "passing", "429"),
-    "500": (_status("500 Internal Server Error"), "passing", "500"),
+    "503": (_status("503 Service Unavailable"), "transient", "503"),
+    "429": (_status("429 Too Many Requests"), "transient", "429"),
+    "500": (_status("500 Internal Server Error"), "transient", "500"),
     "400": (_status("400 Bad Request"), "object", "400"),
-    "401": (_status("401 Unauthorized"), "refused", "refuses access"),
-    "403": (_status("403 Forbidden"), "refused", "refuses access"),
-    "no bucket": (_status("404 Not Found", NO_BUCKET), "refused", "no such bucket"),
-    "reset": (b"", "passing", ""),
-    "hang": (None, "hung", "sent nothing"),
+    "401": (_status("401 Unauthorized"), "denied", "refuses access"),
+    "403": (_status("403 Forbidden"), "denied", "refuses access"),
+    "no bucket": (_status("404 Not Found", NO_BUCKET), "denied", "no such bucket"),
+    "reset": (b"", "transient", ""),
+    "hang": (None, "timeout", "sent nothing"),
 }
 
 
@@ -99,51 +101,50 @@ def _account(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_what_a_bucket_answers_means_what_it_means_elsewhere(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, trouble, words = ANSWERS[kind]
+    answer, kind_of_failure, words = ANSWERS[kind]
     with answering(answer) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT", endpoint)
-        transport = ObjectTransport(parse_remote("s3://bucket/prefix"), Patience(1.0, 0.5, 0.6))
+        stores = bucket_stores(parse_remote("s3://bucket/prefix"), (QUICK, QUICK))
         begin = time.monotonic()
-        with pytest.raises(RemoteError) as failure:
-            transport.get("ac", NAME)
-        assert (failure.value.trouble, words in failure.value.reason) == (trouble, True), failure.value
+        with pytest.raises(TransferError) as failure:
+            stores.records.get(f"ac/{NAME}")
+        assert (failure.value.kind, words in failure.value.reason) == (kind_of_failure, True), failure.value
         assert "Debug" not in failure.value.reason
         assert "127.0.0.1" not in failure.value.reason
         if kind != "no bucket":
-            with pytest.raises(RemoteError) as failure:
-                transport.put("cas", NAME, Content.of(b"x"))
-            assert failure.value.trouble == trouble
+            with pytest.raises(TransferError) as failure:
+                stores.blobs.put(f"cas/{NAME}", Content.of(b"x"))
+            assert failure.value.kind == kind_of_failure
         assert time.monotonic() - begin < 5
 
 
 def test_nothing_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(RemoteError) as failure:
-        ObjectTransport(parse_remote("s3://bucket")).get("ac", NAME)
-    assert failure.value.trouble == "passing"
+    with pytest.raises(TransferError) as failure:
+        bucket_stores(parse_remote("s3://bucket")).records.get(f"ac/{NAME}")
+    assert failure.value.kind == "transient"
 
 
 def test_a_body_that_ends_too_early_is_no_object(monkeypatch: pytest.MonkeyPatch) -> None:
     head = 'HTTP/1.1 200 OK\r\nContent-Length: 100\r\nETag: "a"\r\nLast-Modified: Mon, 02 Jun 2025 10:00:00 GMT\r\n\r\n'
     with answering(head.encode() + b"abc") as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT", endpoint)
-        download = ObjectTransport(parse_remote("s3://bucket")).get("cas", NAME)
-        assert download is not None
-        with pytest.raises(RemoteError) as failure:
+        download = bucket_stores(parse_remote("s3://bucket")).blobs.get(f"cas/{NAME}")
+        with pytest.raises(TransferError) as failure:
             io.BufferedReader(download).read()
-        assert failure.value.trouble == "passing"
+        assert failure.value.kind == "transient"
 
 
 def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(StoreError, match=r"pip install 'epbuild\[remote\]'"):
-        ObjectTransport(parse_remote("s3://bucket"))
+        bucket_stores(parse_remote("s3://bucket"))
 
 
 def test_variables_that_do_not_serve_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(StoreError, match="AZURE_STORAGE_ACCOUNT_NAME") as failure:
-        ObjectTransport(parse_remote("az://container"))
+        bucket_stores(parse_remote("az://container"))
     assert failure.value.problems[0].code == "EPB520"
 
 
@@ -167,9 +168,9 @@ def test_a_bucket_that_only_a_recipe_names_sees_no_credentials(
                         line.sendall(_status("403 Forbidden"))
 
         threading.Thread(target=serve, daemon=True).start()
-        transport = ObjectTransport(parse_remote(f"{scheme}://bucket/prefix"), Patience(2.0, 2.0, 2.0), anonymous=anonymous)
-        with pytest.raises(RemoteError) as refused:
-            transport.get("ac", NAME)
+        stores = bucket_stores(parse_remote(f"{scheme}://bucket/prefix"), (SLOWER, SLOWER), is_anonymous=anonymous)
+        with pytest.raises(TransferError) as refused:
+            stores.records.get(f"ac/{NAME}")
     assert seen
     request = b"".join(seen).lower()
     assert (b"authorization:" in request or SECRET.encode() in request) is not anonymous

@@ -1,7 +1,7 @@
 """HTTP client: bodies of any size, safe redirects, TLS, proxies.
 
 Built on urllib3; imported only where something is fetched or pushed. Connections are kept open; any number of threads may use one client.
-Nothing is tried twice here: callers know what can be.
+Callers retry, by `RetryPolicy`.
 """
 
 from __future__ import annotations
@@ -18,52 +18,31 @@ from contextlib import contextmanager
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
+from msgspec import Struct
 from urllib3.exceptions import HTTPError
 
 from epbuild import __version__
-from epbuild.core.connection import AnswerReader, AnswerTimeoutError, Body, BodyError, DeadlineConnection, Timeouts, connect_to
 from epbuild.core.errors import HttpCancelled
-from epbuild.core.values import dataclass
+from epbuild.transfer.connection import AnswerReader, AnswerTimeoutError, Body, BodyError, DeadlineConnection, connect_to
+from epbuild.transfer.limits import Timeouts
+from epbuild.transfer.objects import FailureKind, TransferError
 
-_MOST_REDIRECTS = 10
-_MOST_BYTES = 1024 * 1024
+_MAX_REDIRECTS = 10
+_MAX_BYTES = 1024 * 1024
 _SIZE = re.compile(r"[0-9]{1,18}")
 """A size that every file system can hold."""
 
-_MAY_PASS = frozenset({408, 425, 429})
-_NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
-_TRUST = "Where a server or a proxy has a certificate of its own, name its authority in SSL_CERT_FILE."
-_ODD = "Find out what answers at this address."
+_TRANSIENT = frozenset({408, 425, 429})
+_NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
+_TRUST = "If a server or a proxy has a certificate of its own, name its authority in SSL_CERT_FILE."
+_CHECK_SERVER = "Find out which program answers at this address."
 
 Connect = Callable[[str, str, int], urllib3.HTTPConnectionPool]
-"""Makes the connections to a scheme, a host and a port."""
+"""Opens the connection pool of a scheme, a host and a port."""
 
 
-class Unreachable(Exception):
-    """A server could not be reached, or broke off; `may_pass` when trying again makes sense, `pause` the seconds that it asks for.
-
-    `hung`: it took a long time to find that out.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        hint: str = "Check the network, then run again.",
-        *,
-        may_pass: bool,
-        pause: float = 0,
-        hung: bool = False,
-    ) -> None:
-        self.hint = hint
-        self.may_pass = may_pass
-        self.pause = pause
-        self.hung = hung
-        super().__init__(reason)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a server answered; `url` is the address that did, after redirects."""
+class Answer(Struct, frozen=True):
+    """Answer of a server; `url` is the address that answered, after redirects."""
 
     status: int
     reason: str
@@ -71,19 +50,14 @@ class Answer:
     data: bytes
     url: str
 
-    @property
-    def may_pass(self) -> bool:
-        """Whether the server was not able to answer for now."""
-        return may_pass(self.status)
+
+def is_transient(status: int) -> bool:
+    """Return whether a server with this status may answer a later request."""
+    return status >= 500 or status in _TRANSIENT
 
 
-def may_pass(status: int) -> bool:
-    """Whether a status is of a server that is not able to answer for now."""
-    return status >= 500 or status in _MAY_PASS
-
-
-def asked_pause(headers: Mapping[str, str]) -> float:
-    """The seconds to wait that a server asks for in `Retry-After`; 0 where it asks for none, or for neither a number nor a date."""
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Return the seconds of `Retry-After`; 0 if the header is missing, or neither a number nor a date."""
     try:
         return urllib3.Retry().parse_retry_after(headers.get("Retry-After", "0"))
     except (HTTPError, ValueError, OverflowError):
@@ -91,9 +65,9 @@ def asked_pause(headers: Mapping[str, str]) -> float:
 
 
 class HttpClient:
-    """The connections of one transfer. `local` are names of this machine, which alone may be spoken to without TLS.
+    """Client with open connections. Only the hosts in `local`, names of this machine, may be used without TLS.
 
-    `upgrades`: a redirect to the same host without TLS is followed with it. `check` is the advice where a host cannot be found.
+    `upgrades`: a redirect to the same host without TLS is followed with TLS. `address_hint` is the advice if a host cannot be found.
     """
 
     def __init__(
@@ -101,7 +75,7 @@ class HttpClient:
         *,
         local: Collection[str] = (),
         upgrades: bool = False,
-        check: str = "Check the address.",
+        address_hint: str = "Check the address.",
         cancelled: threading.Event | None = None,
         connect: Connect | None = None,
         timeouts: Timeouts | None = None,
@@ -111,7 +85,7 @@ class HttpClient:
         self._lock = threading.Lock()
         self._local = local
         self._upgrades = upgrades
-        self._check = check
+        self._address_hint = address_hint
         self._connect = connect or connect_to
         self._pools: dict[tuple[str, str, int], urllib3.HTTPConnectionPool] = {}
 
@@ -120,7 +94,7 @@ class HttpClient:
             pool.close()
 
     def pause(self, seconds: float) -> None:
-        """Raises HttpCancelled."""
+        """Wait. Raises HttpCancelled."""
         if self.cancelled.wait(seconds):
             raise HttpCancelled
 
@@ -129,7 +103,7 @@ class HttpClient:
     ) -> Answer:
         """Send a request, follow redirects that keep the method, and return the answer with its body, up to 1 MiB.
 
-        Only the server of `url` gets `authorization`. Raises Unreachable, HttpCancelled, and what `body` raises.
+        Only the server of `url` gets `authorization`. Raises TransferError, HttpCancelled, and what `body` raises.
         """
         return self.open(method, url, headers=headers, authorization=authorization, body=body).finish()
 
@@ -138,7 +112,7 @@ class HttpClient:
     ) -> Response:
         """Send a request as `send` does, and return the answer before its body is read."""
         home = origin(url)
-        for _ in range(_MOST_REDIRECTS):
+        for _ in range(_MAX_REDIRECTS):
             secret = {"Authorization": authorization} if authorization and origin(url) == home else {}
             response = Response(self._once(method, url, {**headers, **secret}, body), url, self)
             location = response.headers.get("Location")
@@ -146,13 +120,13 @@ class HttpClient:
             if location is None or response.status not in kept:
                 return response
             response.finish()
-            url = self.resolved(url, location)
+            url = self.resolve(url, location)
             if body is not None and body.is_secret and origin(url) != home:
-                raise Unreachable("it sends elsewhere with a secret", _ODD, may_pass=False)
-        raise Unreachable("it redirects in a circle", self._check, may_pass=False)
+                raise TransferError("it redirects a request that carries credentials to another host", _CHECK_SERVER, "denied")
+        raise TransferError("it redirects in a circle", self._address_hint, "denied")
 
-    def resolved(self, url: str, location: str) -> str:
-        """The address that `location` is, as an answer from `url`. Raises Unreachable where it is none, or not as safe as `url`."""
+    def resolve(self, url: str, location: str) -> str:
+        """Return the address of a `location` that `url` answered. Raises TransferError if it is invalid, or less safe than `url`."""
         try:
             found = urljoin(url, location)
             scheme, host, _ = origin(found)
@@ -160,17 +134,17 @@ class HttpClient:
         except ValueError:
             scheme, host, printable = "", "", False
         if not printable or not host or scheme not in ("http", "https"):
-            raise Unreachable("it sends elsewhere, to an invalid address", _ODD, may_pass=False)
+            raise TransferError("it redirects to an invalid address", _CHECK_SERVER, "denied")
         if scheme == "http" and self._upgrades and origin(url)[:2] == ("https", host):
-            # Servers behind a proxy that ends TLS do not know that they are spoken to with it.
+            # A server behind a proxy that ends TLS does not know that clients use TLS.
             return urlsplit(found)._replace(scheme="https", netloc=urlsplit(url).netloc).geturl()
         if scheme == "http" and host not in self._local:
-            raise Unreachable(f"it sends elsewhere without TLS, to {host}", _ODD, may_pass=False)
+            raise TransferError(f"it redirects to {host} over plain HTTP", _CHECK_SERVER, "denied")
         return found
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Raise Unreachable for what goes wrong on the line."""
+    def translate_errors(self) -> Iterator[None]:
+        """Raise TransferError for an error of the connection."""
         try:
             yield
         except (HTTPError, OSError, http.client.HTTPException) as error:
@@ -183,7 +157,7 @@ class HttpClient:
         if body is not None:
             sent |= {"Content-Type": body.media_type, "Content-Length": str(body.size)}
         try:
-            with self.explained():
+            with self.translate_errors():
                 return self._pool(origin(url)).urlopen(
                     method,
                     _target(url),
@@ -208,48 +182,48 @@ class HttpClient:
                 self._pools[server] = pool
             return self._pools[server]
 
-    def _failure(self, error: Exception) -> Unreachable:
+    def _failure(self, error: Exception) -> TransferError:
         match error:
             case ssl.SSLCertVerificationError():
-                return Unreachable(f"its certificate does not hold: {error.verify_message}", _TRUST, may_pass=False)
+                return TransferError(f"its certificate is not valid: {error.verify_message}", _TRUST, "denied")
             case (
                 ssl.SSLEOFError()
                 | ssl.SSLZeroReturnError()
                 | ConnectionResetError()
                 | ConnectionAbortedError()
                 | BrokenPipeError()
+                | http.client.RemoteDisconnected()
             ):
-                return Unreachable("the connection was cut", may_pass=True)
+                return TransferError("the connection was cut")
             case ssl.SSLError():
                 name = (error.reason or "TLS failed").replace("_", " ").lower()
-                hint = "It has to speak TLS: only localhost, 127.0.0.1 or [::1] is spoken to without it."
-                return Unreachable(f"no TLS connection comes about ({name})", hint, may_pass=False)
+                hint = "The server must use TLS: only localhost, 127.0.0.1 and [::1] are used without it."
+                return TransferError(f"the TLS handshake failed ({name})", hint, "denied")
             case socket.gaierror():
                 reason = f"the name of its host cannot be resolved ({error.strerror})"
-                return Unreachable(reason, self._check, may_pass=error.errno == socket.EAI_AGAIN)
+                kind: FailureKind = "transient" if error.errno == socket.EAI_AGAIN else "denied"
+                return TransferError(reason, self._address_hint, kind)
             case AnswerTimeoutError():
-                return Unreachable("it takes too long to answer", may_pass=True, hung=True)
+                return TransferError("it takes too long to answer", kind="timeout")
             case TimeoutError():
-                return Unreachable("it sent nothing for too long", may_pass=True, hung=True)
+                return TransferError("it sent nothing for too long", kind="timeout")
             case ConnectionRefusedError():
-                return Unreachable("nothing listens there", f"{self._check[:-1]}, and that the server runs.", may_pass=True)
-            case http.client.RemoteDisconnected():
-                return Unreachable("the connection was cut", may_pass=True)
+                return TransferError("nothing listens there", f"{self._address_hint[:-1]}, and that the server runs.")
             case OSError():
-                return Unreachable(error.strerror or str(error), may_pass=True, hung=error.errno in _NO_WAY)
+                return TransferError(error.strerror or str(error), kind="timeout" if error.errno in _NO_ROUTE else "transient")
             case _:
                 return self.malformed(type(error).__name__)
 
-    def malformed(self, what: str) -> Unreachable:
-        """Return the failure for an answer of which `what` breaks the protocol."""
-        hint = f"{self._check[:-1]}: what answers there may be another program."
-        return Unreachable(f"its answer cannot be understood ({what})", hint, may_pass=True)
+    def malformed(self, what: str) -> TransferError:
+        """Return the error for an answer whose `what` breaks the protocol."""
+        hint = f"{self._address_hint[:-1]}: another program may answer there."
+        return TransferError(f"its answer cannot be understood ({what})", hint)
 
 
 class Response:
-    """An answer whose body has not been read yet. Read it with `read1`, or end it with `finish` or `close`.
+    """Answer whose body has not been read yet. Read it with `read1`, or end it with `finish` or `close`.
 
-    `url` is the address that answered, after redirects. Each method raises Unreachable and HttpCancelled.
+    `url` is the address that answered, after redirects. Each method raises TransferError and HttpCancelled.
     """
 
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str, client: HttpClient) -> None:
@@ -272,33 +246,33 @@ class Response:
         return int(length)
 
     def read1(self, size: int) -> bytes:
-        """Return the next bytes of the body, at most `size`, as soon as there are any; none at its end."""
+        """Return the next bytes of the body, at most `size`, as soon as there are any; no bytes at its end."""
         line: AnswerReader = self._response.line  # type: ignore[attr-defined] # set by `DeadlineConnection`
         line.deadline = time.monotonic() + self._client.timeouts.idle
-        with self._client.explained():
+        with self._client.translate_errors():
             return self._response.read1(size, decode_content=False)
 
     def finish(self) -> Answer:
         """Read the rest of the body, up to 1 MiB, and free the connection. The time limit is that of the header."""
-        with self._client.explained():
-            data = self._response.read(_MOST_BYTES + 1, decode_content=False)
-        if len(data) > _MOST_BYTES:  # the rest is of no use
+        with self._client.translate_errors():
+            data = self._response.read(_MAX_BYTES + 1, decode_content=False)
+        if len(data) > _MAX_BYTES:  # the rest is of no use
             self._response.close()
         self._response.release_conn()
-        return Answer(self.status, self.reason, self.headers, data[:_MOST_BYTES], self.url)
+        return Answer(self.status, self.reason, self.headers, data[:_MAX_BYTES], self.url)
 
     def release(self) -> None:
         """Free the connection after the whole body was read."""
         self._response.release_conn()
 
     def close(self) -> None:
-        """Close the connection, whose body is not needed."""
+        """Close the connection without reading the body."""
         self._response.close()
         self._response.release_conn()
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """The scheme, the host in small letters and the port that an address leads to. Raises ValueError for an invalid port."""
+    """Return scheme, host in lower case and port of a URL. Raises ValueError for an invalid port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
 
@@ -309,7 +283,7 @@ def _target(url: str) -> str:
 
 
 def _cause(error: Exception) -> Exception:
-    """What went wrong below urllib3."""
+    """Return the error below urllib3."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, OSError | http.client.HTTPException):
         inner = next((value for value in found.args if isinstance(value, Exception)), None)

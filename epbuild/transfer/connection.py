@@ -16,54 +16,33 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import urllib3
+from msgspec import Struct
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
 from epbuild.core.digest import Write
 from epbuild.core.errors import HttpCancelled
-from epbuild.core.pace import Pace, PaceMeter
-from epbuild.core.values import dataclass
+from epbuild.transfer.limits import SpeedMeter, Timeouts
 
-TIMEOUT_SECONDS = 30.0
-"""Default limit for one wait for a server."""
-
-_CONNECTIONS = 64  # that are kept open to a server, where as many threads ask at once
+_CONNECTIONS = 64  # kept open to one server
 _POLL_SECONDS = 0.2
 
 # A timeout covers everything that one call sends, so slow lines need small pieces.
 _SEND_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True)
-class Timeouts:
-    """Limits for a server, in seconds."""
-
-    connect: float = TIMEOUT_SECONDS
-    answer: float = TIMEOUT_SECONDS
-    """For a whole answer: all of its header, and its body unless the caller reads that in pieces."""
-    idle: float = TIMEOUT_SECONDS
-    """For the next piece of a body, in either direction."""
-    uploaded: float = 300.0
-    """For a whole answer to an upload: some registries copy the upload before they answer."""
-    pauses: tuple[float, ...] = (0.5, 2.0, 5.0)
-    """Waits before each new attempt after a failure that may pass."""
-    pace: Pace = Pace(60.0, 10e3)
-    """The least progress of a large body, in either direction."""
-
-
-@dataclass(frozen=True)
-class Body:
-    """Content to send. `give` writes all of its bytes each time it is called."""
+class Body(Struct, frozen=True):
+    """Body of a request. `send` writes all of its bytes each time it is called."""
 
     size: int
     media_type: str
-    give: Callable[[Write], object]
+    send: Callable[[Write], object]
     is_secret: bool = False
     """Whether no other server may get it."""
 
 
 class AnswerTimeoutError(TimeoutError):
-    """The time for an answer, or for the next piece of it, is over."""
+    """Timeout of an answer, or of the next piece of it."""
 
 
 class BodyError(Exception):
@@ -83,7 +62,7 @@ class _SendError(Exception):
 
 
 class DeadlineConnection(HTTPConnection):
-    """A connection that can send a `Body`, and limits how long an answer may take."""
+    """Connection that can send a `Body`, and limits how long an answer may take."""
 
     cancelled: threading.Event
     timeouts: Timeouts
@@ -96,7 +75,7 @@ class DeadlineConnection(HTTPConnection):
             super().send(data)  # type: ignore[arg-type]
             return
         sent = 0
-        meter = PaceMeter(self.timeouts.pace)
+        meter = SpeedMeter(self.timeouts.speed)
 
         def write(piece: memoryview) -> None:
             nonlocal sent
@@ -108,7 +87,7 @@ class DeadlineConnection(HTTPConnection):
                 try:
                     with meter.waiting():
                         super(DeadlineConnection, self).send(part)
-                    if not meter.keeps(len(part)):
+                    if not meter.is_fast_enough(len(part)):
                         raise AnswerTimeoutError
                 except OSError as error:
                     raise _SendError(error) from error
@@ -116,13 +95,13 @@ class DeadlineConnection(HTTPConnection):
 
         self.uploaded = True
         try:
-            data.give(write)
+            data.send(write)
         except _SendError as cut:
-            raise cut.error from None  # after which urllib3 reads what the server answered before it closed
+            raise cut.error from None  # then urllib3 reads what the server answered before it closed
         except (OSError, HTTPError, http.client.HTTPException) as error:
             raise BodyError(error) from error
         if sent != data.size:
-            raise ValueError(f"{sent} bytes were given of {data.size}")
+            raise ValueError(f"{sent} of {data.size} bytes were sent")
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
         response = super().getresponse()
@@ -130,14 +109,14 @@ class DeadlineConnection(HTTPConnection):
         return response
 
     def response_class(self, sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
-        """Return the answer that comes next from the server, or from the proxy on the way to it."""
+        """Return the next answer of the server, or of the proxy in front of it."""
         self.line = AnswerReader(sock, self.cancelled, self.timeouts.uploaded if self.uploaded else self.timeouts.answer)
         self.uploaded = False
         return http.client.HTTPResponse(self.line, *args, **options)  # type: ignore[arg-type]
 
 
 class AnswerReader(io.RawIOBase):
-    """The receiving side of a socket. Reading fails at a deadline, however the bytes arrive, and at a cancellation."""
+    """Receiving side of a socket. Reading fails at a deadline, however the bytes arrive, and at a cancellation."""
 
     def __init__(self, sock: socket.socket, cancelled: threading.Event, seconds: float) -> None:
         self.deadline = time.monotonic() + seconds

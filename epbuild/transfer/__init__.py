@@ -1,0 +1,1 @@
+"""Transfer of files and objects over HTTP, and in buckets and folders."""

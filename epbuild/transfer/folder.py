@@ -1,0 +1,117 @@
+"""Objects as files in a folder, which may be a share of many machines."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from epbuild.core.atomic import rename, sync_file
+from epbuild.core.safepath import open_regular
+from epbuild.transfer.objects import Content, Download, FailureKind, MissingObjectError, TransferError
+
+_ABANDONED_SECONDS = 24 * 3600
+_OBJECT_ERRORS = frozenset({errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG})  # a folder in the place of a file, and the like
+_CHECK = "Check that the directory exists (a share: that it is mounted), and that this user may use it."
+
+
+class FolderStore:
+    """Objects below `root`, each a file: a web server can serve the folder as it is.
+
+    `writes`: a missing folder counts as empty, and is created by the first `put`.
+    """
+
+    def __init__(self, root: Path, *, writes: bool = False) -> None:
+        self._root = root
+        self._writes = writes
+        self._drafts = root / "tmp"
+        self._is_swept = False
+
+    def get(self, path: str, start: int = 0, version: str | None = None) -> Download:
+        with _translate_errors():
+            try:
+                return _FileDownload(self._root / path)
+            except FileNotFoundError as error:
+                if not self._writes and not self._root.is_dir():
+                    raise
+                raise MissingObjectError("there is no such file") from error
+
+    def has(self, path: str, size: int) -> bool:
+        with _translate_errors():
+            try:
+                return (self._root / path).stat().st_size == size
+            except FileNotFoundError:
+                return False
+
+    def put(self, path: str, content: Content) -> None:
+        target, draft = self._root / path, self._drafts / f"{os.getpid()}-{secrets.token_hex(8)}"
+        with _translate_errors():
+            for folder in (target.parent, self._drafts):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._delete_abandoned_drafts()
+        try:
+            with _translate_errors():
+                file = draft.open("xb", buffering=0)
+            with file:
+                for piece in content.pieces():  # outside of the block below: its errors are the caller's
+                    with _translate_errors():
+                        _write_all(file.fileno(), piece)
+            with _translate_errors():
+                sync_file(draft)
+                try:
+                    rename(draft, target)
+                except PermissionError:  # Windows: another process reads the existing object, which is as good
+                    if not self.has(path, content.size):
+                        raise
+        finally:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        pass
+
+    def _delete_abandoned_drafts(self) -> None:
+        """Delete, once, files of killed writers: those that nothing was written to for a day."""
+        if self._is_swept:
+            return
+        self._is_swept = True
+        old = time.time() - _ABANDONED_SECONDS
+        with suppress(OSError):
+            for path in list(self._drafts.iterdir()):
+                with suppress(OSError):
+                    if path.stat().st_mtime < old:
+                        path.unlink()
+
+
+class _FileDownload(Download):
+    def __init__(self, path: Path) -> None:
+        self._file = open_regular(path)
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
+        with _translate_errors():
+            return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _write_all(descriptor: int, piece: bytes | memoryview) -> None:
+    view = memoryview(piece)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Raise TransferError for an OSError."""
+    try:
+        yield
+    except OSError as error:
+        kind: FailureKind = "object" if error.errno in _OBJECT_ERRORS else "denied"
+        raise TransferError(error.strerror or str(error), _CHECK, kind) from error

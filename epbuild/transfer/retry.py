@@ -1,0 +1,97 @@
+"""Retry policy of transfers, and the circuit breaker that ends them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec import Struct
+
+from epbuild.transfer.objects import TransferError
+
+T = TypeVar("T")
+
+_MAX_FAILURES = 3
+_MAX_LOST_SECONDS = 4.0
+
+
+class RetryPolicy(Struct, frozen=True):
+    """Pauses before each new attempt, in seconds."""
+
+    pauses: tuple[float, ...] = (0.5, 2.0, 5.0)
+    max_pause: float = 30.0
+    """Longest pause that a server may ask for."""
+    retries_timeouts: bool = True
+
+    def call(self, work: Callable[[], T], wait: Callable[[float], None], has_progressed: Callable[[], bool] = lambda: False) -> T:
+        """Return what `work` returns. Call it again after failures that may pass, and from the first pause after progress.
+
+        Raises TransferError of the last attempt, and what `wait` raises.
+        """
+        pauses = iter(self.pauses)
+        while True:
+            try:
+                return work()
+            except TransferError as error:
+                if has_progressed():
+                    pauses = iter(self.pauses)
+                retries = error.may_pass and (self.retries_timeouts or error.kind != "timeout")
+                pause = next(pauses, None) if retries else None
+                if pause is None:
+                    raise
+                wait(max(pause, min(error.pause, self.max_pause)))
+
+
+class CircuitOpenError(Exception):
+    """The circuit breaker is open: no request is sent any more."""
+
+
+class CircuitBreaker:
+    """Breaker of a circuit: it opens after one failure that lasts, several in a row, or seconds lost to failures.
+
+    A server that fails costs a build a few seconds once. `on_open` gets the failure that opened it, once.
+    """
+
+    def __init__(self, policy: RetryPolicy, wait: Callable[[float], None], on_open: Callable[[TransferError], None]) -> None:
+        self._policy = policy
+        self._wait = wait
+        self._on_open = on_open
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._lost_seconds = 0.0
+        self.is_open = False
+        self.peer: CircuitBreaker | None = None
+        """Breaker of another circuit to the same server. It opens with this one when the server hangs."""
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns, retried by the policy. Raises TransferError, CircuitOpenError, and what `wait` raises."""
+
+        def attempt() -> T:
+            if self.is_open:
+                raise CircuitOpenError
+            return work()
+
+        begin = time.monotonic()
+        try:
+            found = self._policy.call(attempt, self._wait)
+        except TransferError as error:
+            self._record_failure(error, time.monotonic() - begin)
+            raise
+        if self._failures:
+            with self._lock:
+                self._failures = 0
+        return found
+
+    def _record_failure(self, error: TransferError, seconds: float) -> None:
+        with self._lock:
+            self._failures += 1
+            self._lost_seconds += seconds
+            lasts = error.kind in ("timeout", "denied")
+            if self.is_open or not (lasts or self._failures >= _MAX_FAILURES or self._lost_seconds >= _MAX_LOST_SECONDS):
+                return
+            self.is_open = True
+        if error.kind == "timeout" and self.peer is not None:
+            self.peer.is_open = True
+        self._on_open(error)

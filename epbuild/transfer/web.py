@@ -1,0 +1,160 @@
+"""Objects on a web server: GET, HEAD and PUT, as in Bazel's HTTP cache protocol."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from epbuild.core.digest import Write
+from epbuild.transfer.connection import Body
+from epbuild.transfer.http import HttpClient, Response, is_transient, retry_after
+from epbuild.transfer.objects import Content, Download, MissingObjectError, TransferError
+
+_OCTETS = "application/octet-stream"
+_WRITTEN = frozenset({200, 201, 202, 204})
+_MISSING = frozenset({404, 410})
+_DENIED = frozenset({401, 403, 405, 407, 507})
+_NO_METHOD = frozenset({405, 501})
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)")
+
+
+class WebFile(Struct, frozen=True):
+    """File at a URL. `access_hint` is the advice if the server denies access."""
+
+    client: HttpClient
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    authorization: str | None = None
+    access_hint: str = "Check that this user may read it."
+
+    def open(self, start: int = 0, version: str | None = None) -> Download:
+        """Open the file for reading: from `start` if it is still of that version, else from its beginning."""
+        resumes = start > 0 and version is not None
+        part = {"Range": f"bytes={start}-", "If-Range": str(version)} if resumes else {}
+        response = self._request("GET", part)
+        if response.status == 416 and resumes:  # there is no such part: the file has become smaller
+            response.close()
+            return self.open()
+        if response.status not in (200, 206):
+            raise self._refusal(response)
+        begin, size = _extent(response)
+        if begin in (0, start) and size != -1:
+            return _WebDownload(response, begin, size)
+        response.close()
+        if resumes:
+            return self.open()
+        raise TransferError(
+            "the server answered with a part of the file, which was not requested", "Check the address.", "object"
+        )
+
+    def has(self, size: int) -> bool:
+        """Return whether the server has the file, of that size unless the server does not tell."""
+        response = self._request("HEAD")
+        if response.status == 200:
+            found = response.size
+            response.finish()
+            return found in (None, size)
+        if response.status in _MISSING or response.status in _NO_METHOD:
+            response.finish()
+            return False
+        raise self._refusal(response)
+
+    def put(self, content: Content) -> None:
+        """Upload the file."""
+
+        def send(write: Write) -> None:
+            for piece in content.pieces():
+                write(memoryview(piece))
+
+        response = self._request("PUT", body=Body(content.size, _OCTETS, send))
+        if response.status not in _WRITTEN:
+            raise self._refusal(response)
+        response.finish()
+
+    def _request(self, method: str, headers: Mapping[str, str] | None = None, body: Body | None = None) -> Response:
+        sent = {**self.headers, **(headers or {})}
+        return self.client.open(method, self.url, headers=sent, authorization=self.authorization, body=body)
+
+    def _refusal(self, response: Response) -> TransferError:
+        """Return the error for a status, after reading the rest of the answer."""
+        answer = response.finish()
+        message = f"the server answered {answer.status} {answer.reason}".rstrip()
+        if answer.status in _MISSING:
+            return MissingObjectError(message)
+        if answer.status in _DENIED:
+            return TransferError(message, self.access_hint, "denied")
+        if is_transient(answer.status):
+            return TransferError(message, pause=retry_after(answer.headers))
+        return TransferError(message, "Check the address: another program may answer there.", "object")
+
+
+class WebStore:
+    """Objects below the URL `base`."""
+
+    def __init__(self, client: HttpClient, base: str, *, authorization: str | None = None, access_hint: str = "") -> None:
+        self._client = client
+        self._base = base
+        self._authorization = authorization
+        self._access_hint = access_hint or "Check the address."
+
+    def get(self, path: str, start: int = 0, version: str | None = None) -> Download:
+        return self._file(path).open(start, version)
+
+    def has(self, path: str, size: int) -> bool:
+        return self._file(path).has(size)
+
+    def put(self, path: str, content: Content) -> None:
+        self._file(path).put(content)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _file(self, path: str) -> WebFile:
+        return WebFile(self._client, f"{self._base}/{path}", authorization=self._authorization, access_hint=self._access_hint)
+
+
+class _WebDownload(Download):
+    def __init__(self, response: Response, start: int, size: int | None) -> None:
+        self._response = response
+        self._at = start
+        self.start = start
+        self.size = size
+        self.version = _version(response.headers)
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
+        """Read the bytes that have arrived, at least one: waiting for more would hide a slow server."""
+        wanted = len(buffer) if self.size is None else min(len(buffer), self.size - self._at)
+        if wanted <= 0:
+            return 0
+        piece = self._response.read1(wanted)
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        if not piece and self.size is not None:
+            raise TransferError("the connection was closed before the end of the file")
+        return len(piece)
+
+    def close(self) -> None:
+        if self.size is None or self._at < self.size:
+            self._response.close()
+        else:
+            self._response.release()
+        super().close()
+
+
+def _extent(response: Response) -> tuple[int, int | None]:
+    """Return the offset in the file of the body's first byte, and the file's size; the size is -1 for a part of unknown place."""
+    if response.status == 206:
+        part = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        if part is None:
+            return 0, -1
+        return int(part[1]), None if part[2] == "*" else int(part[2])
+    return 0, response.size
+
+
+def _version(headers: Mapping[str, str]) -> str | None:
+    etag = headers.get("ETag")
+    # Two files with one weak ETag mean the same, but may differ in their bytes.
+    found = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+    return found if found and found.isascii() and found.isprintable() else None  # it is sent back, as a header
