@@ -1,1 +1,1 @@
-"""One command per file: arguments in, a call, an exit code out."""
+"""Command line: one module per command."""

@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and what becomes of errors."""
+"""Command line: its commands, and the exit code and message of each error."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from typer.main import get_command
 
 from epbuild import __version__
 from epbuild.cli.completion import VARIABLE, answer_shell
-from epbuild.cli.usage import ClickException, sentence
+from epbuild.cli.options import ClickException, sentence
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.safepath import shortened
 from epbuild.core.shown import visible
 
 INTERRUPTED = 130
 _NO_MEMORY = ("can't start new thread", "failed to map segment")
-"""How Python reports that there is no memory for a thread, and the loader that there is none for a module."""
+"""Messages of Python and of the dynamic loader that mean out of memory."""
 USAGE = 2
 _ENVIRONMENT = 3
 _COMMANDS = {
@@ -59,7 +59,7 @@ _COMMANDS = {
 
 
 class _Commands(TyperGroup):
-    """The commands by name; a command's module is imported when it is the one that was asked for."""
+    """Group of commands. It imports only the module of the command that runs."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -82,7 +82,7 @@ class _Commands(TyperGroup):
 
 
 class _Modules(dict[str, Any]):
-    """The command in each module, made when it is looked up."""
+    """Commands by name, each imported on lookup."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(_COMMANDS))
@@ -116,12 +116,12 @@ def _global_options(
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; what goes wrong is shown on standard error, without a traceback."""
+    """Run one command line and return its exit code. Errors are printed on standard error, without a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What an EP logs must not fail on the encoding of a terminal.
+            # An EP's log must not fail on the encoding of a terminal.
             stream.reconfigure(errors="backslashreplace")
-    with contextlib.suppress(ValueError):  # outside the main thread, which alone is interrupted
+    with contextlib.suppress(ValueError):  # outside the main thread, which alone receives SIGINT
         signal.signal(signal.SIGINT, _interrupt_once)
     try:
         command = get_command(_application)
@@ -131,7 +131,7 @@ def execute(arguments: Sequence[str]) -> int:
             outcome = command.invoke(context)
     except typer.Exit as error:
         return error.exit_code
-    except SystemExit as error:  # how typer ends what it does about completion
+    except SystemExit as error:  # typer's way to end completion
         return error.code if isinstance(error.code, int) else 0
     except EpbuildError as error:
         from epbuild.report.terminal.problems import print_count, print_problems
@@ -164,7 +164,7 @@ def execute(arguments: Sequence[str]) -> int:
     except MemoryError:
         text = "error: there is not enough memory to go on. Give this process more, or check its limits (`ulimit -a`)."
         return _failed(_ENVIRONMENT, arguments, text)
-    except Exception as error:  # noqa: BLE001 - a mistake of epbuild's own is no reason to show a user its insides unasked
+    except Exception as error:  # noqa: BLE001 - users see a traceback of epbuild only with --debug
         if any(sign in str(error) for sign in _NO_MEMORY):
             text = f"error: there is not enough memory to go on: {error}. Check the limits of this process (`ulimit -a`)."
             return _failed(_ENVIRONMENT, arguments, text)
@@ -174,7 +174,7 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def _folder_is_gone() -> bool:
-    """Whether the current directory was removed: what is relative to it fails, without a name."""
+    """Return whether the current directory was removed. Errors of relative paths do not say so."""
     try:
         os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
@@ -183,13 +183,13 @@ def _folder_is_gone() -> bool:
 
 
 def _interrupt_once(number: int, frame: object) -> None:
-    """What Ctrl-C does, the first time: ending what runs takes a moment, and must not be interrupted itself."""
+    """Handle the first Ctrl-C. Ignore later ones: stopping the workers takes a moment and must finish."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def abandon_output() -> int:
-    """Write nothing more, also not when Python flushes at exit, as the reader of our output has gone; returns the exit code."""
+    """Discard further output, also of the flush at exit, as the reader of standard output is gone. Return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 

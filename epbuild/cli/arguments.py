@@ -1,79 +1,32 @@
-"""Arguments that several commands take, in one place so that they read alike."""
+"""Arguments and option groups that several commands have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand
 
 from epbuild.cli import completion
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import Excludes, OptionGroup, UsageError, amount, choice, option, options
+from epbuild.commands.request import RemoteChoice
 from epbuild.core.defaults import DEFAULT_RECIPE
-from epbuild.core.errors import Position
+from epbuild.core.errors import Argument, PlanError, Position, Problem
 from epbuild.core.units import bytes_of, seconds_of
+from epbuild.remote.settings import Mode
 from epbuild.survey.asked import recipe_and_steps
 
+if TYPE_CHECKING:
+    from epbuild.cluster.address import ClusterAddress
 
-class _Command(TyperCommand):
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What goes into the line "Usage:": of arguments that are needed, the bare names, which typer has braces around."""
-        pieces = super().collect_usage_pieces(ctx)
-        return [piece[1:-1] if piece.startswith("{") else piece for piece in pieces]
-
-
-class _Application(typer.Typer):
-    def command(self, *arguments: Any, **settings: Any) -> Any:
-        return super().command(*arguments, cls=_Command, **settings)
-
-
-def application(**settings: Any) -> typer.Typer:
-    """What a command is registered in: its module's `app`. Help is plain text, and errors are `app.execute`'s to show."""
-    return _Application(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
-
-
-def option(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002 - as typer has it
-    """An option of one value; its default, where there is one, is in its help."""
-    return typer.Option(*names, help=help, show_default=False, **settings)
-
-
-def options(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002
-    """An option that may be given several times: a list, empty where it is not given."""
-    return option(*names, help=help, default_factory=list, **settings)
-
-
-def amount(name: str, read: Callable[[str], int]) -> Callable[[str], int]:
-    """The parser of a number with a unit, read by `read`."""
-
-    def convert(text: str) -> int:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise typer.BadParameter(f"invalid {name}: {text}. {error}") from None
-
-    return convert
-
-
-def choice(names: Collection[str]) -> dict[str, Any]:
-    """What an option or an argument is that takes one of `names`, in any case."""
-
-    def convert(text: str) -> str:
-        if text.lower() not in names:
-            raise typer.BadParameter(f"'{text}' is not one of {', '.join(repr(name) for name in names)}.")
-        return text.lower()
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in names if name.startswith(incomplete)]
-
-    return {"parser": convert, "autocompletion": complete, "metavar": f"[{'|'.join(names)}]"}
-
-
+DEFAULT = Path(DEFAULT_RECIPE)
 size = amount("size", bytes_of)
-"""Bytes, such as `20GB`."""
+"""Parser of bytes, such as `20GB`."""
 age = amount("time", seconds_of)
-"""Seconds, such as `30d`."""
+"""Parser of seconds, such as `30d`."""
 
 Recipe = Annotated[
     Path,
@@ -115,8 +68,6 @@ def _names_argument(metavar: str, steps: str, **settings: Any) -> Any:
 
 _GLOBS = "ids of steps, or globs over ids, such as 'emit:decoder/*', or @FILE with one of these a line"
 Names = Annotated[list[str], _names_argument("[RECIPE] [STEP]...", f"{_GLOBS}: only these", default_factory=list)]
-NeededNames = Annotated[list[str], _names_argument("[RECIPE] STEP...", _GLOBS)]
-NamesOfOne = Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of a step", default_factory=list)]
 Json = Annotated[bool, option("--json", help="Print JSON only.")]
 AllWarnings = Annotated[bool, option("--all-warnings", help="Show every warning; default: three of each code, and a count.")]
 Locked = Annotated[bool, option("--locked", help="Refuse what is not as the recipe's lock has it (`epbuild lock`).")]
@@ -137,37 +88,177 @@ DryRun = Annotated[bool, option("--dry-run", "-n", help="Show what would be remo
 NewName = Annotated[str | None, option("--name", metavar="NAME", help="What the build is called; default: the folder's name.")]
 NewRecipe = Annotated[Path, option("--output", "-o", metavar="PATH", help=f"The recipe's file; default: {DEFAULT_RECIPE}.")]
 Force = Annotated[bool, option("--force", "-f", help="Replace a file that is there.")]
+Offline = Annotated[bool, option("--offline", help="Ask no other machine: no remote cache, and nothing is fetched.")]
+InsecureCache = Annotated[bool, option("--insecure", help="Allow a remote cache at http:// that is not on this machine.")]
 
-DEFAULT = Path(DEFAULT_RECIPE)
 
-
-class Named(NamedTuple):
-    """The recipe and the steps that a command is about, and where a file of steps has them."""
+class Selection(NamedTuple):
+    """Recipe and steps that a command is about, with the position of each step that a file names."""
 
     recipe: Path
     steps: tuple[str, ...]
     places: Mapping[str, Position]
 
 
-def named(names: Sequence[str], recipe: Path | None) -> Named:
-    """What a command line names; `recipe` is that of `--recipe`. Raises PlanError for a file of steps that is none."""
-    found, steps = recipe_and_steps(names, None if recipe is None else str(recipe))
-    if not any(step.startswith("@") for step in steps):
-        return Named(Path(found), steps, {})
-    from epbuild.cli.steps_file import with_files  # few command lines name one
+class Target(OptionGroup, frozen=True, kw_only=True):
+    """Recipe, and optionally steps of it."""
 
-    return Named(Path(found), *with_files(steps))
+    names: Names
+    recipe: RecipeOption = None
+
+    def selection(self) -> Selection:
+        """Return the recipe and the steps. Raises PlanError (EPB278) for an invalid file of steps."""
+        found, steps = recipe_and_steps(self.names, None if self.recipe is None else str(self.recipe))
+        return Selection(Path(found), *expand_step_files(steps))
 
 
-def needed(steps: Sequence[str], recipe: Path) -> Sequence[str]:
-    """The steps, where there are any. Raises UsageError."""
-    if not steps:
-        raise UsageError(f"'{recipe}' is a recipe: name a step as well, such as 'compile:*'")
-    return steps
+class TargetSteps(Target, frozen=True, kw_only=True):
+    """Recipe, and steps of it."""
+
+    names: Annotated[list[str], _names_argument("[RECIPE] STEP...", _GLOBS)]
+
+    def selection(self) -> Selection:
+        """Return the recipe and the steps. Raises UsageError if there is no step."""
+        found = super().selection()
+        if not found.steps:
+            raise UsageError(f"'{found.recipe}' is a recipe: name a step as well, such as 'compile:*'")
+        return found
+
+
+class TargetStep(Target, frozen=True, kw_only=True):
+    """Recipe, and optionally one step of it."""
+
+    names: Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of a step", default_factory=list)]
+
+    def selection(self) -> Selection:
+        """Return the recipe and at most one step. Raises UsageError if there are several."""
+        found = super().selection()
+        if len(found.steps) > 1:
+            raise UsageError(f"name one step, not {len(found.steps)}: {', '.join(found.steps)}")
+        return found
+
+
+class RemoteReading(OptionGroup, frozen=True, kw_only=True):
+    """Use of the remote cache by commands that only read it."""
+
+    remote_cache: Annotated[
+        Mode,
+        option(
+            "--remote-cache",
+            **choice(("off", "read")),
+            help="Whether to look for results in the remote cache, if one is named; default: read.",
+        ),
+    ] = "read"
+    offline: Offline = False
+    insecure: InsecureCache = False
+
+    @property
+    def choice(self) -> RemoteChoice:
+        """Part of a request for the remote cache."""
+        return RemoteChoice(self.remote_cache, self.offline, self.insecure)
+
+
+class Remote(RemoteReading, frozen=True, kw_only=True):
+    """Use of the remote cache by commands that can write to it."""
+
+    remote_cache: Annotated[
+        Mode,
+        option(
+            "--remote-cache",
+            **choice(("off", "read", "write")),
+            help="What to do with the remote cache, if one is named: read it (default), write what is made to it as well, or neither.",
+        ),
+    ] = "read"
+
+
+OFFLINE_WRITES_NOTHING = Excludes(
+    ("--remote-cache write",), ("--offline",), "--remote-cache write speaks to another machine; --offline to none"
+)
+
+EXECUTOR = "EPBUILD_EXECUTOR"
+CERTIFICATES = "EPBUILD_CLUSTER_TLS"
+_LOCAL = "local"
+Certificates = Annotated[
+    str | None,
+    option("--tls", metavar="DIR", help=f"The folder with this machine's certificates; default: ${CERTIFICATES}."),
+]
+
+
+class Cluster(OptionGroup, frozen=True, kw_only=True):
+    """Scheduler of other machines that compile."""
+
+    executor: Annotated[
+        str | None,
+        option(
+            "--executor",
+            metavar="ADDRESS",
+            help=f"Have other machines compile: dask://host:8786, or local; default: ${EXECUTOR}.",
+        ),
+    ] = None
+    tls: Certificates = None
+
+    def address(self, *, insecure: bool) -> ClusterAddress | None:
+        """Return the address of the scheduler, by option or EPBUILD_EXECUTOR; None if this machine compiles.
+
+        EPBUILD_CLUSTER_TLS names the certificates if no option does. Raises PlanError.
+        """
+        text = self.executor if self.executor is not None else os.environ.get(EXECUTOR, "")
+        if text in ("", _LOCAL):
+            return None
+        from epbuild.cluster.address import cluster_address
+
+        where = f"--executor {text}" if self.executor is not None else EXECUTOR
+        return cluster_address(text, self.tls or os.environ.get(CERTIFICATES), insecure=insecure, where=where)
+
+
+class ClusterOfPlan(Cluster, frozen=True, kw_only=True):
+    """Scheduler of other machines to plan for."""
+
+    executor: Annotated[
+        str | None,
+        option("--executor", metavar="ADDRESS", help="Show which machines of a cluster can make what is missing, and how long."),
+    ] = None
+
+
+_COMMENT = re.compile(r"(^|\s)#.*")
+_FORM = "Write one id or glob a line, in UTF-8; what follows a # is a comment."
+
+
+def expand_step_files(names: Sequence[str]) -> tuple[tuple[str, ...], Mapping[str, Position]]:
+    """Return ids and globs with each `@FILE` replaced by the steps in it, and the position of each of these.
+
+    Raises PlanError (EPB278) for a file that cannot be read or names no step: no step would mean every step.
+    """
+    steps: dict[str, Position | None] = {}
+    for name in names:
+        steps |= dict(_read_steps(name)) if name.startswith("@") else {name: None}
+    return tuple(steps), {step: where for step, where in steps.items() if where is not None}
+
+
+def _read_steps(name: str) -> Iterator[tuple[str, Position]]:
+    path = name[1:]
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        why = error.strerror if isinstance(error, OSError) else error
+        raise PlanError(Problem("EPB278", f"the file of steps cannot be read: {why}", Argument(name), None)) from error
+    found = False
+    for number, line in enumerate(content.split(b"\n"), 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            where = Position(path, number, len(line[: error.start].decode("utf-8", "replace")) + 1)
+            raise PlanError(Problem("EPB278", "the file of steps is not UTF-8", where, _FORM)) from error
+        step = _COMMENT.sub("", text).strip()
+        if step:
+            found = True
+            yield step, Position(path, number, text.index(step) + 1)
+    if not found:
+        raise PlanError(Problem("EPB278", "the file of steps names none", Position(path, 1, 1), _FORM))
 
 
 class LogLines:
-    """Lines about what takes long, beside the answer, which alone goes to standard output."""
+    """Progress lines on standard error. Standard output is for the answer alone."""
 
     def report(self, text: str, /) -> None:
         typer.echo(text, err=True)

@@ -1,85 +1,158 @@
-"""Options for files about a build, which few command lines have."""
+"""Files about a build: reports, traces, summaries, and documents for CI systems."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import json
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from epbuild.cli import arguments
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import Needs, OptionGroup, UsageError, option
+from epbuild.core.errors import EpbuildError
 
 if TYPE_CHECKING:
+    from epbuild.commands.reporting.values import Report
     from epbuild.commands.request import Request
     from epbuild.report.listener import Listener
 
 
 def _file(name: str, text: str) -> Any:
-    """An option that names a file to write."""
-    return arguments.option(name, metavar="FILE", dir_okay=False, help=text)
+    """Declare an option that names a file to write."""
+    return option(name, metavar="FILE", dir_okay=False, help=text)
 
 
-JUnit = Annotated[Path | None, _file("--junit", "Write what came of each step to FILE, as JUnit XML, also when steps fail.")]
 Sarif = Annotated[Path | None, _file("--sarif", "Write what is wrong, with its places, to FILE, as SARIF 2.1.0.")]
-ReportFile = Annotated[
-    Path | None, _file("--report", "Write what came of it to FILE, also when it fails: a page (.html), or JSON (.json).")
-]
-TraceFile = Annotated[
-    Path | None, _file("--trace", "Write what it did when to FILE, as Chrome trace events: open it in ui.perfetto.dev.")
-]
 Against = Annotated[
     Path | None,
-    arguments.option(
+    option(
         "--against",
         metavar="PATH",
         help="What to compare with: another report (.html, .json), a manifest, or a folder of outputs.",
     ),
 ]
+AGAINST_NEEDS_REPORT = Needs(("--against",), ("--report",), "--against is about a report: name its file (--report)")
+
+
+class BuildFiles(OptionGroup, frozen=True, kw_only=True):
+    """Files that a build writes about itself."""
+
+    summary: Annotated[
+        Path | None,
+        option(
+            "--summary",
+            metavar="FILE",
+            help="Append tables of the build to FILE, in Markdown; default: in GitHub Actions, the job's summary.",
+        ),
+    ] = None
+    junit: Annotated[
+        Path | None, _file("--junit", "Write what came of each step to FILE, as JUnit XML, also when steps fail.")
+    ] = None
+    sarif: Sarif = None
+    report: Annotated[
+        Path | None, _file("--report", "Write what came of it to FILE, also when it fails: a page (.html), or JSON (.json).")
+    ] = None
+    against: Against = None
+    trace: Annotated[
+        Path | None, _file("--trace", "Write what it did when to FILE, as Chrome trace events: open it in ui.perfetto.dev.")
+    ] = None
+
+    def check(self, recipe: Path) -> None:
+        """Raise UsageError for a file that cannot be written."""
+        refuse_recipe(recipe, self.junit, self.sarif, self.trace, self.summary)
+        if self.report is not None:
+            check_suffix(self.report)
+
+    def add_documents(self, listener: Listener, recipe: Path) -> Listener:
+        """Return a listener that also writes the JUnit and SARIF documents."""
+        if self.junit is None and self.sarif is None:
+            return listener
+        from epbuild.report.build_document import DocumentFile
+
+        if self.junit is not None:
+            from epbuild.report.ci.junit import JUnitDocument
+
+            listener = DocumentFile(listener, self.junit, JUnitDocument())
+        if self.sarif is not None:
+            from epbuild.report.ci.sarif import SarifDocument
+
+            listener = DocumentFile(listener, self.sarif, SarifDocument(recipe))
+        return listener
+
+    def written_after(self, request: Request) -> AbstractContextManager[None]:
+        """Write the report and the trace after a `with` block, also if it fails. After an interrupt, write the trace alone."""
+        return nullcontext() if self.report is None and self.trace is None else self._written(request)
+
+    @contextmanager
+    def _written(self, request: Request) -> Iterator[None]:
+        began = time.time()
+        try:
+            yield
+        except EpbuildError:
+            self._write_trace(request, began)
+            with suppress(EpbuildError):  # without a plan there is no report, and the error that is raised says why
+                self._write_report(request)
+            raise
+        except BaseException:
+            self._write_trace(request, began)
+            raise
+        self._write_trace(request, began)
+        self._write_report(request)
+
+    def _write_report(self, request: Request) -> None:
+        if self.report is not None:
+            from epbuild.commands.reporting.report import report
+
+            write_report(compare_report(report(request), self.against, self.report), self.report)
+
+    def _write_trace(self, request: Request, since: float) -> None:
+        """Write the trace of this process's build that began after that moment. Raises EnvironmentFailure (EPB443)."""
+        if self.trace is not None:
+            from epbuild.commands.planning import workspace_of
+            from epbuild.commands.reporting.build_record import BuildRecords
+            from epbuild.report.build_document import write_document
+            from epbuild.report.json.trace import trace_document
+
+            record = BuildRecords(workspace_of(request.recipe)).of_this_process(since)
+            write_document(self.trace, json.dumps(trace_document(record)) + "\n")
 
 
 def check_suffix(file: Path) -> None:
-    """Raises UsageError unless a report can be written to a file of that name."""
+    """Raise UsageError unless the suffix of a report's file names a form of reports."""
     if file.suffix.lower() not in (".html", ".htm", ".json"):
         raise UsageError(f"a report is a page or JSON: '{file}' ends with neither .html nor .json")
 
 
-def spare_recipe(recipe: Path, *files: Path | None) -> None:
-    """Raises UsageError where one of the files to be written is the recipe."""
+def refuse_recipe(recipe: Path, *files: Path | None) -> None:
+    """Raise UsageError if one of the files to write is the recipe."""
     for file in files:
         if file is not None and file.resolve() == recipe.resolve():
             raise UsageError(f"'{file}' is the recipe: name another file to write")
 
 
-def with_documents(listener: Listener, recipe: Path, junit: Path | None, sarif: Path | None) -> Listener:
-    """A listener that also writes the documents that are asked for."""
-    if junit is None and sarif is None:
-        return listener
-    from epbuild.report.build_document import DocumentFile
+def write_report(found: Report, file: Path) -> None:
+    """Write a report in the form that the suffix of the file names. Raises EnvironmentFailure (EPB443)."""
+    from epbuild.commands.reporting.against import PAGES
+    from epbuild.report.build_document import write_document
+    from epbuild.report.html.report_page import report_page
+    from epbuild.report.json.documents import json_text
+    from epbuild.report.json.report_text import report_document
 
-    if junit is not None:
-        from epbuild.report.ci.junit import JUnitDocument
-
-        listener = DocumentFile(listener, junit, JUnitDocument())
-    if sarif is not None:
-        from epbuild.report.ci.sarif import SarifDocument
-
-        listener = DocumentFile(listener, sarif, SarifDocument(recipe))
-    return listener
+    is_page = file.suffix.lower() in PAGES
+    write_document(file, report_page(found) if is_page else json_text(report_document(found)))
 
 
-def written_after(
-    request: Request, report: Path | None, against: Path | None, trace: Path | None
-) -> AbstractContextManager[None]:
-    """Write a build's report and its trace after a `with` block, whether it failed or not; of one that was stopped, the trace alone.
+def compare_report(found: Report, against: Path | None, output: Path | None) -> Report:
+    """Return a report with the changes since `against`, or else since the recipe's last report at `output`.
 
-    Raises UsageError where they cannot be what they are asked to be.
+    Raises NothingToVerify and Incomparable for an `against` that cannot be compared.
     """
-    if report is not None:
-        check_suffix(report)
-    elif against is not None:
-        raise UsageError("--against is about a report: name its file (--report)")
-    if report is None and trace is None:
-        return nullcontext()
-    from epbuild.cli.report_files import BuildFiles, written
+    from epbuild.commands.reporting.against import read_report, with_comparison
 
-    return written(request, BuildFiles(report, trace, against))
+    if against is not None:
+        return with_comparison(found, against)
+    with suppress(EpbuildError):
+        if output is not None and (last := read_report(output)) is not None and last.recipe.name == found.recipe.name:
+            return with_comparison(found, output)
+    return found

@@ -1,16 +1,15 @@
-"""`epbuild cache`: the store and the remote cache, and whether they are sound."""
+"""`epbuild cache`: contents and integrity of the store and the remote cache."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from epbuild.cache.location import cache_directory, toolchain_directory
-from epbuild.cli import arguments, remote_options
-from epbuild.cli.usage import UsageError
+from epbuild.cli import arguments
+from epbuild.cli.options import Needs, application, option
 from epbuild.commands.cache import cache_stats, check_cache
 from epbuild.commands.request import RemoteChoice, Request
 from epbuild.remote.keys import SigningKey
@@ -26,7 +25,7 @@ from epbuild.report.terminal.cache import (
 )
 from epbuild.report.terminal.problems import print_problems
 
-app = arguments.application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
+app = application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 
 
 @app.callback()
@@ -42,15 +41,24 @@ def cache(context: typer.Context, json: arguments.Json = False) -> int:
     return 0
 
 
-@app.command(short_help="Check every blob and every record, or those of a recipe in its remote cache.")
+_VERIFY_RULES = (
+    Needs(
+        ("names", "--recipe", "--set", "--insecure"),
+        ("--remote",),
+        "a recipe, --set and --insecure are for --remote; without it, the whole store is checked",
+    ),
+)
+
+
+@app.command(rules=_VERIFY_RULES, short_help="Check every blob and every record, or those of a recipe in its remote cache.")
 def verify(
     names: arguments.Names,
     *,
     remote: Annotated[
-        bool, arguments.option("--remote", help="Read what the remote cache has of the results of RECIPE, in place of the store.")
+        bool, option("--remote", help="Read what the remote cache has of the results of RECIPE, in place of the store.")
     ] = False,
     recipe: arguments.RecipeOption = None,
-    insecure: remote_options.Insecure = False,
+    insecure: arguments.InsecureCache = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -60,9 +68,9 @@ def verify(
     Exit code 1: something was damaged, or cannot be used; 3: the remote cache could not be read.
     """
     if remote:
-        return _verify_remote(_request(names, recipe, settings, RemoteChoice(insecure=insecure)), json=json)
-    if names or recipe is not None or settings or insecure:
-        raise UsageError("a recipe, --set and --insecure are for --remote; without it, the whole store is checked")
+        return _verify_remote(
+            _request(arguments.Target(names=names, recipe=recipe), settings, RemoteChoice(insecure=insecure)), json=json
+        )
     place = cache_directory()
     with nullcontext(NoBar()) if json else byte_progress("checking") as progress:
         found = check_cache(place, progress)
@@ -90,13 +98,10 @@ def _verify_remote(request: Request, *, json: bool) -> int:
 
 @app.command(short_help="Write results of the store to a remote cache.")
 def push(
-    names: arguments.Names,
+    target: arguments.Target,
     *,
-    recipe: arguments.RecipeOption = None,
-    replace: Annotated[
-        bool, arguments.option("--replace", help="Write all of it again, in place of what the remote cache has.")
-    ] = False,
-    insecure: remote_options.Insecure = False,
+    replace: Annotated[bool, option("--replace", help="Write all of it again, in place of what the remote cache has.")] = False,
+    insecure: arguments.InsecureCache = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -108,7 +113,7 @@ def push(
     from epbuild.commands.remote_cache import push_results
     from epbuild.report.terminal.remote_cache import print_push, push_document
 
-    request = _request(names, recipe, settings, RemoteChoice("write", insecure=insecure))
+    request = _request(target, settings, RemoteChoice("write", insecure=insecure))
     with nullcontext(NoBar()) if json else byte_progress("writing") as progress:
         done = push_results(request, progress, replace=replace)
     if json:
@@ -119,10 +124,10 @@ def push(
     return 3 if any(result.outcome == "failed" for result in done.results) else 0
 
 
-def _request(names: list[str], recipe: Path | None, settings: list[str], remote: RemoteChoice) -> Request:
-    """A request for the results of a recipe, or of the steps of it that are named."""
-    file, steps, places = arguments.named(names, recipe)
-    return Request(file, steps, settings=tuple(settings), remote=remote, places=places, emits=False)
+def _request(target: arguments.Target, settings: list[str], remote: RemoteChoice) -> Request:
+    """Return a request for the results of a recipe or of some of its steps."""
+    recipe, steps, places = target.selection()
+    return Request(recipe, steps, settings=tuple(settings), remote=remote, places=places, emits=False)
 
 
 @app.command(short_help="Make a pair of keys for a remote cache.")

@@ -1,30 +1,29 @@
-"""`epbuild clean`: remove what was published."""
+"""`epbuild clean`: remove emitted outputs."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from epbuild.cli import arguments
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import UsageError, application, option
 from epbuild.commands.clean import check_idle, remove_workspace
 from epbuild.commands.clean import clean as take_back
 from epbuild.commands.request import Request
 from epbuild.report.terminal.clean import print_clean_sum, print_cleaned
 from epbuild.report.terminal.waiting import WaitingRow
 
-app = arguments.application()
+app = application()
 
 
 @app.command()
 def clean(
-    names: arguments.Names,
+    target: arguments.Target,
     *,
-    recipe: arguments.RecipeOption = None,
     everything: Annotated[
-        bool, arguments.option("--all", help="Remove .epbuild as well: all that epbuild remembers in the recipe's folder.")
+        bool, option("--all", help="Remove .epbuild as well: all that epbuild remembers in the recipe's folder.")
     ] = False,
     force: Annotated[
-        bool, arguments.option("--force", "-f", help="Remove outputs that were changed since epbuild made them, too.")
+        bool, option("--force", "-f", help="Remove outputs that were changed since epbuild made them, too.")
     ] = False,
     dry_run: arguments.DryRun = False,
     settings: arguments.Settings,
@@ -34,17 +33,17 @@ def clean(
     Files that epbuild did not make stay, and so do those that were changed since. The store keeps the results: the next run publishes them
     again without a compile.
     """
-    file, steps, places = arguments.named(names, recipe)
+    recipe, steps, places = target.selection()
     if everything and steps:
         raise UsageError("--all goes with a whole recipe, not with STEPS")
     if everything:
-        check_idle(file)
+        check_idle(recipe)
     found = []
-    request = Request(file, steps, settings=tuple(settings), places=places)
+    request = Request(recipe, steps, settings=tuple(settings), places=places)
     with WaitingRow() as waiting:
         for cleaned in take_back(request, waiting, force=force, dry_run=dry_run):
             print_cleaned(cleaned, dry_run=dry_run)
             found.append(cleaned)
-    forgotten = remove_workspace(file, dry_run=dry_run) if everything else None
-    print_clean_sum(found, forgotten, file, dry_run=dry_run)
+    forgotten = remove_workspace(recipe, dry_run=dry_run) if everything else None
+    print_clean_sum(found, forgotten, recipe, dry_run=dry_run)
     return 0

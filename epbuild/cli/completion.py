@@ -1,7 +1,7 @@
 """Completion in shells: commands and options, recipes, ids of steps.
 
-Typer's script for bash passes on the words as bash splits them, which does so at `:` and `=` too (COMP_WORDBREAKS), and replaces the
-last part alone. Step ids are put together again here, and what is proposed is cut off before what bash keeps.
+Bash splits words at `:` and `=` too (COMP_WORDBREAKS), and replaces only the last part. Typer's script passes these parts on. This module
+joins the parts of a step id, and removes from each proposal the beginning that bash keeps.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import typer
 from epbuild.survey.asked import recipe_and_steps
 
 VARIABLE = "_EPBUILD_COMPLETE"
-"""By this variable of the environment a shell's script asks for completions, instead of running a command."""
+"""Environment variable with which a shell's script requests completions."""
 
 _BREAKS = ":="
-_SPECIAL = re.compile(r"[^\w@%+=:,./~-]")  # what bash would not leave as it is
+_SPECIAL = re.compile(r"[^\w@%+=:,./~-]")  # characters that bash would interpret
 _SUFFIXES = (".yaml", ".yml")
-_MOST_BYTES = 1 << 16  # of a file, in which a recipe shows that it is one
+MAX_BYTES = 1 << 16  # of a file that are searched for the key of a recipe
 
 
 def recipes(incomplete: str) -> list[str]:
-    """The recipes in the folder of a path that is being written. Where there are none, a shell completes names of files."""
+    """Return the recipes that complete a path. If there are none, the shell completes file names."""
     folder, name = os.path.split(incomplete)
     try:
         found = sorted(path.name for path in Path(folder).iterdir() if path.suffix in _SUFFIXES and path.name.startswith(name))
     except (OSError, ValueError):
         return []
-    return [os.path.join(folder, file) for file in found if _is_recipe(Path(folder, file))]  # noqa: PTH118 - as it is being written
+    return [os.path.join(folder, file) for file in found if _is_recipe(Path(folder, file))]  # noqa: PTH118 - keeps the spelling of the folder
 
 
 def recipes_and_steps(ctx: typer.Context, incomplete: str) -> list[str]:
-    """What can come next: a recipe as the first, and ids of its steps."""
+    """Return what can come next: a recipe as the first name, then ids of its steps."""
     names: Sequence[str] = ctx.params.get("names") or []
     option = ctx.params.get("recipe")
     recipe, steps = recipe_and_steps(names, None if option is None else str(option))
@@ -49,13 +49,13 @@ def _is_recipe(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            return any(line.startswith(b"epbuild:") for line in file.read(_MOST_BYTES).splitlines())
+            return any(line.startswith(b"epbuild:") for line in file.read(MAX_BYTES).splitlines())
     except OSError:
         return False
 
 
 def _steps(recipe: Path, settings: Sequence[str]) -> list[str]:
-    """The ids of a recipe's steps; none where it cannot be planned, as a key that is pressed does not ask for the reasons."""
+    """Return the ids of a recipe's steps, none if it cannot be planned: a completion shows no errors."""
     from epbuild.commands.planning import read_plan
     from epbuild.commands.request import Request
     from epbuild.core.errors import EpbuildError
@@ -68,7 +68,7 @@ def _steps(recipe: Path, settings: Sequence[str]) -> list[str]:
 
 
 def answer_shell(command: Any) -> None:
-    """Print what a shell asked for by the variable, and exit; `command` is the command line as a whole."""
+    """Print the completions that a shell requested, and exit. `command` is the whole command line."""
     from typer._click.shell_completion import add_completion_class
     from typer._completion_classes import BashComplete
 
@@ -94,9 +94,9 @@ def answer_shell(command: Any) -> None:
 
 
 def joined(parts: Sequence[str], current: int) -> tuple[list[str], int]:
-    """The words that bash has split at `:` and `=`, and the index of the one that has the part `current`.
+    """Join the parts of words that bash has split at `:` and `=`. Return the words and the index of the one with the part `current`.
 
-    Blanks around a part are lost, but for the empty part of a word that has just begun.
+    Blanks around a part are dropped, except for the empty part of a new word.
     """
     words: list[str] = []
     found = len(parts)
@@ -115,7 +115,7 @@ def _is_break(part: str) -> bool:
 
 
 def _is_split(parts: Sequence[str], current: int) -> bool:
-    """Whether bash replaces only the end of the word that has the part `current`."""
+    """Return whether bash replaces only the end of the word with the part `current`."""
     if current >= len(parts) or current < 2 or not parts[current]:
         return False
     return _is_break(parts[current]) or _is_break(parts[current - 1])

@@ -1,19 +1,19 @@
-"""`epbuild coverage`: how far the EPs of each target take each model."""
+"""`epbuild coverage`: share of each model that each target's EP takes."""
 
 from __future__ import annotations
 
 import os
 from typing import Annotated
 
-from epbuild.cli import arguments, remote_options
-from epbuild.cli.usage import UsageError
+from epbuild.cli import arguments
+from epbuild.cli.options import Excludes, application, option
 from epbuild.commands.request import Request
 from epbuild.commands.run import cover
 from epbuild.report.json.documents import print_json
 from epbuild.report.reporter import coverage_reporter
 from epbuild.report.terminal.coverage import CoverageList, coverage_document, print_coverage, print_coverage_markdown
 
-app = arguments.application()
+app = application()
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -24,31 +24,36 @@ Exit codes:
 """
 
 
-@app.command(epilog=_EXIT_CODES)
+_RULES = (Excludes(("--markdown",), ("--json",), "--markdown and --json exclude each other"),)
+
+
+@app.command(epilog=_EXIT_CODES, rules=_RULES)
 def coverage(
-    names: arguments.Names,
+    target: arguments.Target,
     *,
-    recipe: arguments.RecipeOption = None,
     jobs: arguments.Jobs = None,
     retry: arguments.Retry = False,
     locked: arguments.Locked = False,
-    remote_cache: remote_options.RemoteCacheReading = "read",
-    offline: remote_options.Offline = False,
-    insecure: remote_options.Insecure = False,
+    remote: arguments.RemoteReading,
     settings: arguments.Settings,
-    markdown: Annotated[bool, arguments.option("--markdown", help="Print a table for a page or a comment.")] = False,
+    markdown: Annotated[bool, option("--markdown", help="Print a table for a page or a comment.")] = False,
     json: arguments.Json = False,
 ) -> int:
     """Show which models of RECIPE each target's EP takes whole, in part or not at all, and why.
 
     Compiles what is not compiled yet, all of it whatever fails, and publishes nothing.
     """
-    if markdown and json:
-        raise UsageError("--markdown and --json exclude each other")
-    file, steps, places = arguments.named(names, recipe)
-    count = jobs or os.cpu_count() or 1
-    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    request = Request(file, steps, count, settings=tuple(settings), locked=locked, retry=retry, places=places, remote=remote)
+    selection = target.selection()
+    request = Request(
+        recipe=selection.recipe,
+        selection=selection.steps,
+        places=selection.places,
+        settings=tuple(settings),
+        jobs=jobs or os.cpu_count() or 1,
+        retry=retry,
+        locked=locked,
+        remote=remote.choice,
+    )
     found = CoverageList()
     with coverage_reporter(found) as progress:
         cover(request, progress)

@@ -1,13 +1,14 @@
-"""`epbuild devices`: EPs of toolchains, their devices, what each can do here."""
+"""`epbuild devices`: EPs of toolchains, their devices and abilities."""
 
 from __future__ import annotations
 
 from epbuild.cli import arguments
 from epbuild.cli.doctor import NoCompile, RecipeIfAny, recipe_if_any, show_health
+from epbuild.cli.options import application
 from epbuild.commands.doctor.doctor import DoctorRequest, devices_of
 from epbuild.report.terminal.doctor import devices_document
 
-app = arguments.application()
+app = application()
 
 
 @app.command()

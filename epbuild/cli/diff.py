@@ -1,4 +1,4 @@
-"""`epbuild diff`: what differs between two artifacts, and in which sense."""
+"""`epbuild diff`: kinds of difference between two artifacts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import Excludes, application, option
 from epbuild.commands.diff import diff as compare
 from epbuild.report.json.documents import print_json
 from epbuild.report.markdown.diff import print_markdown
 from epbuild.report.terminal.diff import comparison_document, print_comparison
 
-app = arguments.application()
+app = application()
 
 
-@app.command()
+_RULES = (
+    Excludes(("--markdown",), ("--json",), "--markdown and --json exclude each other: there is one standard output"),
+)  # fmt: skip
+
+
+@app.command(rules=_RULES)
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="The earlier artifact.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="The later one.", show_default=False)],
     markdown: Annotated[
-        bool, arguments.option("--markdown", help="Print GitHub-flavoured Markdown, as a comment on a pull request.")
+        bool, option("--markdown", help="Print GitHub-flavoured Markdown, as a comment on a pull request.")
     ] = False,
     json: arguments.Json = False,
 ) -> int:
@@ -31,8 +36,6 @@ def diff(
     Each is a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model. Exit code 1: they differ, in
     more than their recipe accepts; 2: one of them cannot be read.
     """
-    if markdown and json:
-        raise UsageError("--markdown and --json exclude each other: there is one standard output")
     found = compare(a, b, arguments.LogLines())
     if json:
         print_json(comparison_document(str(a), str(b), found))

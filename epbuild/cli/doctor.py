@@ -1,4 +1,4 @@
-"""`epbuild doctor`: whether builds can work on this machine, and what to mend."""
+"""`epbuild doctor`: check this machine for problems."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from epbuild import __version__
-from epbuild.cli import arguments, cluster_options, completion, remote_options
+from epbuild.cli import arguments, completion
+from epbuild.cli.options import application, option
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, examine
 from epbuild.core.errors import EpbuildError
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.doctor import HealthPrinter, health_document
 
-app = arguments.application()
+app = application()
 
 RecipeIfAny = Annotated[
     Path | None,
@@ -27,25 +28,25 @@ RecipeIfAny = Annotated[
         autocompletion=completion.recipes,
     ),
 ]
-NoCompile = Annotated[bool, arguments.option("--no-compile", help="Compile nothing: list devices only.")]
+NoCompile = Annotated[bool, option("--no-compile", help="Compile nothing: list devices only.")]
 
-Look = Callable[[DoctorRequest, HealthListener], Diagnoses]
-"""What looks at the health of a machine, or at a part of it."""
+Check = Callable[[DoctorRequest, HealthListener], Diagnoses]
+"""Function that checks a machine, or a part of it."""
 
 
 def recipe_if_any(recipe: Path | None) -> Path | None:
-    """The recipe that is named, else the one in this folder, if there is one."""
+    """Return the recipe of the command line, or else the one in this folder, if there is one."""
     return recipe if recipe is not None or not arguments.DEFAULT.exists() else arguments.DEFAULT
 
 
-def show_health(look: Look, request: DoctorRequest, document: Callable[[Diagnoses], dict[str, Any]] | None) -> int:
-    """Show what `look` finds: as its JSON `document`, or, without one, line by line as it comes; returns the exit code."""
+def show_health(check: Check, request: DoctorRequest, document: Callable[[Diagnoses], dict[str, Any]] | None) -> int:
+    """Run `check` and show its results, as JSON if there is a `document`, else line by line. Return the exit code."""
     if document is not None:
-        found = look(request, lambda check: None)
+        found = check(request, lambda result: None)
         print_json(document(found))
     else:
         printer = HealthPrinter(f"epbuild {__version__}")
-        found = look(request, printer.print_check)
+        found = check(request, printer.print_check)
         printer.print_sum(found)
     return 0 if found.is_healthy else 1
 
@@ -55,10 +56,9 @@ def doctor(
     recipe: RecipeIfAny = None,
     *,
     no_compile: NoCompile = False,
-    offline: remote_options.Offline = False,
-    executor: cluster_options.Executor = None,
-    tls: cluster_options.Certificates = None,
-    insecure: cluster_options.Insecure = False,
+    offline: arguments.Offline = False,
+    cluster: arguments.Cluster,
+    insecure: Annotated[bool, option("--insecure", help="Allow a scheduler or a cache on another machine without TLS.")] = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -67,11 +67,11 @@ def doctor(
     Python, uv, disk, caches, toolchains and what their EPs can do here, the remote cache, the cluster. Makes nothing but small models that
     it compiles and forgets. Exit code 0: builds can work; 1: something must be mended.
     """
-    cluster: ClusterAddress | EpbuildError | None
+    scheduler: ClusterAddress | EpbuildError | None
     try:
-        cluster = cluster_options.cluster(executor, tls, insecure=insecure)
+        scheduler = cluster.address(insecure=insecure)
     except EpbuildError as error:
-        cluster = error
+        scheduler = error
     file = recipe_if_any(recipe)
     request = DoctorRequest(
         file,
@@ -79,6 +79,6 @@ def doctor(
         attempts=not no_compile,
         offline=offline,
         insecure=insecure,
-        cluster=None if offline else cluster,
+        cluster=None if offline else scheduler,
     )
     return show_health(examine, request, health_document if json else None)

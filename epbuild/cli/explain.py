@@ -1,26 +1,24 @@
-"""`epbuild explain`: why a step would run, or why it would not."""
+"""`epbuild explain`: reasons why a step would run, or would not."""
 
 from __future__ import annotations
 
-from epbuild.cli import arguments, remote_options
+from epbuild.cli import arguments
+from epbuild.cli.options import application
 from epbuild.commands.explain import explain as explained
 from epbuild.commands.request import Request
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.explain import explanation_document, print_explanations
 from epbuild.report.terminal.waiting import WaitingRow
 
-app = arguments.application()
+app = application()
 
 
 @app.command()
 def explain(
-    names: arguments.NeededNames,
+    target: arguments.TargetSteps,
     *,
-    recipe: arguments.RecipeOption = None,
     no_exec: arguments.NoExec = False,
-    remote_cache: remote_options.RemoteCacheReading = "read",
-    offline: remote_options.Offline = False,
-    insecure: remote_options.Insecure = False,
+    remote: arguments.RemoteReading,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -28,13 +26,12 @@ def explain(
 
     Builds nothing and provisions nothing.
     """
-    file, steps, places = arguments.named(names, recipe)
-    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    request = Request(file, settings=tuple(settings), places=places, remote=remote)
+    recipe, steps, places = target.selection()
+    request = Request(recipe, settings=tuple(settings), places=places, remote=remote.choice)
     with WaitingRow() as waiting:
-        found = explained(request.without_programs() if no_exec else request, arguments.needed(steps, file), waiting)
+        found = explained(request.without_programs() if no_exec else request, steps, waiting)
     if json:
-        print_json(explanation_document(str(file), found))
+        print_json(explanation_document(str(recipe), found))
     else:
         print_explanations(found)
     return 0

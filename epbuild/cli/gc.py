@@ -7,20 +7,21 @@ from typing import Annotated
 from epbuild.cache.collect import Limits
 from epbuild.cache.location import cache_directory
 from epbuild.cli import arguments
+from epbuild.cli.options import application, option
 from epbuild.commands.gc import collect_garbage
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.cache import collection_document, print_collection
 
 _MAX_AGE = "30d"
 
-app = arguments.application()
+app = application()
 
 
 @app.command()
 def gc(
     max_size: Annotated[
         int | None,
-        arguments.option(
+        option(
             "--max-size",
             parser=arguments.size,
             metavar="SIZE",
@@ -29,7 +30,7 @@ def gc(
     ] = None,
     max_age: Annotated[
         int | None,
-        arguments.option(
+        option(
             "--max-age",
             parser=arguments.age,
             metavar="TIME",

@@ -1,4 +1,4 @@
-"""`epbuild graph`: the plan as a picture."""
+"""`epbuild graph`: picture of the plan."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from epbuild import api
-from epbuild.cli import arguments, remote_options
-from epbuild.cli.usage import UsageError
+from epbuild.cli import arguments
+from epbuild.cli.options import UsageError, application, choice, option
 from epbuild.commands.graph import step_graph
 from epbuild.commands.request import Request
 from epbuild.core.graphviz import find_graphviz
@@ -26,29 +26,24 @@ _FORMATS: dict[str, Any] = {
 }
 _ENDINGS = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid", ".mermaid": "mermaid"}
 
-app = arguments.application()
+app = application()
 
 
 @app.command()
 def graph(
-    names: arguments.Names,
+    target: arguments.Target,
     *,
-    recipe: arguments.RecipeOption = None,
     form: Annotated[
         str | None,
-        arguments.option(
-            "--format", help="What to write; default: svg, or what the ending of the file means.", **arguments.choice(_FORMATS)
-        ),
+        option("--format", help="What to write; default: svg, or what the ending of the file means.", **choice(_FORMATS)),
     ] = None,
     output: Annotated[
         Path | None,
-        arguments.option("--output", "-o", metavar="FILE", dir_okay=False, help="The file to write; default: standard output."),
+        option("--output", "-o", metavar="FILE", dir_okay=False, help="The file to write; default: standard output."),
     ] = None,
     locked: arguments.Locked = False,
     no_exec: arguments.NoExec = False,
-    remote_cache: remote_options.RemoteCacheReading = "read",
-    offline: remote_options.Offline = False,
-    insecure: remote_options.Insecure = False,
+    remote: arguments.RemoteReading,
     settings: arguments.Settings,
     all_warnings: arguments.AllWarnings = False,
 ) -> int:
@@ -61,13 +56,12 @@ def graph(
     chosen = form or _ENDINGS.get(ending)
     if chosen is None:
         raise UsageError(f"'{output}' ends with none of {', '.join(_ENDINGS)}: name its format with --format")
-    file, steps, places = arguments.named(names, recipe)
-    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    request = Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places)
+    recipe, steps, places = target.selection()
+    request = Request(recipe, steps, settings=tuple(settings), locked=locked, remote=remote.choice, places=places)
     with WaitingRow() as waiting:
         found = api.plan(request.without_programs() if no_exec else request, waiting)
     print_warnings(found.plan.warnings, all_warnings=all_warnings)
-    text = _FORMATS[chosen](step_graph(str(file), found.steps()))
+    text = _FORMATS[chosen](step_graph(str(recipe), found.steps()))
     if output is None:
         sys.stdout.write(text)
     else:

@@ -1,4 +1,4 @@
-"""`epbuild import`: the recipe of another tool's build."""
+"""`epbuild import`: recipe from another tool's build."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import UsageError, application, option, options
 from epbuild.commands.importing.importing import ImportRequest, import_recipe
 from epbuild.commands.init.answers import BadAnswer, named_targets
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.import_ import imported_document, print_imported
 
-app = arguments.application()
+app = application()
 
 
 @app.command(name="import")
@@ -29,7 +29,7 @@ def import_(
     *,
     models: Annotated[
         list[str],
-        arguments.options(
+        options(
             "--model",
             "-m",
             metavar="PATH",
@@ -38,7 +38,7 @@ def import_(
     ],
     targets: Annotated[
         list[str],
-        arguments.options(
+        options(
             "--target",
             "--soc",
             "-t",
@@ -48,7 +48,7 @@ def import_(
     ],
     ep: Annotated[
         str | None,
-        arguments.option("--ep", metavar="EP", help="The execution provider, where a configuration of winml has none."),
+        option("--ep", metavar="EP", help="The execution provider, where a configuration of winml has none."),
     ] = None,
     name: arguments.NewName = None,
     output: arguments.NewRecipe = arguments.DEFAULT,

@@ -1,4 +1,4 @@
-"""`epbuild init`: a first recipe, from questions or from flags."""
+"""`epbuild init`: first recipe, from questions or from options."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import UsageError, application, choice, option, options
 from epbuild.commands.init.answers import BadAnswer, Given, write_first_recipe
 from epbuild.commands.init.kinds import KINDS
 from epbuild.report.terminal.init import TerminalQuestions, print_first_recipe
 
-_EP: dict[str, Any] = arguments.choice(KINDS)
+_EP: dict[str, Any] = choice(KINDS)
 
-app = arguments.application()
+app = application()
 
 
 @app.command()
@@ -33,13 +33,11 @@ def init(
     *,
     models: Annotated[
         list[str],
-        arguments.options(
-            "--model", "-m", metavar="PATH", help="A source model: a file, folder, glob or address. Give it once for each."
-        ),
+        options("--model", "-m", metavar="PATH", help="A source model: a file, folder, glob or address. Give it once for each."),
     ],
     sizes: Annotated[
         list[str],
-        arguments.options(
+        options(
             "--size",
             "-s",
             metavar="[MODEL:]INPUT=SIZES",
@@ -47,10 +45,10 @@ def init(
             "for each.",
         ),
     ],
-    ep: Annotated[str | None, arguments.option("--ep", help="The execution provider.", **_EP)] = None,
+    ep: Annotated[str | None, option("--ep", help="The execution provider.", **_EP)] = None,
     targets: Annotated[
         list[str],
-        arguments.options(
+        options(
             "--target",
             "--soc",
             "-t",
@@ -62,7 +60,7 @@ def init(
     ],
     share_weights: Annotated[
         bool | None,
-        arguments.option("--share-weights/--no-share-weights", help="Whether the models share one context binary."),
+        option("--share-weights/--no-share-weights", help="Whether the models share one context binary."),
     ] = None,
     name: arguments.NewName = None,
     output: arguments.NewRecipe = arguments.DEFAULT,

@@ -1,4 +1,4 @@
-"""`epbuild inspect`: what is inside an EPContext model."""
+"""`epbuild inspect`: contents of an EPContext model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import typer
 
 from epbuild import api
 from epbuild.cli import arguments
+from epbuild.cli.options import application
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.inspect import print_inspection, print_inspections
 
-app = arguments.application()
+app = application()
 
 
 @app.command()

@@ -1,14 +1,13 @@
-"""Options for jobs of a CI system: a matrix of them, their runners, and shards."""
+"""Options for jobs of a CI system: matrix, runners, shards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from epbuild.cli import arguments
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import UsageError, option, options
 
-if TYPE_CHECKING:  # only CI asks for jobs
+if TYPE_CHECKING:  # only CI uses jobs
     from epbuild.plan.shards import Shard
     from epbuild.survey.jobs import Label
 
@@ -20,11 +19,11 @@ _EQUAL_JOBS = {
     "BITBUCKET_PARALLEL_STEP": ("BITBUCKET_PARALLEL_STEP_COUNT", 0),
     "SYSTEM_JOBPOSITIONINPHASE": ("SYSTEM_TOTALJOBSINPHASE", 1),  # Azure Pipelines
 }
-"""The variables of CI systems that start equal jobs: which one a job is, how many there are, and what the first one's number is."""
+"""Variables of CI systems that start equal jobs: number of the job, count of jobs, and number of the first job."""
 
 Matrix = Annotated[
     int | None,
-    arguments.option(
+    option(
         "--matrix",
         min=1,
         metavar="N",
@@ -33,7 +32,7 @@ Matrix = Annotated[
 ]
 RunnerLabels = Annotated[
     list[str],
-    arguments.options(
+    options(
         "--runner",
         metavar="PLATFORM=LABEL",
         help="With --matrix: the label of the runners for a platform, or several with commas between; default: those of GitHub.",
@@ -41,7 +40,7 @@ RunnerLabels = Annotated[
 ]
 ShardText = Annotated[
     str | None,
-    arguments.option(
+    option(
         "--shard",
         metavar="I/N",
         help="Make results of part I of N, the same parts in each of N jobs, and no output; auto: which one the CI system has.",
@@ -50,7 +49,7 @@ ShardText = Annotated[
 
 
 def labels_of(texts: Iterable[str]) -> dict[str, Label]:
-    """The labels of runners by platform, of `--runner`. Raises UsageError."""
+    """Return the labels of `--runner`, by platform. Raises UsageError."""
     from epbuild.toolchain.platforms import PLATFORMS
 
     found: dict[str, Label] = {}
@@ -64,7 +63,7 @@ def labels_of(texts: Iterable[str]) -> dict[str, Label]:
 
 
 def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
-    """The shard of `--shard i/n`, or of `auto` by the variables of a CI system. Raises UsageError."""
+    """Return the shard of `--shard I/N`, or the one of the CI system for `auto`. Raises UsageError."""
     from epbuild.plan.shards import Shard
 
     if text == "auto":
@@ -78,7 +77,7 @@ def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
 def _equal_job(environment: Mapping[str, str]) -> str:
     for name, (total, first) in _EQUAL_JOBS.items():
         number = environment.get(name, "")
-        if environment.get(total) == "1":  # GitLab sets no more for a job that is alone
+        if environment.get(total) == "1":  # GitLab sets only this one for a single job
             return "1/1"
         if number and environment.get(total):
             return f"{int(number) - first + 1 if number.isdecimal() else number}/{environment[total]}"

@@ -1,10 +1,11 @@
-"""`epbuild lock`: the exact toolchains and remote models of a recipe."""
+"""`epbuild lock`: exact toolchains and remote models of a recipe."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from epbuild.cli import arguments
+from epbuild.cli.options import application, option, options
 from epbuild.commands.lock import Upgrade, export_lock, make_lock, write_lock
 from epbuild.commands.request import Request
 from epbuild.engine.events import EventList, Warned
@@ -12,23 +13,21 @@ from epbuild.report.json.documents import print_json
 from epbuild.report.reporter import reporter
 from epbuild.report.terminal.lock import lock_document, print_lock
 
-app = arguments.application()
+app = application()
 
 
 @app.command()
 def lock(
     recipe: arguments.Recipe = arguments.DEFAULT,
     *,
-    check: Annotated[bool, arguments.option("--check", help="Write nothing; exit with 1 if the lock is not up to date.")] = False,
+    check: Annotated[bool, option("--check", help="Write nothing; exit with 1 if the lock is not up to date.")] = False,
     upgrade: Annotated[
         bool,
-        arguments.option("--upgrade", "-U", help="Take the newest versions that do, instead of those of the lock that is there."),
+        option("--upgrade", "-U", help="Take the newest versions that do, instead of those of the lock that is there."),
     ] = False,
-    upgraded: Annotated[
-        list[str], arguments.options("--upgrade-package", "-P", metavar="NAME", help="The same for one package.")
-    ],
+    upgraded: Annotated[list[str], options("--upgrade-package", "-P", metavar="NAME", help="The same for one package.")],
     export: Annotated[
-        bool, arguments.option("--export", help="Also write a pylock.NAME.toml (PEP 751) for each toolchain, beside the lock.")
+        bool, option("--export", help="Also write a pylock.NAME.toml (PEP 751) for each toolchain, beside the lock.")
     ] = False,
     settings: arguments.Settings,
     json: arguments.Json = False,

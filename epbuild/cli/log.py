@@ -1,4 +1,4 @@
-"""`epbuild log`: what the EP logged while a step was compiled."""
+"""`epbuild log`: log of a step's last compile."""
 
 from __future__ import annotations
 
@@ -7,35 +7,33 @@ from io import IncrementalNewlineDecoder
 
 from epbuild.cache.workspace import Workspace
 from epbuild.cli import arguments
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import application
 from epbuild.commands.log import logged_steps, read_log
 from epbuild.commands.planning import read_plan, remote_of, workspace_of
 from epbuild.commands.request import RemoteChoice, Request
 from epbuild.core.shown import visible_log
 from epbuild.report.terminal.screen import print_line
 
-app = arguments.application()
+app = application()
 
 
 @app.command()
-def log(names: arguments.NamesOfOne, recipe: arguments.RecipeOption = None) -> int:
+def log(target: arguments.TargetStep) -> int:
     """Print the log of STEP's last compile: everything that ONNX Runtime and the EP wrote, whether it failed or not.
 
     Characters that a terminal would obey are spelled out. The file that a failure names has the log as it was written.
 
     Without STEP, list the steps that have a log.
     """
-    file, steps, _ = arguments.named(names, recipe)
-    if len(steps) > 1:
-        raise UsageError(f"name one step, not {len(steps)}: {', '.join(steps)}")
-    request = Request(file, remote=RemoteChoice())
+    recipe, steps, _ = target.selection()
+    request = Request(recipe, remote=RemoteChoice())
     found, plan = read_plan(request)
-    with Workspace.open(workspace_of(file), create=False) as workspace:
+    with Workspace.open(workspace_of(recipe), create=False) as workspace:
         if steps:
             ends = IncrementalNewlineDecoder(None, translate=True)
-            for text in read_log(plan, steps[0], workspace, file, remote_of(request, found)):
+            for text in read_log(plan, steps[0], workspace, recipe, remote_of(request, found)):
                 sys.stdout.write(visible_log(ends.decode(text)))
         else:
-            for name in logged_steps(plan, workspace, file):
+            for name in logged_steps(plan, workspace, recipe):
                 print_line(name)
     return 0

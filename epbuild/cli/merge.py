@@ -1,4 +1,4 @@
-"""`epbuild merge`: one model out of several compiled ones."""
+"""`epbuild merge`: merge several compiled models into one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from epbuild.cli import arguments
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import UsageError, application, option, options
 from epbuild.commands.merge import merge as merged
 from epbuild.report.terminal.screen import print_line
 
-app = arguments.application()
+app = application()
 
 
 @app.command()
@@ -22,10 +21,10 @@ def merge(
         typer.Argument(metavar="MODEL MODEL...", help="The models, in the order in which they run.", show_default=False),
     ],
     *,
-    output: Annotated[Path, arguments.option("--output", "-o", metavar="OUT.onnx", help="The new model.")],
+    output: Annotated[Path, option("--output", "-o", metavar="OUT.onnx", help="The new model.")],
     connections: Annotated[
         list[str],
-        arguments.options(
+        options(
             "--connect",
             "-c",
             metavar="A.OUTPUT=B.INPUT",
@@ -34,9 +33,7 @@ def merge(
     ],
     prefixes: Annotated[
         list[str],
-        arguments.options(
-            "--prefix", "-p", metavar="PREFIX", help="What to put before the names in a model: once for each, '' for none."
-        ),
+        options("--prefix", "-p", metavar="PREFIX", help="What to put before the names in a model: once for each, '' for none."),
     ],
 ) -> int:
     """Glue compiled models, in the order in which they run, into one model with the EPContext nodes of all of them.

@@ -1,4 +1,4 @@
-"""`epbuild relink`: change how compiled models keep their contexts."""
+"""`epbuild relink`: change where compiled models keep their context binaries."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ from typing import Annotated
 
 import typer
 
-from epbuild.cli import arguments
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import Excludes, UsageError, application, option
 from epbuild.commands.relink import models_in
 from epbuild.commands.relink import relink as change
 from epbuild.onnxfile.packaging import Packaging
 from epbuild.report.terminal.screen import print_line
 
-app = arguments.application()
+app = application()
 
 
-@app.command()
+_RULES = (
+    Excludes(("--embed",), ("--extract", "--binary"), "--embed leaves no file: it goes with neither --extract nor --binary"),
+)
+
+
+@app.command(rules=_RULES)
 def relink(
     models: Annotated[
         list[Path],
         typer.Argument(metavar="MODEL...", help="The models; a folder means all models in it.", show_default=False),
     ],
-    embed: Annotated[bool, arguments.option("--embed", help="Put the context binary into the model.")] = False,
+    embed: Annotated[bool, option("--embed", help="Put the context binary into the model.")] = False,
     extract: Annotated[
         bool,
-        arguments.option("--extract", help="Put the embedded context into a file of its own: --binary, or the model's name."),
+        option("--extract", help="Put the embedded context into a file of its own: --binary, or the model's name."),
     ] = False,
     binary: Annotated[
         str | None,
-        arguments.option(
+        option(
             "--binary",
             metavar="NAME.bin",
             help="The context binary's new name, which may have subfolders, as in contexts/NAME.bin.",
@@ -38,17 +42,15 @@ def relink(
     ] = None,
     output: Annotated[
         Path | None,
-        arguments.option("--output", "-o", metavar="PATH", help="Where the result goes: a folder, or a new .onnx file."),
+        option("--output", "-o", metavar="PATH", help="Where the result goes: a folder, or a new .onnx file."),
     ] = None,
-    in_place: Annotated[bool, arguments.option("--in-place", help="Change the models themselves.")] = False,
+    in_place: Annotated[bool, option("--in-place", help="Change the models themselves.")] = False,
 ) -> int:
     """Embed, extract, rename or move the context binary of each MODEL, without a recompile.
 
     Models that share a context binary are changed together. The result is read again before anything is put in place: the same
     context, and the same in everything else. In place, the old binary is removed when nothing in the folder refers to it any more.
     """
-    if embed and (extract or binary):
-        raise UsageError("--embed leaves no file: it goes with neither --extract nor --binary")
     if not (embed or extract or binary):
         raise UsageError("name what to change: --embed, --extract or --binary NAME.bin")
     if in_place == (output is not None):

@@ -1,13 +1,13 @@
-"""`epbuild report`: what builds came to, as a page, as JSON, or in short."""
+"""`epbuild report`: results of builds, as a page, as JSON, or in short."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from epbuild.cli import arguments, build_files, remote_options
-from epbuild.cli.report_files import compared, write_report
-from epbuild.cli.usage import UsageError
+from epbuild.cli import arguments
+from epbuild.cli.build_files import Against, check_suffix, compare_report, write_report
+from epbuild.cli.options import Excludes, application, option
 from epbuild.commands.reporting.report import report as report_of
 from epbuild.commands.request import Request
 from epbuild.report.json.documents import print_json
@@ -15,7 +15,7 @@ from epbuild.report.json.report_text import report_document
 from epbuild.report.terminal.report import print_report
 from epbuild.report.terminal.waiting import WaitingRow
 
-app = arguments.application()
+app = application()
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -26,14 +26,16 @@ Exit codes:
 """
 
 
-@app.command(epilog=_EXIT_CODES)
+_RULES = (Excludes(("--output",), ("--json",), "--output and --json exclude each other"),)
+
+
+@app.command(epilog=_EXIT_CODES, rules=_RULES)
 def report(
-    names: arguments.Names,
+    target: arguments.Target,
     *,
-    recipe: arguments.RecipeOption = None,
     output: Annotated[
         Path | None,
-        arguments.option(
+        option(
             "--output",
             "-o",
             metavar="FILE",
@@ -41,10 +43,8 @@ def report(
             help="Write it to FILE: one self-contained page (.html), or JSON (.json).",
         ),
     ] = None,
-    against: build_files.Against = None,
-    remote_cache: remote_options.RemoteCacheReading = "read",
-    offline: remote_options.Offline = False,
-    insecure: remote_options.Insecure = False,
+    against: Against = None,
+    remote: arguments.RemoteReading,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -52,15 +52,12 @@ def report(
 
     Builds nothing. What is shown is what is known: in the workspace, the store, the places of the outputs, and a remote cache.
     """
-    if output is not None and json:
-        raise UsageError("--output and --json exclude each other")
     if output is not None:
-        build_files.check_suffix(output)
-    file, steps, places = arguments.named(names, recipe)
-    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    request = Request(file, steps, settings=tuple(settings), remote=remote, places=places)
+        check_suffix(output)
+    recipe, steps, places = target.selection()
+    request = Request(recipe, steps, settings=tuple(settings), remote=remote.choice, places=places)
     with WaitingRow() as waiting:
-        found = compared(report_of(request, waiting), against, output)
+        found = compare_report(report_of(request, waiting), against, output)
     if output is not None:
         write_report(found, output)
     elif json:

@@ -1,27 +1,30 @@
-"""`epbuild run`: make what is out of date."""
+"""`epbuild run`: build what is out of date."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Annotated
 
 from epbuild import api
-from epbuild.cli import arguments, build_files, cluster_options, job_options, remote_options
-from epbuild.cli.usage import UsageError
-from epbuild.cli.watching import build, build_and_watch
+from epbuild.cli import arguments
+from epbuild.cli.build_files import AGAINST_NEEDS_REPORT, BuildFiles
+from epbuild.cli.job_options import ShardText, shard_of
+from epbuild.cli.options import Excludes, OptionGroup, application, option
+from epbuild.commands.build_result import BuildFailed
+from epbuild.commands.events import FilesChanged, Watching
 from epbuild.commands.request import Request
 from epbuild.commands.watch import SourceWatch
+from epbuild.core.errors import EpbuildError
+from epbuild.engine.events import Progress
 from epbuild.report.json.documents import plan_document, print_json
 from epbuild.report.listener import Listener
 from epbuild.report.reporter import reporter
 from epbuild.report.terminal.plan import print_plan
 from epbuild.report.terminal.waiting import WaitingRow
 
-app = arguments.application()
+app = application()
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -36,63 +39,77 @@ Exit codes:
 """
 
 
-@app.command(epilog=_EXIT_CODES)
-def run(
-    names: arguments.Names,
-    *,
-    recipe: arguments.RecipeOption = None,
-    jobs: arguments.Jobs = None,
+class Execution(OptionGroup, frozen=True, kw_only=True):
+    """How actions run."""
+
+    jobs: arguments.Jobs = None
     memory: Annotated[
         int | None,
-        arguments.option(
+        option(
             "--memory",
             parser=arguments.size,
             metavar="SIZE",
             help="How much memory may be used at once, such as 8GB; default: all there is.",
         ),
-    ] = None,
-    keep_going: Annotated[
-        bool, arguments.option("--keep-going", "-k", help="After a failure, go on with what does not depend on it.")
-    ] = False,
-    dry_run: Annotated[bool, arguments.option("--dry-run", "-n", help="Show what would be made, and make nothing.")] = False,
-    check: Annotated[bool, arguments.option("--check", help="Make nothing; exit with 1 if anything is out of date.")] = False,
+    ] = None
+    keep_going: Annotated[bool, option("--keep-going", "-k", help="After a failure, go on with what does not depend on it.")] = (
+        False
+    )
+
+
+class BuildChoice(OptionGroup, frozen=True, kw_only=True):
+    """What a build does, and what it leaves out."""
+
+    dry_run: Annotated[bool, option("--dry-run", "-n", help="Show what would be made, and make nothing.")] = False
+    check: Annotated[bool, option("--check", help="Make nothing; exit with 1 if anything is out of date.")] = False
     rebuild_and_compare: Annotated[
-        bool,
-        arguments.option("--rebuild-and-compare", help="Then compile everything again in a fresh place, and compare the bytes."),
-    ] = False,
+        bool, option("--rebuild-and-compare", help="Then compile everything again in a fresh place, and compare the bytes.")
+    ] = False
     no_emit: Annotated[
-        bool, arguments.option("--no-emit", help="Make results and write no output: what is only published is left alone.")
-    ] = False,
+        bool, option("--no-emit", help="Make results and write no output: what is only published is left alone.")
+    ] = False
     push_only: Annotated[
-        bool,
-        arguments.option("--push-only", help="Only push images, each file from where it is, and write no folder."),
-    ] = False,
+        bool, option("--push-only", help="Only push images, each file from where it is, and write no folder.")
+    ] = False
     no_compile: Annotated[
-        bool, arguments.option("--no-compile", help="Make no result: publish those that are there, and name those that are not.")
-    ] = False,
-    watch: Annotated[bool, arguments.option("--watch", help="Then build again whenever a source changes, until Ctrl-C.")] = False,
-    shard: job_options.ShardText = None,
-    retry: arguments.Retry = False,
-    locked: arguments.Locked = False,
-    remote_cache: remote_options.RemoteCacheMode = "read",
-    offline: remote_options.Offline = False,
-    insecure: remote_options.Insecure = False,
-    executor: cluster_options.Executor = None,
-    tls: cluster_options.Certificates = None,
+        bool, option("--no-compile", help="Make no result: publish those that are there, and name those that are not.")
+    ] = False
+    watch: Annotated[bool, option("--watch", help="Then build again whenever a source changes, until Ctrl-C.")] = False
+    shard: ShardText = None
+    retry: arguments.Retry = False
+    locked: arguments.Locked = False
+
+
+_LOOKS = ("--dry-run", "--check")
+_RULES = (
+    Excludes(("--push-only",), ("--no-emit",), "--push-only pushes outputs; --no-emit makes none"),
+    Excludes(("--rebuild-and-compare",), ("--no-compile",), "--rebuild-and-compare compiles; --no-compile does not"),
+    Excludes(("--rebuild-and-compare",), _LOOKS, "--rebuild-and-compare builds; --dry-run and --check build nothing"),
+    Excludes(
+        ("--junit", "--sarif", "--report", "--trace"),
+        _LOOKS,
+        "--report, --trace, --junit and --sarif are about a build; --dry-run and --check build nothing",
+    ),
+    Excludes(
+        ("--watch",),
+        (*_LOOKS, "--rebuild-and-compare", "--push-only", "--shard"),
+        "--watch builds again and again; --dry-run, --check, --rebuild-and-compare, --push-only and --shard do not",
+    ),
+    arguments.OFFLINE_WRITES_NOTHING,
+    AGAINST_NEEDS_REPORT,
+)
+
+
+@app.command(epilog=_EXIT_CODES, rules=_RULES)
+def run(
+    target: arguments.Target,
+    execution: Execution,
+    choice: BuildChoice,
+    remote: arguments.Remote,
+    cluster: arguments.Cluster,
     settings: arguments.Settings,
-    summary: Annotated[
-        Path | None,
-        arguments.option(
-            "--summary",
-            metavar="FILE",
-            help="Append tables of the build to FILE, in Markdown; default: in GitHub Actions, the job's summary.",
-        ),
-    ] = None,
-    junit: build_files.JUnit = None,
-    sarif: build_files.Sarif = None,
-    report: build_files.ReportFile = None,
-    against: build_files.Against = None,
-    trace: build_files.TraceFile = None,
+    files: BuildFiles,
+    *,
     all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
@@ -100,46 +117,84 @@ def run(
 
     Of STEPs that are named, what they need is built as well.
     """
-    file, steps, places = arguments.named(names, recipe)
-    build_files.spare_recipe(file, junit, sarif, trace, summary)
-    if push_only and no_emit:
-        raise UsageError("--push-only pushes outputs; --no-emit makes none")
-    if rebuild_and_compare and no_compile:
-        raise UsageError("--rebuild-and-compare compiles; --no-compile does not")
-    if rebuild_and_compare and (dry_run or check):
-        raise UsageError("--rebuild-and-compare builds; --dry-run and --check build nothing")
-    if (junit or sarif or report or trace) and (dry_run or check):
-        raise UsageError("--report, --trace, --junit and --sarif are about a build; --dry-run and --check build nothing")
-    if watch and (dry_run or check or rebuild_and_compare or push_only or shard is not None):
-        raise UsageError(
-            "--watch builds again and again; --dry-run, --check, --rebuild-and-compare, --push-only and --shard do not"
-        )
+    selection = target.selection()
+    files.check(selection.recipe)
     request = Request(
-        file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare, retry=retry
+        recipe=selection.recipe,
+        selection=selection.steps,
+        places=selection.places,
+        settings=tuple(settings),
+        jobs=execution.jobs or os.cpu_count() or 1,
+        memory=execution.memory,
+        keep_going=execution.keep_going,
+        rebuild_and_compare=choice.rebuild_and_compare,
+        emits=not choice.no_emit and choice.shard is None,
+        push_only=choice.push_only,
+        compiles=not choice.no_compile,
+        shard=None if choice.shard is None else shard_of(choice.shard, os.environ),
+        retry=choice.retry,
+        locked=choice.locked,
+        remote=remote.choice,
+        cluster=None if remote.offline else cluster.address(insecure=remote.insecure),
     )
-    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    request = replace(request, remote=remote, places=places, emits=not no_emit, push_only=push_only, compiles=not no_compile)
-    if not offline:
-        request = replace(request, cluster=cluster_options.cluster(executor, tls, insecure=insecure))
-    if shard is not None:
-        request = replace(request, shard=job_options.shard_of(shard, os.environ), emits=False)
-    if not dry_run and not check:
+    if choice.dry_run or choice.check:
+        return _show_plan(request, check=choice.check, all_warnings=all_warnings, json=json)
 
-        @contextmanager
-        def listening() -> Iterator[Listener]:
-            shown = reporter(json=json, summary=summary, all_warnings=all_warnings)
-            listener = build_files.with_documents(shown, file, junit, sarif)
-            with build_files.written_after(request, report, against, trace), listener as progress:
-                yield progress
+    @contextmanager
+    def listening() -> Iterator[Listener]:
+        shown = reporter(json=json, summary=files.summary, all_warnings=all_warnings)
+        with files.written_after(request), files.add_documents(shown, request.recipe) as progress:
+            yield progress
 
-        if watch:
-            return build_and_watch(SourceWatch(request), listening, reporter(json=json))
-        with listening() as progress:
-            return build(request, progress)
+    if choice.watch:
+        return build_and_watch(SourceWatch(request), listening, reporter(json=json))
+    with listening() as progress:
+        return _build(request, progress)
+
+
+def _show_plan(request: Request, *, check: bool, all_warnings: bool, json: bool) -> int:
+    """Show what a build would do; return the exit code."""
     with WaitingRow() as waiting:
         found = api.plan(request, waiting)
     if json:
-        print_json(plan_document(str(file), found))
+        print_json(plan_document(str(request.recipe), found))
     else:
         print_plan(found, only_todo=True)
     return 1 if check and not found.nothing_to_try else 0
+
+
+def _build(request: Request, progress: Progress) -> int:
+    """Build once; return the exit code. Raises EpbuildError if nothing could be started."""
+    try:
+        api.run(request, progress)
+    except BuildFailed as error:  # its problems have been reported
+        return error.result.finished.exit_code
+    return 0
+
+
+def build_and_watch(watch: SourceWatch, listening: Callable[[], AbstractContextManager[Progress]], notes: Progress) -> int:
+    """Build now and after every change, until Ctrl-C; return the exit code of the last build.
+
+    Each build has a listener of its own. `notes` shows how many files are watched. Raises KeyboardInterrupt for a Ctrl-C during a build.
+    """
+    changed: tuple[str, ...] = ()
+    while True:
+        watch.begin()
+        failed = None
+        try:
+            with listening() as progress:
+                if changed:
+                    progress.report(FilesChanged(changed))
+                code = _build(watch.request, progress)
+        except EpbuildError as error:
+            from epbuild.report.terminal.problems import print_count, print_problems
+
+            print_problems(error.problems)
+            print_count(error.problems)
+            code, failed = error.exit_code, error
+        watch.end(failed)
+        try:
+            notes.report(Watching(len(watch.files)))
+            changed = watch.wait()
+        except KeyboardInterrupt:
+            return code

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from epbuild.cli import arguments, build_files
-from epbuild.cli.usage import UsageError
+from epbuild.cli import arguments
+from epbuild.cli.build_files import Sarif, refuse_recipe
+from epbuild.cli.options import UsageError, application
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
@@ -21,7 +22,7 @@ from epbuild.report.terminal.screen import print_line
 _FORMAT = 1
 
 
-app = arguments.application()
+app = application()
 
 
 @app.command()
@@ -29,7 +30,7 @@ def validate(
     recipes: arguments.Recipes,
     *,
     settings: arguments.Settings,
-    sarif: build_files.Sarif = None,
+    sarif: Sarif = None,
     all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
@@ -57,7 +58,7 @@ def validate(
 
 
 def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, *, json: bool, all_warnings: bool) -> int:
-    build_files.spare_recipe(recipe, sarif)
+    refuse_recipe(recipe, sarif)
     try:
         loaded, plan = read_plan(Request(recipe, settings=settings))
     except EpbuildError as error:

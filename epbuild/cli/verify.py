@@ -1,7 +1,8 @@
-"""`epbuild verify`: whether artifacts are what they should be."""
+"""`epbuild verify`: check artifacts, or run their models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,16 +11,18 @@ import typer
 from epbuild import api
 from epbuild.catalog.numbers import METRICS, Thresholds
 from epbuild.cli import arguments, completion
-from epbuild.cli.usage import UsageError
+from epbuild.cli.options import Excludes, Needs, OptionGroup, UsageError, application, option, options
 from epbuild.commands.verify import LiveOptions, Misuse
+from epbuild.engine.events import Progress
 from epbuild.recipe.custom_ops import names_library
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.verify import findings_document, print_findings
 from epbuild.report.terminal.waiting import WaitingRow
+from epbuild.verify.findings import Finding
 
 _TIMEOUT = "10m"
 
-app = arguments.application()
+app = application()
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -49,7 +52,7 @@ def _metric(text: str) -> tuple[str, float]:
 
 
 def _custom_ops(text: str) -> str:
-    """The name of a package, or the path of a library that is there, in which the name of a file is no package's."""
+    """Return the absolute path of an existing library, or the name of a package. A missing library is refused."""
     if Path(text).is_file():
         return str(Path(text).absolute())
     if names_library(text):
@@ -57,7 +60,114 @@ def _custom_ops(text: str) -> str:
     return text
 
 
-@app.command()
+class Loading(OptionGroup, frozen=True, kw_only=True):
+    """Whether models are loaded and run, and with what."""
+
+    load: Annotated[bool, option("--load", help="Open a session for each model, in the toolchain that it was compiled with.")] = (
+        False
+    )
+    numbers: Annotated[
+        bool, option("--numbers", help="Load and run each model, and compare it with its source model on the CPU EP.")
+    ] = False
+    strict: Annotated[bool, option("--strict", help="What cannot be loaded or compared here is a failure too.")] = False
+    interpreter: Annotated[
+        Path | None,
+        option("--interpreter", metavar="PATH", help="The python of the environment to load with; default: by the manifest."),
+    ] = None
+    device: Annotated[
+        Literal["cpu", "gpu", "npu"] | None,
+        option("--device", metavar="[cpu|gpu|npu]", help="The device to load on; default: by the manifest."),
+    ] = None
+    ep_options: Annotated[
+        list[Any],
+        options("--option", parser=_pair, metavar="NAME=VALUE", help="Give the EP an option, over the manifest's."),
+    ]
+    custom_ops: Annotated[
+        list[str],
+        options(
+            "--custom-ops",
+            parser=_custom_ops,
+            metavar="LIBRARY|PACKAGE",
+            help="What has the models' custom operators; default: by the manifest.",
+        ),
+    ]
+    timeout: Annotated[
+        int | None,
+        option("--timeout", parser=arguments.age, metavar="TIME", help=f"How long one process may take; default: {_TIMEOUT}."),
+    ] = None
+
+
+class Comparison(OptionGroup, frozen=True, kw_only=True):
+    """How the outputs of models are compared with those of their sources."""
+
+    recipe: Annotated[
+        Path | None,
+        option(
+            "--recipe",
+            "-r",
+            metavar="RECIPE",
+            help="The recipe that the artifacts came from, to find their source models by.",
+            autocompletion=completion.recipes,
+        ),
+    ] = None
+    settings: arguments.Settings
+    sources: Annotated[list[str], options("--source", metavar="[MODEL=]FILE", help="Where the source of a model is.")]
+    inputs: Annotated[
+        list[str],
+        options("--inputs", metavar="[MODEL=]PATH", help="What to run on: a .npz file, or a folder of ONNX test sets."),
+    ]
+    seed: Annotated[int | None, option("--seed", min=0, metavar="N", help="What to make inputs from otherwise; default: 0.")] = (
+        None
+    )
+    samples: Annotated[
+        int | None, option("--samples", min=1, metavar="N", help="How many sets of inputs to make; default: 1.")
+    ] = None
+    ranges: Annotated[
+        list[Any],
+        options(
+            "--range",
+            parser=_range,
+            metavar="INPUT=LOW..HIGH",
+            help="What the numbers that are made for an input lie between, both included.",
+        ),
+    ]
+    metrics: Annotated[
+        list[Any],
+        options(
+            "--metric",
+            parser=_metric,
+            metavar="NAME=NUMBER",
+            help=f"What a metric has to come to, in place of the catalog's: {', '.join(METRICS)}.",
+        ),
+    ]
+    atol: Annotated[float | None, option("--atol", min=0, metavar="NUMBER", help="The absolute difference to allow.")] = None
+    rtol: Annotated[
+        float | None,
+        option("--rtol", min=0, metavar="NUMBER", help="The difference to allow as a part of an output's largest value."),
+    ] = None
+
+
+_RULES = (
+    Needs(
+        ("--recipe", "--source", "--inputs", "--seed", "--samples", "--range", "--metric", "--atol", "--rtol"),
+        ("--numbers",),
+        "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol are about comparing: add --numbers",
+    ),
+    Excludes(
+        ("--metric",),
+        ("--atol", "--rtol"),
+        "--metric judges outputs, --atol and --rtol judge each of their elements: choose one",
+    ),
+    Needs(
+        ("--strict", "--interpreter", "--device", "--option", "--custom-ops", "--timeout"),
+        ("--load", "--numbers"),
+        "--strict, --interpreter, --device, --option, --custom-ops and --timeout are about loading: add --load",
+    ),
+    Needs(("--set",), ("--recipe",), "--set is for the recipe that the artifacts came from: name it with --recipe"),
+)
+
+
+@app.command(rules=_RULES)
 def verify(
     path: Annotated[
         Path,
@@ -67,139 +177,54 @@ def verify(
             show_default=False,
         ),
     ],
+    loading: Loading,
+    comparison: Comparison,
     *,
-    load: Annotated[
-        bool, arguments.option("--load", help="Open a session for each model, in the toolchain that it was compiled with.")
-    ] = False,
-    numbers: Annotated[
-        bool, arguments.option("--numbers", help="Load and run each model, and compare it with its source model on the CPU EP.")
-    ] = False,
-    strict: Annotated[
-        bool, arguments.option("--strict", help="What cannot be loaded or compared here is a failure too.")
-    ] = False,
-    interpreter: Annotated[
-        Path | None,
-        arguments.option(
-            "--interpreter", metavar="PATH", help="The python of the environment to load with; default: by the manifest."
-        ),
-    ] = None,
-    device: Annotated[
-        Literal["cpu", "gpu", "npu"] | None,
-        arguments.option("--device", metavar="[cpu|gpu|npu]", help="The device to load on; default: by the manifest."),
-    ] = None,
-    ep_options: Annotated[
-        list[Any],
-        arguments.options("--option", parser=_pair, metavar="NAME=VALUE", help="Give the EP an option, over the manifest's."),
-    ],
-    custom_ops: Annotated[
-        list[str],
-        arguments.options(
-            "--custom-ops",
-            parser=_custom_ops,
-            metavar="LIBRARY|PACKAGE",
-            help="What has the models' custom operators; default: by the manifest.",
-        ),
-    ],
-    timeout: Annotated[
-        int | None,
-        arguments.option(
-            "--timeout", parser=arguments.age, metavar="TIME", help=f"How long one process may take; default: {_TIMEOUT}."
-        ),
-    ] = None,
-    recipe: Annotated[
-        Path | None,
-        arguments.option(
-            "--recipe",
-            "-r",
-            metavar="RECIPE",
-            help="The recipe that the artifacts came from, to find their source models by.",
-            autocompletion=completion.recipes,
-        ),
-    ] = None,
-    settings: arguments.Settings,
-    sources: Annotated[list[str], arguments.options("--source", metavar="[MODEL=]FILE", help="Where the source of a model is.")],
-    inputs: Annotated[
-        list[str],
-        arguments.options("--inputs", metavar="[MODEL=]PATH", help="What to run on: a .npz file, or a folder of ONNX test sets."),
-    ],
-    seed: Annotated[
-        int | None, arguments.option("--seed", min=0, metavar="N", help="What to make inputs from otherwise; default: 0.")
-    ] = None,
-    samples: Annotated[
-        int | None, arguments.option("--samples", min=1, metavar="N", help="How many sets of inputs to make; default: 1.")
-    ] = None,
-    ranges: Annotated[
-        list[Any],
-        arguments.options(
-            "--range",
-            parser=_range,
-            metavar="INPUT=LOW..HIGH",
-            help="What the numbers that are made for an input lie between, both included.",
-        ),
-    ],
-    metrics: Annotated[
-        list[Any],
-        arguments.options(
-            "--metric",
-            parser=_metric,
-            metavar="NAME=NUMBER",
-            help=f"What a metric has to come to, in place of the catalog's: {', '.join(METRICS)}.",
-        ),
-    ],
-    atol: Annotated[
-        float | None, arguments.option("--atol", min=0, metavar="NUMBER", help="The absolute difference to allow.")
-    ] = None,
-    rtol: Annotated[
-        float | None,
-        arguments.option(
-            "--rtol", min=0, metavar="NUMBER", help="The difference to allow as a part of an output's largest value."
-        ),
-    ] = None,
     json: arguments.Json = False,
 ) -> int:
     """Check the artifacts at PATH. No recipe is needed.
 
     Exit code 1: a check failed. What could not be checked here is shown, and is no failure.
     """
-    given = (recipe, sources, inputs, ranges, metrics)
-    if not numbers and (any(given) or any(value is not None for value in (seed, samples, atol, rtol))):
-        named = "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol"
-        raise UsageError(f"{named} are about comparing: add --numbers")
-    if metrics and (atol, rtol) != (None, None):
-        raise UsageError("--metric judges outputs, --atol and --rtol judge each of their elements: choose one")
-    if not (load or numbers) and (strict or interpreter or device or ep_options or custom_ops or timeout is not None):
-        raise UsageError("--strict, --interpreter, --device, --option, --custom-ops and --timeout are about loading: add --load")
-    if settings and not recipe:
-        raise UsageError("--set is for the recipe that the artifacts came from: name it with --recipe")
-
-    options = LiveOptions(
-        numbers=numbers,
-        strict=strict,
-        interpreter=interpreter,
-        device=device,
-        ep_options=dict(ep_options),
-        timeout=arguments.age(_TIMEOUT) if timeout is None else timeout,
-        custom_ops=tuple(custom_ops),
-        recipe=recipe,
-        settings=tuple(settings),
-        sources=tuple(sources),
-        inputs=tuple(inputs),
-        seed=seed,
-        samples=samples,
-        ranges=dict(ranges),
-        asked=Thresholds(**dict(metrics)),
-        atol=atol,
-        rtol=rtol,
-    )
-    try:
-        with WaitingRow() as waiting:
-            findings = api.verify(path, options if load or numbers else None, waiting)
-    except Misuse as error:
-        if error.option is None:
-            raise UsageError(str(error)) from None
-        raise typer.BadParameter(str(error), param_hint=error.option) from None
+    runs_models = loading.load or loading.numbers
+    with WaitingRow() as waiting:
+        findings = (
+            _run_models(path, _live_options(loading, comparison), waiting) if runs_models else api.verify(path, None, waiting)
+        )
     if json:
         print_json(findings_document(path, findings))
     else:
         print_findings(findings)
     return 1 if any(finding.outcome == "failed" for finding in findings) else 0
+
+
+def _run_models(path: Path, live: LiveOptions, waiting: Progress) -> Sequence[Finding]:
+    """Check the artifacts at a path, and load or run their models. Raises UsageError for options that do not fit them."""
+    try:
+        return api.verify(path, live, waiting)
+    except Misuse as error:
+        if error.option is None:
+            raise UsageError(str(error)) from None
+        raise typer.BadParameter(str(error), param_hint=error.option) from None
+
+
+def _live_options(loading: Loading, comparison: Comparison) -> LiveOptions:
+    return LiveOptions(
+        numbers=loading.numbers,
+        strict=loading.strict,
+        interpreter=loading.interpreter,
+        device=loading.device,
+        ep_options=dict(loading.ep_options),
+        timeout=arguments.age(_TIMEOUT) if loading.timeout is None else loading.timeout,
+        custom_ops=tuple(loading.custom_ops),
+        recipe=comparison.recipe,
+        settings=tuple(comparison.settings),
+        sources=tuple(comparison.sources),
+        inputs=tuple(comparison.inputs),
+        seed=comparison.seed,
+        samples=comparison.samples,
+        ranges=dict(comparison.ranges),
+        asked=Thresholds(**dict(comparison.metrics)),
+        atol=comparison.atol,
+        rtol=comparison.rtol,
+    )

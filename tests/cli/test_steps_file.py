@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import RECIPE, epbuild, write_model
 
-from epbuild.cli.steps_file import with_files
+from epbuild.cli.arguments import expand_step_files
 from epbuild.core.errors import PlanError, Position
 
 
@@ -21,7 +21,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def read(content: bytes) -> tuple[tuple[str, ...], Mapping[str, Position]]:
     Path("steps.txt").write_bytes(content)
-    return with_files(["@steps.txt"])
+    return expand_step_files(["@steps.txt"])
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_line_is_a_step_however_it_was_written(content: bytes) -> None:
 
 def test_a_step_knows_its_line_and_column() -> None:
     assert read("# é\n   emit:é # x\n".encode())[1] == {"emit:é": Position("steps.txt", 2, 4)}
-    assert with_files(["a:b", "@steps.txt", "c:d"])[0] == ("a:b", "emit:é", "c:d")
+    assert expand_step_files(["a:b", "@steps.txt", "c:d"])[0] == ("a:b", "emit:é", "c:d")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_file_that_is_none_is_refused_rather_than_taken_for_all_steps(
 @pytest.mark.parametrize("name", ["@", "@nowhere.txt", "@.", "@a\0b"])
 def test_a_file_that_cannot_be_read_is_named(name: str) -> None:
     with pytest.raises(PlanError, match="EPB278"):
-        with_files([name])
+        expand_step_files([name])
 
 
 @pytest.mark.slow

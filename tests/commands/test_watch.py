@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_builds import Workshop, source_model
 
-from epbuild.cli.watching import build_and_watch
+from epbuild.cli.run import build_and_watch
 from epbuild.commands.events import FilesChanged, Watching
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.memory import Configuration, StepRecord
@@ -37,7 +38,8 @@ def fill(folder: Path) -> Path:
     result = {"artifacts": {"relu_ctx.onnx": vars(context)}, "models": [model], "log": vars(log), "measured": measured}
     document = {"members": [{"name": "relu"}]}
     ActionRecords(store.root).put(KEY, {"document": document, "result": result})
-    with Workspace.open(folder / ".epbuild") as workspace:
+    # The workspace is only used with the key that lies in the store.
+    with patch.dict(os.environ, EPBUILD_CACHE_DIR=str(store.root)), Workspace.open(folder / ".epbuild") as workspace:
         workspace.memory(Configuration.of(Path("epbuild.yaml"), (), {})).record_steps(
             [StepRecord(STEP, KEY, document, result, 0.0)]
         )
