@@ -136,8 +136,7 @@ def write_report(found: Report, file: Path) -> None:
     from epbuild.commands.reporting.against import PAGES
     from epbuild.report.build_document import write_document
     from epbuild.report.html.report_page import report_page
-    from epbuild.report.json.documents import json_text
-    from epbuild.report.json.report_text import report_document
+    from epbuild.report.json.documents import json_text, report_document
 
     is_page = file.suffix.lower() in PAGES
     write_document(file, report_page(found) if is_page else json_text(report_document(found)))

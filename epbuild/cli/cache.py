@@ -15,14 +15,8 @@ from epbuild.commands.request import RemoteChoice, Request
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import SIGNING_KEY
 from epbuild.report.json.documents import print_json
-from epbuild.report.terminal.cache import (
-    NoBar,
-    byte_progress,
-    cache_check_document,
-    cache_stats_document,
-    print_cache_check,
-    print_cache_stats,
-)
+from epbuild.report.json.store import cache_check_document, cache_stats_document
+from epbuild.report.terminal.cache import NoBar, byte_progress, print_cache_check, print_cache_stats
 from epbuild.report.terminal.problems import print_problems
 
 app = application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
@@ -83,7 +77,8 @@ def verify(
 
 def _verify_remote(request: Request, *, json: bool) -> int:
     from epbuild.commands.remote_cache import check_results
-    from epbuild.report.terminal.remote_cache import print_remote_check, remote_check_document
+    from epbuild.report.json.store import remote_check_document
+    from epbuild.report.terminal.cache import print_remote_check
 
     with nullcontext(NoBar()) if json else byte_progress("checking") as progress:
         found = check_results(request, progress)
@@ -111,7 +106,8 @@ def push(
     something could not be written.
     """
     from epbuild.commands.remote_cache import push_results
-    from epbuild.report.terminal.remote_cache import print_push, push_document
+    from epbuild.report.json.store import push_document
+    from epbuild.report.terminal.cache import print_push
 
     request = _request(target, settings, RemoteChoice("write", insecure=insecure))
     with nullcontext(NoBar()) if json else byte_progress("writing") as progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,8 +14,9 @@ from epbuild.cli.options import application, option
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, examine
 from epbuild.core.errors import EpbuildError
-from epbuild.report.json.documents import print_json
-from epbuild.report.terminal.doctor import HealthPrinter, health_document
+from epbuild.report.json.documents import Document, print_json
+from epbuild.report.json.machine import health_document
+from epbuild.report.terminal.doctor import HealthPrinter
 
 app = application()
 
@@ -39,7 +40,7 @@ def recipe_if_any(recipe: Path | None) -> Path | None:
     return recipe if recipe is not None or not arguments.DEFAULT.exists() else arguments.DEFAULT
 
 
-def show_health(check: Check, request: DoctorRequest, document: Callable[[Diagnoses], dict[str, Any]] | None) -> int:
+def show_health(check: Check, request: DoctorRequest, document: Callable[[Diagnoses], Document] | None) -> int:
     """Run `check` and show its results, as JSON if there is a `document`, else line by line. Return the exit code."""
     if document is not None:
         found = check(request, lambda result: None)

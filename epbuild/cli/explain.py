@@ -6,8 +6,9 @@ from epbuild.cli import arguments
 from epbuild.cli.options import application
 from epbuild.commands.explain import explain as explained
 from epbuild.commands.request import Request
+from epbuild.report.json.build import explanation_document
 from epbuild.report.json.documents import print_json
-from epbuild.report.terminal.explain import explanation_document, print_explanations
+from epbuild.report.terminal.explain import print_explanations
 from epbuild.report.terminal.waiting import WaitingRow
 
 app = application()

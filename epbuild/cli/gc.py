@@ -10,7 +10,8 @@ from epbuild.cli import arguments
 from epbuild.cli.options import application, option
 from epbuild.commands.gc import collect_garbage
 from epbuild.report.json.documents import print_json
-from epbuild.report.terminal.cache import collection_document, print_collection
+from epbuild.report.json.store import collection_document
+from epbuild.report.terminal.cache import print_collection
 
 _MAX_AGE = "30d"
 

@@ -11,7 +11,8 @@ from epbuild.cli.options import UsageError, application, option, options
 from epbuild.commands.importing.importing import ImportRequest, import_recipe
 from epbuild.commands.init.answers import BadAnswer, named_targets
 from epbuild.report.json.documents import print_json
-from epbuild.report.terminal.import_ import imported_document, print_imported
+from epbuild.report.json.machine import imported_document
+from epbuild.report.terminal.import_ import print_imported
 
 app = application()
 

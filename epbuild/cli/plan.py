@@ -7,7 +7,8 @@ from epbuild.cli import arguments
 from epbuild.cli.job_options import Matrix, RunnerLabels, labels_of
 from epbuild.cli.options import application
 from epbuild.commands.request import Request
-from epbuild.report.json.documents import plan_document, print_json, print_matrix
+from epbuild.report.json.build import plan_document, print_matrix, workloads_document
+from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.cluster import print_workloads
 from epbuild.report.terminal.plan import print_plan
 from epbuild.report.terminal.problems import print_warnings
@@ -51,7 +52,11 @@ def plan(
     if address is not None:
         from epbuild.commands.workload import workloads
 
-        print_workloads(workloads(request, found, address), address.text, json=json)
+        loads = workloads(request, found, address)
+        if json:
+            print_json(workloads_document(loads, address.text))
+        else:
+            print_workloads(loads)
         return 0
     if json:
         print_json(plan_document(str(recipe), found))

@@ -10,8 +10,7 @@ from epbuild.cli.build_files import Against, check_suffix, compare_report, write
 from epbuild.cli.options import Excludes, application, option
 from epbuild.commands.reporting.report import report as report_of
 from epbuild.commands.request import Request
-from epbuild.report.json.documents import print_json
-from epbuild.report.json.report_text import report_document
+from epbuild.report.json.documents import print_json, report_document
 from epbuild.report.terminal.report import print_report
 from epbuild.report.terminal.waiting import WaitingRow
 

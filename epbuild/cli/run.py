@@ -18,7 +18,8 @@ from epbuild.commands.request import Request
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Progress
-from epbuild.report.json.documents import plan_document, print_json
+from epbuild.report.json.build import plan_document
+from epbuild.report.json.documents import print_json
 from epbuild.report.listener import Listener
 from epbuild.report.reporter import reporter
 from epbuild.report.terminal.plan import print_plan

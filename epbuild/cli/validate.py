@@ -15,12 +15,10 @@ from epbuild.core.units import counted
 from epbuild.plan.possible import obstacles
 from epbuild.report.build_document import write_document
 from epbuild.report.ci.sarif import SarifDocument
-from epbuild.report.json.documents import print_json, problem_document
+from epbuild.report.json.build import ValidationDocument
+from epbuild.report.json.documents import print_json, problem_views
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.report.terminal.screen import print_line
-
-_FORMAT = 1
-
 
 app = application()
 
@@ -66,8 +64,7 @@ def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, *, js
             write_document(sarif, SarifDocument(recipe).text(error))
         if not json:
             raise
-        problems = [problem_document(problem) for problem in error.problems]
-        print_json({"format": _FORMAT, "recipe": str(recipe), "valid": False, "problems": problems, "warnings": [], "notes": []})
+        print_json(ValidationDocument(recipe=str(recipe), valid=False, problems=problem_views(error.problems)))
         return error.exit_code
     notes = obstacles(list(plan.session_groups.values()), sys.platform)
     if sarif is not None:
@@ -76,8 +73,8 @@ def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, *, js
         document.add("note", notes)
         write_document(sarif, document.text(None))
     if json:
-        warnings, here = ([problem_document(problem) for problem in found] for found in (plan.warnings, notes))
-        print_json({"format": _FORMAT, "recipe": str(recipe), "valid": True, "problems": [], "warnings": warnings, "notes": here})
+        warnings, here = map(problem_views, (plan.warnings, notes))
+        print_json(ValidationDocument(recipe=str(recipe), valid=True, warnings=warnings, notes=here))
         return 0
     print_warnings(plan.warnings, all_warnings=all_warnings)
     print_warnings(notes, "note", all_warnings=all_warnings)

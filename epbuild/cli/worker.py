@@ -10,7 +10,7 @@ import typer
 
 from epbuild.cli import arguments
 from epbuild.cli.options import Excludes, UsageError, application, option
-from epbuild.report.terminal.worker import WorkerReport
+from epbuild.report.terminal.cluster import WorkerReport
 
 app = application()
 

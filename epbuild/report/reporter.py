@@ -21,7 +21,7 @@ def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = Tr
     workflow of GitHub Actions, the summary of its step.
     """
     if json:
-        from epbuild.report.json.documents import JsonLines
+        from epbuild.report.json.events import JsonLines
 
         return _with_summary(JsonLines(), summary)
     from epbuild.report.terminal.progress import LiveRows, PlainLines

@@ -13,7 +13,9 @@ from commands import RECIPE, epbuild, write_model
 from epbuild.commands.explain import Explanation
 from epbuild.plan.key import Change
 from epbuild.plan.steps import Step
-from epbuild.report.terminal.explain import explanation_document, print_explanations
+from epbuild.report.json.build import explanation_document
+from epbuild.report.json.documents import json_text
+from epbuild.report.terminal.explain import print_explanations
 
 SHARE = Step("share:decoder/snapdragon-SC8380XP", "share", (), "share:decoder/snapdragon-SC8380XP")
 COMPILE = Step("compile:decoder/snapdragon-SC8380XP/prefill", "compile", (), SHARE.id)
@@ -149,7 +151,7 @@ def test_a_promise_to_restore_is_not_made_while_something_has_to_be_compiled_fir
 
 
 def test_the_document_has_every_fact_with_whole_values() -> None:
-    [step] = explanation_document("epbuild.yaml", [STALE])["steps"]
+    [step] = json.loads(json_text(explanation_document("epbuild.yaml", [STALE])))["steps"]
     assert step["changes"][1] == {
         "what": "model prefill: external data weights-of-the-whole-decoder-in-one-file.bin",
         "place": ["members", "prefill", "external", "weights-of-the-whole-decoder-in-one-file.bin"],

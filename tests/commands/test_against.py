@@ -16,8 +16,7 @@ from epbuild.commands.reporting.report import report
 from epbuild.core.errors import NothingToVerify
 from epbuild.diff.traits import Incomparable
 from epbuild.report.html.report_page import page_of
-from epbuild.report.json.documents import json_text
-from epbuild.report.json.report_text import report_document
+from epbuild.report.json.documents import json_text, report_document
 
 
 @pytest.fixture

@@ -29,7 +29,9 @@ from epbuild.core.schemas import import_jsonschema, schema
 from epbuild.recipe.remote_address import CacheChoice, RemoteAddress
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import REMOTE, SIGNING_KEY
-from epbuild.report.terminal.doctor import HealthPrinter, devices_document, health_document
+from epbuild.report.json.documents import json_text
+from epbuild.report.json.machine import devices_document, health_document
+from epbuild.report.terminal.doctor import HealthPrinter
 from epbuild.toolchain.environment import Toolchains
 
 MOVE = "Take another folder."
@@ -351,8 +353,8 @@ def test_the_json_is_as_its_schema_has_it_and_the_lines_fit_a_terminal(folder: P
     eps = (replace(EP, attempt=DONE), replace(EP, limit="cannot"), EP)
     found = replace(found, toolchains=(ToolchainHealth("", "x", HEALTHY, "1.31.1", eps),))
     jsonschema = import_jsonschema()
-    for document in (health_document(found), devices_document(found)):
-        jsonschema.validate(json.loads(json.dumps(document)), schema("doctor"))
+    for document in (json.loads(json_text(each)) for each in (health_document(found), devices_document(found))):
+        jsonschema.validate(document, schema("doctor"))
         assert document["healthy"] is False
     printer = HealthPrinter("epbuild")
     for check in found.checks:

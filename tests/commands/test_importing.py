@@ -19,7 +19,9 @@ from epbuild.commands.importing.importing import ImportedRecipe, ImportRequest, 
 from epbuild.core.errors import EpbuildError, PlanError, Position
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.load import load
-from epbuild.report.terminal.import_ import imported_document, print_imported
+from epbuild.report.json.documents import json_text
+from epbuild.report.json.machine import imported_document
+from epbuild.report.terminal.import_ import print_imported
 
 REAL = Path(__file__).parent / "imported"
 TOOL = "ep_weight_sharing_ctx_gen"
@@ -163,7 +165,7 @@ def test_real_configurations_of_olive(folder: Path, name: str) -> None:
         assert key in told or "severity" in key or key in {"clean_cache", "evaluate_input_model", "no_artifacts"}
     for key, one in source["passes"].items():
         assert one["type"] == "EPContextBinaryGenerator" or f"pass {key} ({one['type']})" in told
-    assert json.loads(json.dumps(imported_document(done)))["not_carried_over"]
+    assert json.loads(json_text(imported_document(done)))["not_carried_over"]
 
 
 def test_a_configuration_of_olive_that_starts_from_onnx_needs_no_model(folder: Path) -> None:

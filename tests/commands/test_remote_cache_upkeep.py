@@ -19,7 +19,8 @@ from epbuild.commands.request import RemoteChoice
 from epbuild.core.errors import RecipeError
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
-from epbuild.report.terminal.remote_cache import print_push, print_remote_check, push_document, remote_check_document
+from epbuild.report.json.store import push_document, remote_check_document
+from epbuild.report.terminal.cache import print_push, print_remote_check
 
 
 class Bytes:
@@ -143,7 +144,7 @@ def test_what_is_in_the_remote_cache_is_checked(place: Place, machines: Machines
     text = capsys.readouterr().out
     assert f"not there  {CLASSIFIER}\n" in text
     assert "2 results, 1 sound" in text
-    assert remote_check_document(found)["results"][0]["outcome"] == "sound"
+    assert remote_check_document(found).results[0].outcome == "sound"
 
 
 def damaged(place: Place) -> None:
@@ -187,7 +188,7 @@ def test_what_cannot_be_used_is_named_and_replaced(
     assert set(pushed(done).values()) == {"written"}
     print_push(done)
     assert "2 results, 2 written (" in capsys.readouterr().out
-    assert push_document(done)["results"][0]["outcome"] == "written"
+    assert push_document(done).results[0].outcome == "written"
     assert {result.outcome for result in check(first).results} == {"sound"}
 
 

@@ -17,7 +17,7 @@ from epbuild.core.schemas import schema
 from epbuild.core.typed_json import from_json
 from epbuild.engine.events import StepFinished
 from epbuild.publish.events import SharingSaved
-from epbuild.report.json.report_text import report_document
+from epbuild.report.json.documents import report_document
 from epbuild.toolchain.process import Ending
 
 VALIDATOR = jsonschema.Draft202012Validator(schema("report"))

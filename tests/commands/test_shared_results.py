@@ -40,7 +40,7 @@ from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
-from epbuild.report.json.documents import plan_document
+from epbuild.report.json.build import plan_document
 from epbuild.report.terminal.cache import NoBar
 from epbuild.report.terminal.progress import remote_line
 from epbuild.survey.remote_results import RemoteResults
@@ -73,7 +73,7 @@ def test_what_one_machine_has_compiled_another_need_not(place: Place, machines: 
         **dict.fromkeys([*COMPILES, SHARE, CLASSIFIER], ("restorable", True)),
         **dict.fromkeys([EMIT_DECODER, EMIT_CLASSIFIER], ("new", False)),
     }
-    assert [step["remote"] for step in plan_document("epbuild.yaml", found)["steps"]].count(True) == 4
+    assert [step.remote for step in plan_document("epbuild.yaml", found).steps].count(True) == 4
     assert not reader.cache.exists()
     assert reader.build().exit_code == 0
     assert (reader.compiled, outputs(reader), warnings(reader)) == ([], made, [])

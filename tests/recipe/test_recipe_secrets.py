@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from epbuild.commands.request import RemoteChoice, Request
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.redact import concealed
 from epbuild.report.ci.sarif import SarifDocument
-from epbuild.report.json.documents import problem_document
+from epbuild.report.json.documents import json_text, problem_views
 from epbuild.report.terminal.problems import print_problems
 
 pytestmark = pytest.mark.slow  # each place is planned twice
@@ -68,7 +67,7 @@ def test_no_message_has_the_value_of_a_variable(
         print_problems(problems)
         sarif = SarifDocument(recipe)
         sarif.add("error", problems)
-        shown = [capsys.readouterr().err, json.dumps([problem_document(problem) for problem in problems]), sarif.text(None)]
+        shown = [capsys.readouterr().err, json_text({"problems": problem_views(problems)}), sarif.text(None)]
         assert not [text for text in shown if "tulip" in text.lower()], place
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from epbuild.report.json.artifacts import findings_document
+from epbuild.report.json.documents import json_text
 from epbuild.report.terminal.inspect import print_inspection
 from epbuild.report.terminal.verify import print_findings
 from epbuild.verify.findings import Finding
@@ -156,3 +159,10 @@ def test_findings_are_a_line_for_each_check_with_failures_first(capsys: pytest.C
 def test_a_long_name_is_not_broken_so_that_it_can_be_searched_for(capsys: pytest.CaptureFixture[str]) -> None:
     print_findings([Finding("files", "x" * 100, "failed", "It is not there.", "EPB615")])
     assert "x" * 100 in capsys.readouterr().out
+
+
+def test_a_finding_has_figures_in_json_only_if_something_was_measured() -> None:
+    findings = [Finding("digests", "a.onnx", "passed"), Finding("numbers", "a.onnx", "passed", figures=({"output": "y"},))]
+    document = json.loads(json_text(findings_document(Path("dist"), findings)))
+    assert document["counts"] == {"failed": 0, "skipped": 0, "passed": 2}
+    assert [finding.get("figures") for finding in document["findings"]] == [None, [{"output": "y"}]]

@@ -11,8 +11,10 @@ from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Event, Progress, RunFinished, StepFailed
 from epbuild.plan.result import LeftNode
+from epbuild.report.json.build import coverage_document
+from epbuild.report.json.documents import json_text
 from epbuild.report.reporter import reporter
-from epbuild.report.terminal.coverage import coverage_document, coverage_lines, print_coverage, print_coverage_markdown
+from epbuild.report.terminal.coverage import coverage_lines, print_coverage, print_coverage_markdown
 from epbuild.verify.fallback import Outside
 
 UNSUPPORTED = "Operators of type `MatMulInteger` are not supported by QNN EP"
@@ -96,7 +98,7 @@ def test_figures_of_accuracy_have_a_column_where_there_are_any(screen: Screen) -
 
 
 def test_programs_get_every_node_by_operator_and_reason(screen: Screen) -> None:
-    document = json.loads(json.dumps(coverage_document(ROWS)))
+    document = json.loads(json_text(coverage_document(ROWS)))
     assert document["format"] == 1
     assert [row["outcome"] for row in document["rows"]] == ["whole", "partial", "failed"]
     assert document["rows"][1] == {

@@ -16,7 +16,8 @@ from epbuild.commands.events import Fetching
 from epbuild.core.errors import Argument, Problem
 from epbuild.engine.events import Event, StepFailed, StepFinished, StepsCurrent
 from epbuild.plan.steps import Emission, Part, Plan, Step
-from epbuild.report.json.documents import plan_document, print_json, problem_document
+from epbuild.report.json.build import plan_document
+from epbuild.report.json.documents import json_text, print_json, problem_view
 from epbuild.report.reporter import reporter
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Orphan
@@ -224,7 +225,7 @@ def test_a_line_break_in_a_message_does_not_break_the_line(monkeypatch: pytest.M
     ],
 )
 def test_a_problem_has_its_place_as_keys_and_not_as_text(problem: Problem, place: dict[str, Any]) -> None:
-    document = problem_document(problem)
+    document = json.loads(json_text(problem_view(problem)))
     assert {key: document.pop(key) for key in place} == place
     assert document == {"code": problem.code, "message": problem.message, "hint": problem.hint}
 
@@ -247,7 +248,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
         ("compile:g/t/m", "emit"),
         (Orphan("emit:g/t/old", Path("dist/old"), {"m.onnx": {"digest": "ab" * 32, "size": 1}}),),
     )
-    assert plan_document("epbuild.yaml", found) == {
+    assert json.loads(json_text(plan_document("epbuild.yaml", found))) == {
         "format": 1,
         "recipe": "epbuild.yaml",
         "steps": [
@@ -273,5 +274,5 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
             },
         ],
         "orphans": [{"step": "emit:g/t/old", "directory": "dist/old"}],
-        "warnings": [problem_document(WARNING)],
+        "warnings": [json.loads(json_text(problem_view(WARNING)))],
     }

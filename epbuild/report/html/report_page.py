@@ -20,7 +20,7 @@ from typing import Any
 
 from epbuild.commands.reporting.values import Report
 from epbuild.report.html.tables import static_tables
-from epbuild.report.json.report_text import report_document
+from epbuild.report.json.documents import report_document
 
 _FOLDER = Path(__file__).with_name("page")
 _STYLES = ("theme.css", "page.css", "charts.css", "small.css")

@@ -1,4 +1,4 @@
-"""The cache as tables of 80 columns, and as JSON: entries, collection, damage."""
+"""Store and remote caches: entries, collections, checks and uploads."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epbuild.cache.collect import Limits, Reason
-from epbuild.cache.entries import KINDS, CacheEntry, Kind
+from epbuild.cache.entries import KINDS, Kind
 from epbuild.commands.cache import CacheCheck, CacheStats
 from epbuild.commands.gc import Collection
+from epbuild.commands.remote_cache import CheckedResult, Push, PushedResult, RemoteCheck
 from epbuild.core.units import counted
 from epbuild.report.amounts import amount, limited
 from epbuild.report.terminal.screen import is_screen, print_line, print_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-FORMAT = 1
 
 _HEADINGS: dict[Kind, str] = {
     "record": "records",
@@ -32,17 +30,6 @@ _HEADINGS: dict[Kind, str] = {
 }
 _LABEL = max(map(len, _HEADINGS.values()))
 MOST_NAMED = 6
-
-
-def cache_stats_document(found: CacheStats) -> dict[str, Any]:
-    """`cache --json`."""
-    return {
-        "format": FORMAT,
-        "place": str(found.place),
-        "things": {_plural(kind): {"count": count, "bytes": size} for kind, (count, size) in found.entries.items()},
-        "toolchains": {"place": str(found.toolchain_place), "count": found.toolchains[0], "bytes": found.toolchains[1]},
-        "workspaces": [str(workspace) for workspace in found.workspaces],
-    }
 
 
 def print_cache_stats(found: CacheStats) -> None:
@@ -56,29 +43,6 @@ def print_cache_stats(found: CacheStats) -> None:
     print_line(_row("toolchains", [found.toolchains]))
     print_line("")
     _print_list(f"Used by {counted(len(found.workspaces), 'workspace')}", found.workspaces)
-
-
-def collection_document(place: Path, found: Collection, limits: Limits, *, dry_run: bool) -> dict[str, Any]:
-    """`gc --json`."""
-    collected = found.collected
-    return {
-        "format": FORMAT,
-        "place": str(place),
-        "dry_run": dry_run,
-        "max_age": limits.max_age,
-        "max_size": limits.max_size,
-        "removed": [
-            {"kind": entry.kind, "name": entry.name, "bytes": entry.size, "reason": reason} for entry, reason in collected.removed
-        ],
-        "kept": {
-            "needed": _sums(collected.needed),
-            "recent": _sums(collected.recent),
-        },
-        "bytes_removed": sum(entry.size for entry, _ in collected.removed),
-        "bytes_left": collected.left,
-        "workspaces": [str(workspace) for workspace in found.workspaces],
-        "gone_workspaces": [str(workspace) for workspace in found.gone],
-    }
 
 
 def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run: bool) -> None:
@@ -116,18 +80,6 @@ def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run:
         _print_list(f"No longer there, and {'to be ' if dry_run else ''}forgotten", found.gone)
 
 
-def cache_check_document(place: Path, found: CacheCheck) -> dict[str, Any]:
-    """`cache verify --json`."""
-    return {
-        "format": FORMAT,
-        "place": str(place),
-        "blobs": found.blobs,
-        "records": found.records,
-        "bytes": found.size,
-        "damaged": [asdict(damage) for damage in found.damaged],
-    }
-
-
 def print_cache_check(found: CacheCheck) -> None:
     """What is damaged, one after the other, with what it was part of; then the sum."""
     for damage in found.damaged:
@@ -140,6 +92,33 @@ def print_cache_check(found: CacheCheck) -> None:
         print_line(f"{read}: {len(found.damaged)} damaged. That is set aside; the next build that needs it makes it again.")
     else:
         print_line(f"{read}: all sound.")
+
+
+def print_push(done: Push) -> None:
+    """A line for what was written and what could not be, and the sum."""
+    for result in done.results:
+        if result.outcome == "written":
+            print_line(f"written  {result.step}  {amount(result.size)}")
+        elif result.outcome == "failed":
+            print_line(f"failed   {result.step}")
+    sent = f" ({amount(done.sent_bytes)} in {done.seconds:.1f} s)" if done.sent_bytes else ""
+    print_line(f"{done.remote}: {counted(len(done.results), 'result')}, {_outcome_counts(done.results, 'written', sent)}")
+    if any(result.outcome == "not here" for result in done.results):
+        print_line("What is not here, `epbuild run --no-emit --remote-cache write` makes and writes.")
+
+
+def print_remote_check(found: RemoteCheck) -> None:
+    """What cannot be used, what is not there, each with why; then the sum."""
+    width = max((len(result.outcome) for result in found.results if result.outcome != "sound"), default=0)
+    for result in found.results:
+        if result.outcome != "sound":
+            print_line(f"{result.outcome:<{width}}  {result.step}")
+            if result.why:
+                print_line(f"{'':<{width}}    {result.why}")
+    read = f" ({amount(found.received_bytes)} read in {found.seconds:.1f} s)" if found.received_bytes else ""
+    print_line(f"{found.remote}: {counted(len(found.results), 'result')}, {_outcome_counts(found.results, 'sound', read)}")
+    if any(result.outcome == "unusable" for result in found.results):
+        print_line("`epbuild cache push --replace STEP` writes one again, from a store that has it.")
 
 
 class NoBar:
@@ -174,12 +153,14 @@ def byte_progress(doing: str) -> Iterator[Bar | NoBar]:
         yield Bar(display, doing)
 
 
-def _sums(entries: Iterable[CacheEntry]) -> dict[str, dict[str, int]]:
-    sums = {_plural(kind): {"count": 0, "bytes": 0} for kind in KINDS}
-    for entry in entries:
-        sums[_plural(entry.kind)]["count"] += 1
-        sums[_plural(entry.kind)]["bytes"] += entry.size
-    return sums
+def _outcome_counts(results: Sequence[PushedResult | CheckedResult], first: str, note: str) -> str:
+    """How many results had each outcome; `note` is about the `first`."""
+    counts = Counter(result.outcome for result in results)
+    parts = [
+        f"{counts[outcome]} {outcome}{note if outcome == first else ''}"
+        for outcome in sorted(counts, key=lambda name: name != first)
+    ]
+    return ", ".join(parts)
 
 
 def _row(label: str, cells: Iterable[tuple[int, int]]) -> str:
@@ -201,7 +182,3 @@ def _age(seconds: float) -> str:
         if seconds >= length and seconds % length == 0:
             return counted(int(seconds // length), unit)
     return f"{seconds:g} s"
-
-
-def _plural(kind: Kind) -> str:
-    return kind if kind == "damaged" else f"{kind}s".replace(" ", "_")

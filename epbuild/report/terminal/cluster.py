@@ -1,14 +1,16 @@
-"""Work for a cluster, as a table or JSON."""
+"""Work for a cluster, and the state of a worker."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from epbuild.cluster.executor import Offer
+from epbuild.cluster.labels import PLATFORM_LABEL, PREPARES, eps_of
 from epbuild.core.errors import printable
 from epbuild.core.units import about, counted
-from epbuild.report.json.documents import print_json
+from epbuild.report.amounts import amount
 from epbuild.report.terminal.screen import print_line
 
 if TYPE_CHECKING:
@@ -17,15 +19,8 @@ if TYPE_CHECKING:
 _MOST_NAMED = 3
 
 
-def print_workloads(loads: Sequence[Workload], address: str, *, json: bool) -> None:
-    """Which machines can make what is missing, and how long they will take."""
-    if json:
-        listed = [
-            {**asdict(load), "others": [other._asdict() for other in load.others], "likely_seconds": load.likely_seconds}
-            for load in loads
-        ]
-        print_json({"format": 1, "executor": address, "workloads": listed})
-        return
+def print_workloads(loads: Sequence[Workload]) -> None:
+    """Print the machines that can do the missing work, and how long they need."""
     for load in loads:
         device = ", on a real device" if load.real_device else ""
         print_line(f"{load.platform}  {', '.join(load.eps) or 'preparations'}{device}")
@@ -55,3 +50,21 @@ def _time(load: Workload) -> str:
     if load.likely_seconds is None:
         return f"{work}: no machine of the cluster offers this"
     return f"{work} on {counted(len(load.machines), 'machine')}, {load.slots} at once = {about(load.likely_seconds)}"
+
+
+class WorkerReport:
+    """Prints what becomes of a worker."""
+
+    def connected(self, address: str, offer: Offer) -> None:
+        eps = sorted({ep.partition("@")[0].partition("/")[0] for ep in eps_of(offer.labels)})
+        platform = next((label.removeprefix(PLATFORM_LABEL) for label in offer.labels if label.startswith(PLATFORM_LABEL)), "")
+        memory = f", {amount(offer.memory)}" if offer.memory else ""
+        self._print(f"working for {address}: {platform}, {offer.slots} at once{memory}")
+        self._print(f"  {', '.join([*eps, *(['preparations'] if PREPARES in offer.labels else [])])}")
+
+    def waiting(self, address: str, reason: str) -> None:
+        self._print(f"waiting for {address}: {reason}")
+
+    def _print(self, line: str) -> None:
+        print_line(f"epbuild: {line}", sys.stderr)
+        sys.stderr.flush()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import printable
@@ -26,7 +25,6 @@ from epbuild.report.markdown.table import Table, code, written
 from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, coloured, painted, print_line, print_lines, wrapped
 from epbuild.report.terminal.waiting import WaitingRow
 
-FORMAT = 1
 _INDENT = "  "
 _GAP = 2
 _COLOURS = {"whole": "32", "partial": "33", "failed verify": "31", "failed": "31", "not built": DIM}
@@ -65,29 +63,6 @@ def print_coverage(rows: Sequence[ModelCovered]) -> None:
 
 def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
     sys.stdout.write(written(coverage_table(rows), _MOST_ROWS) + "\n")
-
-
-def coverage_document(rows: Sequence[ModelCovered]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "rows": [
-            {
-                "model": row.model,
-                "target": row.target,
-                "outcome": row.outcome,
-                "ep_context_nodes": row.ep_context_nodes,
-                "left": [
-                    {"operator": left.operator, "count": len(left.nodes), "reason": left.reason, "nodes": list(left.nodes)}
-                    for left in (row.outside.groups if row.outside is not None else ())
-                ],
-                "reason": row.reason,
-                "size": row.size,
-                "seconds": row.seconds,
-                "accuracy": dict(row.accuracy) if row.accuracy is not None else None,
-            }
-            for row in rows
-        ],
-    }
 
 
 def coverage_lines(

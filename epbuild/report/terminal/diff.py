@@ -1,4 +1,4 @@
-"""Comparisons of artifacts in 80 columns, under a verdict, and as JSON.
+"""Comparisons of artifacts under a verdict.
 
 They differ in target and context.
 
@@ -15,51 +15,17 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import Any
 
 from epbuild.core.differences import shown
 from epbuild.core.errors import printable
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.report.terminal.screen import BOLD, WIDTH, coloured, painted, print_lines, wrapped
 
-FORMAT = 1
-
 _GAP = 2
 _VALUE = 22
 _WHAT = WIDTH - 2 * (_VALUE + _GAP)
 NOT_COMPARED = "the options, the toolchain and the source models"
 """What is not compared where there is no manifest."""
-
-
-def comparison_document(old: str, new: str, found: Comparison) -> dict[str, Any]:
-    """`diff --json`: the verdict, the senses, every fact that differs, with whole digests, and the sizes of all files."""
-    return {
-        "format": FORMAT,
-        "a": old,
-        "b": new,
-        "equal": not found.differences,
-        "accepted": found.accepted,
-        "verdict": found.verdict,
-        "senses": list(found.senses),
-        "same": list(found.same),
-        "without_manifest": list(found.without_manifest),
-        "differences": [
-            {
-                "sense": item.sense,
-                "what": item.what,
-                "kind": item.kind,
-                "artifact": item.artifact,
-                "place": list(item.place),
-                "old": item.old,
-                "new": item.new,
-            }
-            for item in found.differences
-        ],
-        "sizes": [
-            {"kind": size.kind, "name": size.name, "artifact": size.artifact, "old": size.before, "new": size.after}
-            for size in found.sizes
-        ],
-    }
 
 
 def print_comparison(found: Comparison) -> None:

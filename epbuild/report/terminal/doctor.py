@@ -1,60 +1,18 @@
-"""The health of a machine as lines of 80 columns, and as JSON."""
+"""Checks of this machine, printed as they finish."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import asdict
-from typing import Any
 
-from epbuild import __version__
 from epbuild.commands.doctor.doctor import Diagnoses
 from epbuild.commands.doctor.health import HealthCheck, HealthState
 from epbuild.core.redact import concealed, redacted
 from epbuild.core.units import counted
 from epbuild.report.terminal.screen import BOLD, WIDTH, coloured, painted, print_line, print_lines, wrapped
 
-FORMAT = 1
 _COLOURS: dict[HealthState, str] = {"ok": "32", "note": "36", "warning": "33", "error": "31"}
 _STATE, _TOPIC = 9, 14
-
-
-def health_document(found: Diagnoses) -> dict[str, Any]:
-    """`doctor --json`, whose schema is `schemas/doctor.schema.json`."""
-    return {
-        "format": FORMAT,
-        "epbuild": __version__,
-        "healthy": found.is_healthy,
-        "checks": [
-            {**asdict(check), "text": redacted(concealed(check.text)), "name": check.name or None} for check in found.checks
-        ],
-        "toolchains": devices_document(found)["toolchains"],
-    }
-
-
-def devices_document(found: Diagnoses) -> dict[str, Any]:
-    """`devices --json`: a part of that."""
-    toolchains = [
-        {
-            "name": toolchain.name or None,
-            "packages": toolchain.packages,
-            "onnxruntime": toolchain.onnxruntime,
-            "eps": [
-                {
-                    "ep": ep.ep,
-                    "packages": ep.packages,
-                    "devices": [asdict(device) for device in ep.devices],
-                    "emulated": ep.emulated,
-                    "missing": ep.missing or None,
-                    "limit": ep.limit or None,
-                    "attempt": None if ep.attempt is None else {**asdict(ep.attempt), "compiled": ep.attempt.seconds is not None},
-                }
-                for ep in toolchain.eps
-            ],
-        }
-        for toolchain in found.toolchains
-    ]
-    return {"format": FORMAT, "epbuild": __version__, "healthy": found.is_healthy, "toolchains": toolchains}
 
 
 class HealthPrinter:

@@ -1,4 +1,4 @@
-"""Explanations for people, in lines of 80 columns, and as JSON.
+"""Explanations of why steps would run.
 
 out of date  emit:decoder/phone/directory
   Last emitted 2026-10-08 14:03:11, with the key 5a1b2c3d.
@@ -14,19 +14,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from epbuild.commands.explain import Explanation
 from epbuild.commands.graph import REMOTE
 from epbuild.core.differences import shown
 from epbuild.report.terminal.screen import BOLD, coloured, painted, print_lines, wrapped
-
-FORMAT = 1
-
-
-def explanation_document(recipe: str, found: Sequence[Explanation]) -> dict[str, Any]:
-    """`explain --json`: every explained step with its state, and the facts that changed."""
-    return {"format": FORMAT, "recipe": recipe, "steps": [_cause_document(explanation) for explanation in found]}
 
 
 def print_explanations(found: Sequence[Explanation]) -> None:
@@ -35,24 +27,6 @@ def print_explanations(found: Sequence[Explanation]) -> None:
     for number, explanation in enumerate(found):
         head, *rest = _lines(explanation, "")
         print_lines([*([""] if number else []), painted(head, BOLD, colour), *rest])
-
-
-def _cause_document(explanation: Explanation) -> dict[str, Any]:
-    return {
-        "id": explanation.step.id,
-        "state": explanation.state,
-        "remote": explanation.remote,
-        "reasons": list(explanation.reasons),
-        "key": explanation.key,
-        "previous_key": explanation.previous_key,
-        "built": None if explanation.built is None else round(explanation.built, 3),
-        "changes": [
-            {"what": change.what, "place": list(change.place), "old": old, "new": new}
-            for change in explanation.changes
-            for old, new in [change.shown_values]
-        ],
-        "causes": [_cause_document(cause) for cause in explanation.causes],
-    }
 
 
 def _lines(explanation: Explanation, margin: str) -> Iterator[str]:

@@ -1,36 +1,18 @@
-"""Imported recipes: what was written, and what could not be carried over."""
+"""Imported recipes, and settings that were not carried over."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
-from epbuild.report.json.documents import problem_document
 from epbuild.report.terminal.problems import print_problems
 from epbuild.report.terminal.screen import print_line, wrapped
 
 if TYPE_CHECKING:
     from epbuild.commands.importing.importing import ImportedRecipe
-
-FORMAT = 1
-
-
-def imported_document(done: ImportedRecipe) -> dict[str, Any]:
-    """`import --json`."""
-    choices = done.choices
-    return {
-        "format": FORMAT,
-        "recipe": str(done.path),
-        "tool": done.tool,
-        "ep": choices.kind.entry.ep,
-        "models": list(choices.models),
-        "targets": list(choices.targets),
-        "not_carried_over": [{"what": item.what, "why": item.why, "hint": item.hint or None} for item in done.left],
-        "warnings": [problem_document(problem) for problem in done.warnings],
-    }
 
 
 def print_imported(done: ImportedRecipe) -> None:

@@ -1,41 +1,21 @@
-"""What `epbuild lock` found, for people and for machines."""
+"""Changes of a lock."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from epbuild.commands.lock import Locking
-from epbuild.core.errors import Problem, printable
+from epbuild.core.errors import printable
 from epbuild.core.shown import shown_path
 from epbuild.core.units import counted
-from epbuild.report.json.documents import problem_document
 from epbuild.report.terminal.screen import coloured, painted, print_line
 from epbuild.toolchain.lock_changes import LockChange
 from epbuild.toolchain.lock_facts import Lock
 
-FORMAT = 1
 _COLOURS = {"added": "32", "updated": "33", "removed": "31"}
 _WIDTH = max(map(len, _COLOURS))
-
-
-def lock_document(
-    locking: Locking, warnings: Sequence[Problem], exported: Mapping[str, Path | None], *, written: bool
-) -> dict[str, Any]:
-    """`lock --json`: where the lock is, whether it was `written`, every change, and the `exported` file of each toolchain."""
-    return {
-        "format": FORMAT,
-        "recipe": str(locking.recipe.file),
-        "lock": str(locking.path),
-        "changed": not locking.is_written,
-        "written": written,
-        "changes": [{**asdict(change), "platforms": list(change.platforms)} for change in locking.changes],
-        **({"exported": {name: path and str(path) for name, path in exported.items()}} if exported else {}),
-        "warnings": [problem_document(problem) for problem in warnings],
-    }
 
 
 def print_lock(locking: Locking, exported: Mapping[str, Path | None], *, written: bool) -> None:

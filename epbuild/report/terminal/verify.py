@@ -1,35 +1,17 @@
-"""What a check of artifacts found, for people and for machines."""
+"""Findings of checks of artifacts."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 from epbuild.report.terminal.screen import WIDTH, coloured, painted, print_line, wrapped
 from epbuild.verify.findings import Finding, Outcome
 
-FORMAT = 1
 _OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
 _COLOURS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
 _MOST_ALIKE = 3
-
-
-def findings_document(path: Path, findings: Sequence[Finding]) -> dict[str, Any]:
-    """`verify --json`: every finding, and how many there are of each outcome."""
-    counts = Counter(finding.outcome for finding in findings)
-    return {
-        "format": FORMAT,
-        "path": path.as_posix(),
-        "counts": {outcome: counts[outcome] for outcome in _OUTCOMES},
-        # Figures are there only where there are any.
-        "findings": [
-            {name: value for name, value in asdict(finding).items() if name != "figures" or value} for finding in findings
-        ],
-    }
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

@@ -26,7 +26,8 @@ from epbuild.plan.patterns import FileFinder
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, ValueType
 from epbuild.plan.verification import CheckedMember, Verification, verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
-from epbuild.report.json.documents import plan_document
+from epbuild.report.json.build import plan_document
+from epbuild.report.json.documents import json_text
 from epbuild.survey.verifications import Verifications
 from epbuild.toolchain.process import Ending
 
@@ -253,7 +254,7 @@ def test_what_an_emulator_gave_is_not_what_a_device_gives(bench: Bench) -> None:
     bench.runs.clear()
     bench.asks("{device: real}")
     assert bench.states()[VERIFY] == "out of date"
-    steps = {step["id"]: step for step in plan_document("epbuild.yaml", bench.survey())["steps"]}
+    steps = {step["id"]: step for step in json.loads(json_text(plan_document("epbuild.yaml", bench.survey())))["steps"]}
     assert [name for name, step in steps.items() if step.get("device") == "real"] == [VERIFY]
     assert bench.build("*classifier*").exit_code == 0
     assert bench.runs == ["CPU: classifier", "EP: classifier"]

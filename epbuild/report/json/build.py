@@ -1,0 +1,224 @@
+"""JSON documents of plans, coverage, explanations and work for a cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET, UnsetType
+
+from epbuild.plan.verification import needs_real_device
+from epbuild.report.json.documents import Document, ProblemView, View, problem_views, view
+
+if TYPE_CHECKING:
+    from epbuild.commands.events import ModelCovered
+    from epbuild.commands.explain import Explanation
+    from epbuild.commands.workload import Workload
+    from epbuild.survey.jobs import RunnerJob
+    from epbuild.survey.status import StepStatus, Survey
+
+
+class StepView(View, frozen=True, kw_only=True):
+    """Step with its state, and why it would run."""
+
+    id: str
+    kind: str
+    state: str
+    remote: bool
+    reasons: tuple[str, ...]
+    key: str | None
+    needs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    device: str | UnsetType = UNSET
+    """`real` if the step needs a real device."""
+
+
+class OrphanView(View, frozen=True, kw_only=True):
+    """Emitted output that the recipe no longer asks for."""
+
+    step: str
+    directory: str
+
+
+class PlanDocument(Document, frozen=True, kw_only=True):
+    """`plan --json`."""
+
+    recipe: str
+    steps: tuple[StepView, ...]
+    orphans: tuple[OrphanView, ...]
+    warnings: tuple[ProblemView, ...]
+
+
+class ValidationDocument(Document, frozen=True, kw_only=True):
+    """`validate --json`."""
+
+    recipe: str
+    valid: bool
+    problems: tuple[ProblemView, ...] = ()
+    warnings: tuple[ProblemView, ...] = ()
+    notes: tuple[ProblemView, ...] = ()
+
+
+class LeftView(View, frozen=True, kw_only=True):
+    """Fallback nodes of one operator and one reason."""
+
+    operator: str
+    count: int
+    reason: str | None
+    nodes: tuple[str, ...]
+
+
+class CoveredView(View, frozen=True, kw_only=True):
+    """Coverage of a model for a target."""
+
+    model: str
+    target: str
+    outcome: str
+    ep_context_nodes: int | None
+    left: tuple[LeftView, ...]
+    reason: str | None
+    size: int | None
+    seconds: float | None
+    accuracy: dict[str, float] | None
+
+
+class CoverageDocument(Document, frozen=True, kw_only=True):
+    """`coverage --json`."""
+
+    rows: tuple[CoveredView, ...]
+
+
+class ChangeView(View, frozen=True, kw_only=True):
+    """Fact that changed since a step was built."""
+
+    what: str
+    place: tuple[str, ...]
+    old: object
+    new: object
+
+
+class CauseView(View, frozen=True, kw_only=True):
+    """Step with its state, the facts that changed, and the steps behind it."""
+
+    id: str
+    state: str
+    remote: bool
+    reasons: tuple[str, ...]
+    key: str | None
+    previous_key: str | None
+    built: float | None
+    changes: tuple[ChangeView, ...]
+    causes: tuple[CauseView, ...]
+
+
+class ExplanationDocument(Document, frozen=True, kw_only=True):
+    """`explain --json`."""
+
+    recipe: str
+    steps: tuple[CauseView, ...]
+
+
+class UnfitMachineView(View, frozen=True, kw_only=True):
+    """Machine that cannot run some work, and why."""
+
+    machine: str
+    why: str
+
+
+class WorkloadView(View, frozen=True, kw_only=True):
+    """Actions with the same requirements, and the machines that can run them."""
+
+    platform: str
+    eps: tuple[str, ...]
+    actions: int
+    seconds: float
+    machines: tuple[str, ...]
+    slots: int
+    real_device: bool
+    untried: tuple[str, ...]
+    others: tuple[UnfitMachineView, ...]
+    likely_seconds: float | None
+
+
+class WorkloadsDocument(Document, frozen=True, kw_only=True):
+    """`plan --executor ADDRESS --json`."""
+
+    executor: str
+    workloads: tuple[WorkloadView, ...]
+
+
+def plan_document(recipe: str, found: Survey) -> PlanDocument:
+    """Return `plan --json`: every step with its state, and why."""
+    return PlanDocument(
+        recipe=recipe,
+        steps=tuple(_step(found, status) for status in found.steps()),
+        orphans=tuple(OrphanView(step=orphan.step, directory=orphan.directory.as_posix()) for orphan in found.orphans),
+        warnings=problem_views(found.plan.warnings),
+    )
+
+
+def print_matrix(jobs: Iterable[RunnerJob]) -> None:
+    """Write `plan --matrix`: a matrix of GitHub Actions on one line. The steps of a job are the lines of one text."""
+    included = [{"runner": job.runner, "steps": "\n".join(job.steps), "seconds": round(job.seconds, 1)} for job in jobs]
+    sys.stdout.write(json.dumps({"include": included}) + "\n")
+
+
+def coverage_document(rows: Sequence[ModelCovered]) -> CoverageDocument:
+    """Return `coverage --json`."""
+    return CoverageDocument(rows=tuple(view(CoveredView, row, left=_left(row), accuracy=_figures(row.accuracy)) for row in rows))
+
+
+def explanation_document(recipe: str, found: Sequence[Explanation]) -> ExplanationDocument:
+    """Return `explain --json`: every explained step with its state, and the facts that changed."""
+    return ExplanationDocument(recipe=recipe, steps=tuple(map(_cause, found)))
+
+
+def workloads_document(loads: Sequence[Workload], address: str) -> WorkloadsDocument:
+    """Return the missing work of a plan, and the machines of a cluster that can do it."""
+    return WorkloadsDocument(
+        executor=address,
+        workloads=tuple(
+            view(WorkloadView, load, others=[UnfitMachineView(machine=one.machine, why=one.why) for one in load.others])
+            for load in loads
+        ),
+    )
+
+
+def _step(found: Survey, status: StepStatus) -> StepView:
+    return StepView(
+        id=status.step.id,
+        kind=status.step.kind,
+        state=status.state,
+        remote=status.remote,
+        reasons=status.reasons,
+        key=status.key,
+        needs=status.step.needs,
+        outputs=status.outputs,
+        device="real" if needs_real_device(found.plan, status.step) else UNSET,
+    )
+
+
+def _left(row: ModelCovered) -> list[LeftView]:
+    groups = row.outside.groups if row.outside is not None else ()
+    return [LeftView(operator=one.operator, count=len(one.nodes), reason=one.reason, nodes=one.nodes) for one in groups]
+
+
+def _figures(accuracy: Mapping[str, float] | None) -> dict[str, float] | None:
+    return dict(accuracy) if accuracy is not None else None
+
+
+def _cause(explanation: Explanation) -> CauseView:
+    changes = []
+    for change in explanation.changes:
+        old, new = change.shown_values
+        changes.append(ChangeView(what=change.what, place=change.place, old=old, new=new))
+    return view(
+        CauseView,
+        explanation,
+        id=explanation.step.id,
+        built=None if explanation.built is None else round(explanation.built, 3),
+        changes=changes,
+        causes=[*map(_cause, explanation.causes)],
+    )
