@@ -21,7 +21,7 @@ def main(root: Path, form: str, place: Path, digests: list[str]) -> None:
     blobs = [blob for digest in digests if (blob := store.find(digest)) is not None]
     contents = [Artifact(f"{number}.bin", "context-binary", blob.size, blob.digest) for number, blob in enumerate(blobs)]
     if form == "directory":
-        copy_all(contents, lambda content: store.materialise(content.sha256, place / content.path))
+        copy_all(contents, lambda content: store.materialize(content.sha256, place / content.path))
         return
 
     def pour(content: Artifact, write: Write) -> None:

@@ -12,7 +12,7 @@ from epbuild.cache.blobs import BlobStore
 def main(root: Path, folder: Path, threads: int, digests: list[str]) -> None:
     store = BlobStore(root)
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda digest: store.materialise(digest, folder / digest), digests))
+        list(pool.map(lambda digest: store.materialize(digest, folder / digest), digests))
 
 
 if __name__ == "__main__":

@@ -10,4 +10,4 @@ from epbuild.cache.blobs import BlobStore
 if __name__ == "__main__":
     store = BlobStore(Path(sys.argv[1]))
     for argument in sys.argv[2:]:
-        print(store.add(Path(argument)).digest)
+        print(store.put(Path(argument)).digest)

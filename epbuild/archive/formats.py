@@ -19,7 +19,7 @@ from epbuild.archive import zip as zipped
 from epbuild.archive.artifact import MANIFEST, Artifact, Copy, own_manifest, wrong_size
 from epbuild.archive.members import Members
 from epbuild.core.clone import write_pieces
-from epbuild.core.digest import Blob, Reading, Write
+from epbuild.core.digest import Blob, Hasher, Write
 from epbuild.core.errors import StepId
 from epbuild.core.ring import Ring
 from epbuild.core.safepath import open_regular
@@ -81,15 +81,15 @@ def write_archive(
     missing, BuildError when an artifact does not have its size, and what `copy` and the destination's `write` raise; what was written
     until then is of no use.
     """
-    reading = Reading()
+    hasher = Hasher()
 
     def seal(data: memoryview) -> None:
-        reading.update(data)
+        hasher.update(data)
         write_pieces(destination.write, data)
 
     with Ring(seal, "archive") as sink:
         FORMATS[name].write(sorted(artifacts, key=_order), _measured(copy, step), sink.put, level, step)
-    return reading.blob
+    return hasher.blob
 
 
 def compressor(method: CompressionMethod, step: StepId | None = None) -> str:

@@ -20,7 +20,7 @@ from epbuild.archive.oci_layout import blob_of, blob_path, descriptor, read_docu
 from epbuild.archive.refusal import damaged, nothing, quoted
 from epbuild.archive.zstd import Compressed
 from epbuild.core.canonical import canonical_json
-from epbuild.core.digest import Blob, Reading, digest_of
+from epbuild.core.digest import Blob, Hasher, digest_of
 from epbuild.core.safepath import open_regular
 from epbuild.core.values import dataclass
 from epbuild.recipe.image_reference import DEFAULT_TAG
@@ -197,17 +197,17 @@ def _layer(descriptor: Mapping[str, Any]) -> _Layer:
 def _decompressed(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) -> Iterator[bytes]:
     """What compressed pieces come to, which is that content. Raises UnsoundArchive, EnvironmentFailure without the package for zstd."""
     package = zstd.package()
-    reading = Reading()
+    hasher = Hasher()
     reader = package.ZstdDecompressor().stream_reader(_PieceReader(pieces), read_size=_PIECE_BYTES)
     try:
         while piece := reader.read(_PIECE_BYTES):
-            reading.update(piece)
+            hasher.update(piece)
             yield piece
     except package.ZstdError as error:
         raise damaged(title, f"{what} cannot be decompressed: {zstd.reason(error)}") from error
     for _ in pieces:  # what follows counts too: the blob is checked at its end
         pass
-    if reading.blob != artifact:
+    if hasher.blob != artifact:
         raise damaged(title, f"{what} is not, decompressed, what the image declares: it has another size or SHA-256")
 
 
@@ -248,12 +248,12 @@ def _pieces(file: Path, blob: Blob, title: str, checked: set[Blob]) -> Iterator[
     found = file.stat().st_size
     if found != blob.size:
         raise damaged(title, f"the blob {blob.digest} has {found:,} bytes; the image declares {blob.size:,}")
-    reading = Reading()
+    hasher = Hasher()
     with open_regular(file) as opened:
         while piece := opened.read(_PIECE_BYTES):
-            reading.update(piece)
+            hasher.update(piece)
             yield piece
-    if reading.digest != blob.digest:
+    if hasher.digest != blob.digest:
         raise damaged(title, f"the blob {blob.digest} was changed: it has another SHA-256 than its name")
     checked.add(blob)
 

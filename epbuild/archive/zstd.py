@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from epbuild.archive.artifact import Artifact, Copy, Role, wrong_size
-from epbuild.core.digest import Reading
+from epbuild.core.digest import Hasher
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 
 MARK = b"\x28\xb5\x2f\xfd"
@@ -75,12 +75,12 @@ def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: Ste
     """
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / artifact.sha256
-    reading = Reading()
+    hasher = Hasher()
     packer = compressor(level, step).compressobj(size=artifact.size)
     with place.open("wb") as file:
 
         def write(piece: bytes) -> None:
-            reading.update(piece)
+            hasher.update(piece)
             file.write(piece)
 
         try:
@@ -88,4 +88,4 @@ def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: Ste
             write(packer.flush())
         except package(step).ZstdError as error:  # which was given the size
             raise wrong_size(artifact, step) from error
-    return compressed(artifact, reading.blob.digest, reading.size, place)
+    return compressed(artifact, hasher.blob.digest, hasher.size, place)

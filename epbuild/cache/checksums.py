@@ -1,9 +1,9 @@
-"""Checksums of large blobs, found along with their SHA-256.
+"""XXH3 checksums of large blobs.
 
-What leaves the store is checked by them, at twenty times the speed. A blob's name stays its SHA-256, which nobody can forge. A checksum
-answers a smaller question: are these still the bytes that were named when they were stored? For that 128 bits of XXH3 are as good; a user
-who could write a wrong one beside a blob could as well write a wrong record. It lies in a file of its own and may be missing: then the
-SHA-256 decides, and the checksum is noted again.
+Restoring verifies blobs by checksum, at twenty times the speed of SHA-256. The name of a blob stays its SHA-256, which cannot be
+forged. The checksum only detects that bytes have changed since they were stored, and 128 bits of XXH3 are good enough for that: a user
+who could write a wrong checksum beside a blob could as well write a wrong record. Each checksum is a file of its own. If it is missing,
+the SHA-256 decides, and the checksum is written again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from epbuild.cache.drafts import Drafts, discard
-from epbuild.core.digest import LARGE_BYTES, Reading
+from epbuild.core.digest import LARGE_BYTES, Hasher
 
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
@@ -25,23 +25,25 @@ class Checksums:
         self._folder = folder
         self._drafts = drafts
 
-    def of(self, digest: str) -> str | None:
+    def get(self, digest: str) -> str | None:
+        """Return the checksum of a blob, or None if it is unknown."""
         try:
             text = self._place(digest).read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError):
             return None
         return text if _CHECKSUM.fullmatch(text) else None
 
-    def note(self, digest: str, checksum: str | None) -> None:
-        """Keep the checksum of that blob, if there is one; in a store that this user may only read, nothing is kept."""
-        if checksum is None or self.of(digest) == checksum:
+    def put(self, digest: str, checksum: str | None) -> None:
+        """Store the checksum of a blob, if there is one. In a read-only store, nothing is stored."""
+        if checksum is None or self.get(digest) == checksum:
             return
         with suppress(OSError), self._drafts.new() as draft:
             draft.file.write(checksum.encode("ascii"))
-            # One that a crash leaves empty counts as none: it is not worth waiting for the disk.
+            # Not synced: a file that a crash leaves empty counts as missing.
             draft.publish(self._place(digest), durable=False)
 
     def forget(self, digest: str) -> None:
+        """Delete the checksum of a blob, if there is one."""
         with suppress(OSError):
             discard(self._place(digest))
 
@@ -50,19 +52,19 @@ class Checksums:
 
 
 class Check:
-    """Whether what its `reading` is given is the blob of that digest, of so many bytes: judged by the checksum, else by the SHA-256."""
+    """Verification that the bytes passed to `hasher` are a blob: by its checksum if that is known, else by its SHA-256."""
 
     def __init__(self, checksums: Checksums, digest: str, size: int) -> None:
         self._checksums = checksums
         self._digest = digest
-        self._known = checksums.of(digest) if size >= LARGE_BYTES else None
-        self.reading = Reading(digest=self._known is None, checksum=size >= LARGE_BYTES)
+        self._known = checksums.get(digest) if size >= LARGE_BYTES else None
+        self.hasher = Hasher(digest=self._known is None, checksum=size >= LARGE_BYTES)
 
-    def passed(self) -> bool:
-        """Whether all that was read is the blob; by then it has to be read to its end."""
+    def passes(self) -> bool:
+        """Return whether all bytes that were read are the blob. The blob must have been read to its end."""
         if self._known is not None:
-            return self.reading.checksum == self._known
-        if self.reading.digest != self._digest:
+            return self.hasher.checksum == self._known
+        if self.hasher.digest != self._digest:
             return False
-        self._checksums.note(self._digest, self.reading.checksum)
+        self._checksums.put(self._digest, self.hasher.checksum)
         return True

@@ -171,7 +171,7 @@ class Machine:
         """The log of what failed, which the remote cache then has; None where it cannot be had."""
         with suppress(StoreError):  # why it failed is worth more words than that
             if execution.log.exists():
-                log = execution.store.add(execution.log)
+                log = execution.store.put(execution.log)
                 return log if self.remote.provide(log, partial(execution.store.pieces, log.digest)) else None
         return None
 

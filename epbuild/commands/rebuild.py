@@ -193,7 +193,7 @@ class _Rebuilding:
         lost = set[str]()
         for name, artifact in artifacts.items():
             try:
-                self._store.materialise(artifact.digest, trees / _OLD / name)
+                self._store.materialize(artifact.digest, trees / _OLD / name)
             except (MissingBlob, DamagedBlob):
                 lost.add(name)
         for name, path in files.items():

@@ -1,4 +1,4 @@
-"""Digests: the SHA-256 of text, documents, files and streams, in hex."""
+"""SHA-256 of text, documents, files and streams, in hex."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _BUFFER_BYTES = 1 << 20
 _FIRST_BYTES = 1 << 16
 
 LARGE_BYTES = 8 << 20
-"""From this size on, a second thread saves more than it costs."""
+"""Minimum size for which a second thread saves more than it costs."""
 
 Readable = io.RawIOBase | io.BufferedIOBase
 
 Write = Callable[[memoryview], object]
-"""Takes the next bytes of a content; they are valid for the call."""
+"""Function that accepts the next bytes of a content. They are valid for the call."""
 
 
 @dataclass(frozen=True)
 class Blob:
-    """A content: its SHA-256 in hex, and its size in bytes."""
+    """Content by its SHA-256 in hex, with its size in bytes."""
 
     digest: str
     size: int
 
     @property
     def identity(self) -> str:
-        """What the content is, by the name that this has for content that is not written yet."""
+        """Alias of `digest`, shared with content that is not written yet."""
         return self.digest
 
 
-class Reading:
-    """What is found of a content while it is read: its size, and where wished its SHA-256 (`digest`) and its XXH3 of 128 bits (`checksum`).
+class Hasher:
+    """Size of a content while it is read, and if requested its SHA-256 (`digest`) and its XXH3 of 128 bits (`checksum`), in hex.
 
-    A checksum costs a twentieth of a digest, and shows no more than that bytes are what they were.
+    A checksum costs a twentieth of a digest. It detects accidental changes only.
     """
 
     def __init__(self, *, digest: bool = True, checksum: bool = False) -> None:
@@ -52,11 +52,12 @@ class Reading:
         self._xxh3 = _xxh3() if checksum else None
 
     @property
-    def slow(self) -> bool:
-        """Whether this takes so much longer than reading that a thread beside it is worth its while."""
+    def is_slow(self) -> bool:
+        """Whether hashing takes long enough to deserve a thread of its own."""
         return self._sha256 is not None
 
     def update(self, data: bytes | memoryview) -> None:
+        """Hash the next bytes."""
         self.size += len(data)
         if self._sha256 is not None:
             self._sha256.update(data)
@@ -65,29 +66,29 @@ class Reading:
 
     @property
     def digest(self) -> str | None:
-        """In hex, of what was read so far."""
+        """SHA-256 of the bytes so far."""
         return None if self._sha256 is None else self._sha256.hexdigest()
 
     @property
     def checksum(self) -> str | None:
-        """In hex, of what was read so far."""
+        """XXH3 of the bytes so far."""
         return None if self._xxh3 is None else self._xxh3.hexdigest()
 
     @property
     def blob(self) -> Blob:
-        """The name and size of what was read so far. Raises ValueError where the digest was not wished."""
+        """Digest and size of the bytes so far. Raises ValueError if no digest was requested."""
         if self._sha256 is None:
-            raise ValueError("no digest was wished")
+            raise ValueError("no digest was requested")
         return Blob(self._sha256.hexdigest(), self.size)
 
 
 def digest_of(data: str | bytes | memoryview) -> str:
-    """The digest of bytes, or of text as UTF-8."""
+    """Return the digest of bytes, or of text as UTF-8."""
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
-    """The digest of a JSON document in its canonical form."""
+    """Return the digest of a JSON document in its canonical form."""
     return digest_of(canonical_json(document))
 
 
@@ -98,38 +99,38 @@ def file_digest(path: str | Path) -> str:
 
 
 def part_digest(file: BinaryIO, start: int, size: int, count: Callable[[int], object] = lambda size: None) -> Blob:
-    """Return the digest of so many bytes of an open file, or of those that it has; `count` gets the size of each piece. Raises OSError."""
-    reading = Reading()
+    """Return the digest of `size` bytes of an open file, or up to its end. `count` gets the size of each piece. Raises OSError."""
+    hasher = Hasher()
     file.seek(start)
-    while reading.size < size and (chunk := file.read(min(_BUFFER_BYTES, size - reading.size))):
-        reading.update(chunk)
+    while hasher.size < size and (chunk := file.read(min(_BUFFER_BYTES, size - hasher.size))):
+        hasher.update(chunk)
         count(len(chunk))
-    return reading.blob
+    return hasher.blob
 
 
 def hash_stream(source: Readable, write: Write | None = None, *, ahead: bool = True) -> Blob:
-    """Read `source` to its end and name what was read; `write` gets every piece.
+    """Read `source` to its end and return its digest. `write` gets every piece.
 
-    `ahead`: hash in a thread beside the one that reads. Raises OSError, and what `write` raises.
+    With `ahead`, hash large contents in a second thread. Raises OSError, and what `write` raises.
     """
-    reading = Reading()
-    read(source, reading, write, ahead=ahead)
-    return reading.blob
+    hasher = Hasher()
+    hash_into(source, hasher, write, ahead=ahead)
+    return hasher.blob
 
 
-def read(source: Readable, reading: Reading, write: Write | None = None, *, ahead: bool = True) -> None:
-    """Read `source` to its end, and give every piece of at most 1 MiB to `reading` and to `write`.
+def hash_into(source: Readable, hasher: Hasher, write: Write | None = None, *, ahead: bool = True) -> None:
+    """Read `source` to its end, and pass every piece of at most 1 MiB to `hasher` and to `write`.
 
-    `ahead`: where the reading is slow, it goes on in a thread beside this one. Raises OSError, and what `write` raises.
+    With `ahead`, a slow hasher runs in a second thread if the content is large. Raises OSError, and what `write` raises.
     """
-    # Most files are small, and each larger buffer is memory that the system clears first.
+    # Most files are small, and the system clears each larger buffer first.
     buffer = memoryview(bytearray(_FIRST_BYTES))
     while count := source.readinto(buffer):
-        reading.update(buffer[:count])
+        hasher.update(buffer[:count])
         if write is not None:
             write(buffer[:count])
-        if ahead and reading.slow and reading.size >= LARGE_BYTES:
-            _read_ahead(source, reading, write)
+        if ahead and hasher.is_slow and hasher.size >= LARGE_BYTES:
+            _hash_ahead(source, hasher, write)
             break
         if count == _FIRST_BYTES:
             buffer = memoryview(bytearray(_BUFFER_BYTES))
@@ -141,11 +142,11 @@ def _xxh3() -> xxh3_128:
     return xxh3_128()
 
 
-def _read_ahead(source: Readable, reading: Reading, write: Write | None) -> None:
-    """Go on to the end, and hash each buffer while it and the next ones are written and read."""
+def _hash_ahead(source: Readable, hasher: Hasher, write: Write | None) -> None:
+    """Read on to the end. Hash each buffer while it is written and the next ones are read."""
     from epbuild.core.ring import Ring
 
-    with Ring(reading.update, "sha256") as ring:
+    with Ring(hasher.update, "sha256") as ring:
         while count := source.readinto(buffer := ring.buffer()):
             ring.send(count)
             if write is not None:

@@ -153,7 +153,7 @@ def download(attempts: Attempts, pin: str | None, store: BlobStore) -> Blob:
                 partial.discard()
                 raise _wrong_content(address, str(expected), blob.digest)
             partial.close()
-            store.adopt(partial.path, blob)
+            store.put_partial(partial.path, blob)
             partial.forget()
         if pin is None:
             memory.put(name, {"address": str(address), "sha256": blob.digest})

@@ -133,9 +133,9 @@ class _Fetching:
         with writing(place):
             discard_all(draft)
             try:
-                self.store.materialise(blob.digest, draft)
+                self.store.materialize(blob.digest, draft)
             except (DamagedBlob, MissingBlob):  # it has been set aside, or swept away: the address still has it
-                self.store.materialise(self._fetch(address, sha256).digest, draft)
+                self.store.materialize(self._fetch(address, sha256).digest, draft)
             draft.chmod(0o444)
             place.parent.mkdir(parents=True, exist_ok=True)
             discard_all(place)

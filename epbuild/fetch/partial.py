@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from epbuild.core.digest import Blob, Reading
+from epbuild.core.digest import Blob, Hasher
 from epbuild.fetch.failures import writing
 
 _BUFFER_BYTES = 1 << 20
@@ -22,7 +22,7 @@ class Partial:
         self.path = path
         self.validator: str | None = None
         self._note = path.with_name(f"{path.name}.json")
-        self._reading = Reading()
+        self._hasher = Hasher()
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
@@ -39,15 +39,15 @@ class Partial:
 
     @property
     def size(self) -> int:
-        return self._reading.size
+        return self._hasher.size
 
     @property
     def blob(self) -> Blob:
-        return self._reading.blob
+        return self._hasher.blob
 
     def restart(self, validator: str | None) -> None:
         """Drop what has arrived, for the bytes of the version that `validator` names."""
-        self._reading, self.validator = Reading(), validator
+        self._hasher, self.validator = Hasher(), validator
         with writing(self.path):
             # In this order a kill in between leaves no bytes under the name of another version.
             self._file.truncate(0)
@@ -56,7 +56,7 @@ class Partial:
     def append(self, chunk: bytes | memoryview) -> None:
         with writing(self.path):
             self._file.write(chunk)
-        self._reading.update(chunk)
+        self._hasher.update(chunk)
 
     def close(self) -> None:
         """Hand everything to the disk; nothing can be added any more."""
@@ -84,4 +84,4 @@ class Partial:
                     self.validator = validator
         self._file.seek(0)
         while chunk := self._file.read(_BUFFER_BYTES):
-            self._reading.update(chunk)
+            self._hasher.update(chunk)

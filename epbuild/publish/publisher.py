@@ -12,8 +12,8 @@ from epbuild.archive.artifact import Artifact, Copy, changed
 from epbuild.cache.blobs import BlobSource
 from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file, write_new
-from epbuild.core.clone import Copier
-from epbuild.core.digest import Reading, Write, digest_of, read
+from epbuild.core.clone import copy_open_file
+from epbuild.core.digest import Hasher, Write, digest_of, hash_into
 from epbuild.core.directory import prepare, swap_in, workplace
 from epbuild.core.entries import HiddenFolders, free_name, is_special
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
@@ -106,7 +106,6 @@ class Publisher:
         self._store = store
         self._digests = digests
         self._written = written
-        self._copier = Copier()
 
     def as_folder(self, artifacts: Sequence[Artifact]) -> Files:
         """Put the artifacts into a new folder, and swap it in.
@@ -185,10 +184,10 @@ class Publisher:
         if artifact.file is None:
             self._store.copy(artifact.sha256, write)
             return
-        reading = Reading()
+        hasher = Hasher()
         with open_raw(artifact.file) as file:
-            read(file, reading, write)
-        self._check(artifact, reading.digest)
+            hash_into(file, hasher, write)
+        self._check(artifact, hasher.digest)
 
     def _layers(self, artifacts: Sequence[Artifact]) -> list[Artifact | Compressed]:
         """The files of an image, compressed where the emission asks for that."""
@@ -208,17 +207,17 @@ class Publisher:
             write_new(place, artifact.data)
             return
         if artifact.file is None:
-            self._store.materialise(artifact.sha256, place)
+            self._store.materialize(artifact.sha256, place)
             return
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         if artifact.file.is_relative_to(self._work):
             rename(artifact.file, path)  # it was made here for this
         else:
-            reading = Reading()
+            hasher = Hasher()
             with open_raw(artifact.file) as source, path.open("x+b") as copy:
-                self._copier.copy(source, copy, reading)
-            self._check(artifact, reading.digest)
+                copy_open_file(source, copy, hasher)
+            self._check(artifact, hasher.digest)
 
     def _check(self, artifact: Artifact, digest: str | None) -> None:
         if digest != artifact.sha256:

@@ -48,7 +48,7 @@ class Workbench:
 
     def _relinked(self, path: str, role: Role, source: RelinkedModel) -> Artifact:
         original = self.folder.with_name("original")  # not called as the file is, whose name may be as long as any
-        self._store.materialise(source.stored.digest, original)
+        self._store.materialize(source.stored.digest, original)
         relink(original, self._place(path), source.references)
         original.unlink()
         return self._made(path, role)
@@ -60,7 +60,7 @@ class Workbench:
             if isinstance(file.source, RelinkedModel):
                 self._fetched[below] = self._relinked(below, file.role, file.source)
             elif isinstance(file.source, Blob):
-                self._store.materialise(file.source.digest, self.folder / below)
+                self._store.materialize(file.source.digest, self.folder / below)
                 self._fetched[below] = Artifact(below, file.role, file.source.size, file.source.digest, self.folder / below)
         for sentence in merge(source.part, source.merging, self.folder / folder):
             self._progress.report(StepOutput(self._step, sentence))

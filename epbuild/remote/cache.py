@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
-from epbuild.core.digest import Blob, Reading, Write, hash_stream
+from epbuild.core.digest import Blob, Hasher, Write, hash_stream
 from epbuild.core.errors import HttpCancelled, Problem
 from epbuild.core.values import dataclass
 from epbuild.remote.envelope import MOST_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
@@ -184,17 +184,17 @@ class RemoteCache:
         except (TransferError, CircuitOpenError) as error:
             raise NotFetched(str(error) or "the remote cache cannot be read any more") from error
         with self._tally.busy(), closing(download):
-            source, reading = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received), Reading()
+            source, hasher = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received), Hasher()
             buffer, spare = (memoryview(bytearray(_PIECE_BYTES)) for _ in range(2))
             held = buffer[:0]
             while count := _read(source, buffer):
-                reading.update(buffer[:count])
-                if reading.size > blob.size:
+                hasher.update(buffer[:count])
+                if hasher.size > blob.size:
                     break
                 if held:
                     write(held)
                 held, buffer, spare = buffer[:count], spare, buffer
-            if reading.blob != blob:
+            if hasher.blob != blob:
                 self._bad.add(blob.digest)
                 raise LostBlob(_DAMAGED)
             if held:
@@ -313,7 +313,7 @@ class RemoteCache:
     def _receive(self, blob: Blob, store: BlobStore) -> None:
         with self._tally.busy(), closing(self._open_blob(blob)) as download:
             source = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received)
-            if download.size not in (None, blob.size) or not store.receive(blob, source):
+            if download.size not in (None, blob.size) or not store.put_stream(blob, source):
                 self._bad.add(blob.digest)
                 raise LostBlob(_DAMAGED)
         self._tally.fetched()

@@ -129,11 +129,11 @@ class _BlobsOfResults:
         self._store = store
         self._sizes = sizes
 
-    def materialise(self, digest: str, destination: str | Path) -> None:
+    def materialize(self, digest: str, destination: str | Path) -> None:
         if (lacking := self._lacking(digest)) is not None:
             with self._lost(digest):
                 self._cache.fetch(lacking, self._store)
-        self._store.materialise(digest, destination)
+        self._store.materialize(digest, destination)
 
     def copy(self, digest: str, write: Write) -> None:
         """Nothing of it is kept here."""

@@ -112,11 +112,8 @@ class Execution:
         folder = real_path(folder)
         files = {name: real_path(folder / name) for name in names}
         # Several names may lead to one file, which can be taken once; and what a link leads to elsewhere is not ours to take.
-        blobs = {
-            file: self.store.take(file) if file.is_relative_to(folder) else self.store.add(file)
-            for file in dict.fromkeys(files.values())
-        }
-        return Kept({name: blobs[file] for name, file in files.items()}, self.store.add(self.log))
+        blobs = {file: self.store.put(file, move=file.is_relative_to(folder)) for file in dict.fromkeys(files.values())}
+        return Kept({name: blobs[file] for name, file in files.items()}, self.store.put(self.log))
 
 
 class Workplace(Protocol):

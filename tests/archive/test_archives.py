@@ -358,7 +358,7 @@ def test_a_file_that_is_not_as_long_as_it_was_is_packed_by_nobody(form: Form, fo
 def test_a_blob_that_was_altered_on_disk_ends_the_packing(form: Form, tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "cache")
     (tmp_path / "model.bin").write_bytes(b"weights" * MIB * 2)
-    blob = store.add(tmp_path / "model.bin")
+    blob = store.put(tmp_path / "model.bin")
     content = Artifact("model.bin", "context-binary", blob.size, blob.digest)
 
     def pour(content: Artifact, write: Write) -> None:

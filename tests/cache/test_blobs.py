@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def stored(store: BlobStore, data: bytes) -> Blob:
     """`data`, stored from a file."""
     source = store.root.with_name("source")
     source.write_bytes(data)
-    return store.add(source)
+    return store.put(source)
 
 
 def overwrite(path: Path, data: bytes) -> None:
@@ -59,25 +60,25 @@ def overwrite(path: Path, data: bytes) -> None:
 def test_a_stored_file_comes_back_byte_for_byte_under_its_sha256(store: BlobStore, tmp_path: Path) -> None:
     data = os.urandom(3 * 1024 * 1024 + 17)
     (tmp_path / "model.bin").write_bytes(data)
-    blob = store.add(tmp_path / "model.bin")
+    blob = store.put(tmp_path / "model.bin")
     assert blob == Blob(hashlib.sha256(data).hexdigest(), len(data))
     assert store.has(blob.digest, blob.size)
-    store.materialise(blob.digest, tmp_path / "new" / "folder" / "copy.bin")
+    store.materialize(blob.digest, tmp_path / "new" / "folder" / "copy.bin")
     assert (tmp_path / "new" / "folder" / "copy.bin").read_bytes() == data
     assert store.read_bytes(blob.digest) == data
 
 
 def test_a_file_that_grew_in_the_store_becomes_a_blob_without_a_copy(store: BlobStore) -> None:
     store.partials.mkdir(parents=True)
-    partial = store.partials / "download"
-    partial.write_bytes(b"arrived")
-    inode = partial.stat().st_ino
+    download = store.partials / "download"
+    download.write_bytes(b"arrived")
+    inode = download.stat().st_ino
     blob = Blob(hashlib.sha256(b"arrived").hexdigest(), len(b"arrived"))
-    store.adopt(partial, blob)
+    store.put_partial(download, blob)
     assert store.find(blob.digest) == blob
     assert store.read_bytes(blob.digest) == b"arrived"
     assert [path.stat().st_ino for path in stored_files(store)] == [inode]
-    assert not partial.exists()
+    assert not download.exists()
 
 
 def test_a_file_whose_content_is_there_already_takes_no_second_place(store: BlobStore) -> None:
@@ -86,7 +87,7 @@ def test_a_file_whose_content_is_there_already_takes_no_second_place(store: Blob
     before = place.stat()
     store.partials.mkdir(parents=True)
     (store.partials / "download").write_bytes(b"arrived")
-    store.adopt(store.partials / "download", blob)
+    store.put_partial(store.partials / "download", blob)
     assert place.stat().st_ino == before.st_ino
     assert list(store.partials.iterdir()) == []
 
@@ -102,7 +103,7 @@ def test_a_file_that_is_taken_becomes_the_blob_without_a_copy(store: BlobStore, 
     path.write_bytes(data)
     os.utime(path, (0, 0))  # an old file is a blob that was stored now, or `gc` would take it for one that nobody uses
     inode = path.stat().st_ino
-    blob = store.take(path)
+    blob = store.put(path, move=True)
     assert blob == of(data)
     assert store.read_bytes(blob.digest) == data
     [thing] = store.entries()
@@ -157,7 +158,7 @@ def test_a_file_that_may_be_needed_where_it_is_is_copied_and_changing_it_never_c
     path = tmp_path / "made.bin"
     path.write_bytes(b"as built")
     with arrange(path) as other:
-        blob = store.take(path)
+        blob = store.put(path, move=True)
         assert blob == of(b"as built")
         assert other.read_bytes() == b"as built"
         other.write_bytes(b"edited by a user")
@@ -181,7 +182,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_file_of_another_file_system_is_copied(store: BlobStore, elsewhere: Path) -> None:
     (elsewhere / "made.bin").write_bytes(b"as built")
-    assert store.take(elsewhere / "made.bin") == of(b"as built")
+    assert store.put(elsewhere / "made.bin", move=True) == of(b"as built")
     assert store.read_bytes(of(b"as built").digest) == b"as built"
     assert (elsewhere / "made.bin").read_bytes() == b"as built"
 
@@ -195,7 +196,7 @@ def test_a_file_that_may_not_be_written_or_moved_is_stored_all_the_same(store: B
     (folder / "made.bin").chmod(mode)
     folder.chmod(0o555)
     try:
-        assert store.take(folder / "made.bin") == of(b"as built")
+        assert store.put(folder / "made.bin", move=True) == of(b"as built")
     finally:
         folder.chmod(0o755)
     assert store.read_bytes(of(b"as built").digest) == b"as built"
@@ -206,7 +207,7 @@ def test_taking_what_is_there_already_keeps_the_blob_that_is_there(store: BlobSt
     [place] = stored_files(store)
     before = place.stat()
     (tmp_path / "made.bin").write_bytes(b"same")
-    assert store.take(tmp_path / "made.bin") == of(b"same")
+    assert store.put(tmp_path / "made.bin", move=True) == of(b"same")
     assert [path.stat().st_ino for path in stored_files(store)] == [before.st_ino]
     assert list((store.root / "cas" / "tmp").iterdir()) == []
 
@@ -216,7 +217,7 @@ def test_taking_the_content_of_a_damaged_blob_replaces_it(store: BlobStore, tmp_
     [place] = stored_files(store)
     overwrite(place, b"whole")
     (tmp_path / "made.bin").write_bytes(b"whole content")
-    assert store.take(tmp_path / "made.bin") == blob
+    assert store.put(tmp_path / "made.bin", move=True) == blob
     assert store.read_bytes(blob.digest) == b"whole content"
     assert (store.root / "cas" / "damaged" / blob.digest).read_bytes() == b"whole"
 
@@ -230,25 +231,25 @@ def test_a_digest_alone_finds_its_blob_and_nothing_else_does(store: BlobStore) -
 
 def test_an_empty_file_is_a_blob_like_any_other(store: BlobStore, tmp_path: Path) -> None:
     blob = stored(store, b"")
-    store.materialise(blob.digest, tmp_path / "empty")
+    store.materialize(blob.digest, tmp_path / "empty")
     assert (tmp_path / "empty").read_bytes() == b""
 
 
-def test_changing_a_materialised_file_never_changes_the_store(store: BlobStore, tmp_path: Path) -> None:
+def test_changing_a_materialized_file_never_changes_the_store(store: BlobStore, tmp_path: Path) -> None:
     blob = stored(store, b"as built")
     copy = tmp_path / "copy"
-    store.materialise(blob.digest, copy)
+    store.materialize(blob.digest, copy)
     copy.write_bytes(b"edited by a user")
     assert copy.stat().st_nlink == 1
     assert store.read_bytes(blob.digest) == b"as built"
 
 
 @posix_only
-def test_blobs_are_read_only_and_materialised_files_are_ordinary(store: BlobStore, tmp_path: Path) -> None:
+def test_blobs_are_read_only_and_materialized_files_are_ordinary(store: BlobStore, tmp_path: Path) -> None:
     blob = stored(store, b"content")
     previous = os.umask(0o022)
     try:
-        store.materialise(blob.digest, tmp_path / "copy")
+        store.materialize(blob.digest, tmp_path / "copy")
     finally:
         os.umask(previous)
     assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o644
@@ -260,7 +261,7 @@ def test_storing_the_same_content_again_keeps_the_blob_that_is_there(store: Blob
     stored(store, b"same")
     (place,) = stored_files(store)
     before = place.stat()
-    store.add(tmp_path / "a")
+    store.put(tmp_path / "a")
     assert place.stat().st_ino == before.st_ino
     assert list((store.root / "cas" / "tmp").iterdir()) == []
 
@@ -272,14 +273,14 @@ def test_a_blob_that_was_altered_on_disk_is_never_handed_out_and_heals_when_it_i
     (place,) = stored_files(store)
     overwrite(place, b"a false context binary!")
     with pytest.raises(DamagedBlob) as failure:
-        store.materialise(blob.digest, tmp_path / "out.bin")
+        store.materialize(blob.digest, tmp_path / "out.bin")
     assert failure.value.problems[0].code == "EPB502"
     assert not (tmp_path / "out.bin").exists()
     assert not store.has(blob.digest, blob.size)
     assert (store.root / "cas" / "damaged" / blob.digest).read_bytes() == b"a false context binary!"
 
     stored(store, b"the real context binary")
-    store.materialise(blob.digest, tmp_path / "out.bin")
+    store.materialize(blob.digest, tmp_path / "out.bin")
     assert (tmp_path / "out.bin").read_bytes() == b"the real context binary"
 
 
@@ -317,7 +318,7 @@ def test_pouring_an_altered_blob_ends_in_an_error_and_it_is_set_aside(store: Blo
     arrived = bytearray()
     with pytest.raises(DamagedBlob):
         store.copy(blob.digest, arrived.extend)
-    assert len(arrived) == size
+    assert len(arrived) < size  # never all of it
     assert (store.root / "cas" / "damaged" / blob.digest).stat().st_size == size
     with pytest.raises(MissingBlob):
         store.copy(blob.digest, arrived.extend)
@@ -397,7 +398,7 @@ def test_a_truncated_blob_counts_as_absent_and_storing_the_content_replaces_it(s
 def test_asking_for_a_blob_that_is_not_there_names_it(store: BlobStore, tmp_path: Path) -> None:
     digest = "0" * 64
     with pytest.raises(MissingBlob, match=digest):
-        store.materialise(digest, tmp_path / "out")
+        store.materialize(digest, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -407,14 +408,14 @@ def test_a_digest_from_a_tampered_record_cannot_name_a_file_outside_the_store(st
     digest = f"../../../../{secret.name}"
     assert not store.has(digest, 7)
     with pytest.raises(MissingBlob):
-        store.materialise(digest, tmp_path / "out")
+        store.materialize(digest, tmp_path / "out")
 
 
 def test_materialising_never_overwrites_a_file_that_is_there(store: BlobStore, tmp_path: Path) -> None:
     blob = stored(store, b"built")
     (tmp_path / "mine").write_bytes(b"precious")
     with pytest.raises(StoreError, match="mine"):
-        store.materialise(blob.digest, tmp_path / "mine")
+        store.materialize(blob.digest, tmp_path / "mine")
     assert (tmp_path / "mine").read_bytes() == b"precious"
 
 
@@ -431,7 +432,7 @@ def test_threads_that_store_the_same_content_never_show_a_reader_half_a_blob(sto
     def write() -> None:
         try:
             for number in range(len(contents)):
-                store.add(tmp_path / f"{number}.bin")
+                store.put(tmp_path / f"{number}.bin")
         except Exception as error:  # noqa: BLE001 - a thread's failure is the test's
             failures.append(error)
 
@@ -468,7 +469,7 @@ def test_a_writer_killed_in_the_middle_leaves_nothing_under_a_blobs_name(store: 
     os.mkfifo(source)
     code = (
         "import sys; from pathlib import Path; from epbuild.cache.blobs import BlobStore; "
-        "BlobStore(Path(sys.argv[1])).add(Path(sys.argv[2]))"
+        "BlobStore(Path(sys.argv[1])).put(Path(sys.argv[2]))"
     )
     writer = subprocess.Popen([sys.executable, "-c", code, store.root, source])
     with source.open("wb", buffering=0) as pipe:
@@ -502,7 +503,7 @@ def test_a_taker_is_left_alone_while_it_lives_and_leaves_nothing_under_a_blobs_n
             time.sleep(60)
 
         os.fsync = wait
-        BlobStore(Path(sys.argv[1])).take(Path(sys.argv[2]))
+        BlobStore(Path(sys.argv[1])).put(Path(sys.argv[2]), move=True)
     """
     taker = subprocess.Popen([sys.executable, "-c", code, store.root, tmp_path / "made.bin"], stdout=subprocess.PIPE)
     assert taker.stdout is not None
@@ -518,7 +519,7 @@ def test_a_taker_is_left_alone_while_it_lives_and_leaves_nothing_under_a_blobs_n
     assert not draft.exists()
 
 
-@pytest.mark.parametrize("store_file", [BlobStore.add, BlobStore.take])
+@pytest.mark.parametrize("store_file", [BlobStore.put, partial(BlobStore.put, move=True)])
 def test_a_full_disk_is_told_with_the_path_and_a_way_out_and_leaves_no_blob(
     store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store_file: Callable[[BlobStore, Path], Blob]
 ) -> None:
@@ -540,7 +541,7 @@ def test_a_full_disk_is_told_with_the_path_and_a_way_out_and_leaves_no_blob(
     assert list((store.root / "cas" / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("store_file", [BlobStore.add, BlobStore.take])
+@pytest.mark.parametrize("store_file", [BlobStore.put, partial(BlobStore.put, move=True)])
 def test_a_cache_directory_that_cannot_be_made_is_an_error_with_a_way_out(
     tmp_path: Path, store_file: Callable[[BlobStore, Path], Blob]
 ) -> None:
@@ -549,7 +550,7 @@ def test_a_cache_directory_that_cannot_be_made_is_an_error_with_a_way_out(
         store_file(BlobStore(tmp_path / "file" / "cache"), tmp_path / "file")
 
 
-@pytest.mark.parametrize("store_file", [BlobStore.add, BlobStore.take])
+@pytest.mark.parametrize("store_file", [BlobStore.put, partial(BlobStore.put, move=True)])
 def test_a_source_that_is_missing_is_not_blamed_on_the_cache(
     store: BlobStore, tmp_path: Path, store_file: Callable[[BlobStore, Path], Blob]
 ) -> None:
@@ -571,31 +572,24 @@ def test_where_the_file_system_can_clone_the_clone_is_used_and_checked(
 
     monkeypatch.setattr("fcntl.ioctl", clone)
     blob = stored(store, content)
-    store.materialise(blob.digest, tmp_path / "copy")
+    store.materialize(blob.digest, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == content
     cloned = b"x" * len(content)
     with pytest.raises(DamagedBlob):
-        store.materialise(blob.digest, tmp_path / "second")
+        store.materialize(blob.digest, tmp_path / "second")
 
 
 @linux_only
-def test_a_file_system_that_cannot_clone_is_asked_once_and_then_copied_to(
-    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = 0
-
+def test_a_file_system_that_cannot_clone_gets_a_copy(store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(destination: int, request: int, source: int) -> int:
-        nonlocal asked
-        asked += 1
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr("fcntl.ioctl", refuse)
     content = bytes(1 << 17)
     blob = stored(store, content)
     for name in ("first", "second"):
-        store.materialise(blob.digest, tmp_path / name)
+        store.materialize(blob.digest, tmp_path / name)
         assert (tmp_path / name).read_bytes() == content
-    assert asked == 1
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 20, (1 << 20) + 1, (9 << 20) + 3])
@@ -604,11 +598,11 @@ def test_what_comes_from_elsewhere_is_stored_if_it_is_what_was_meant(store: Blob
     data = data[:size]
     blob = Blob(hashlib.sha256(data).hexdigest(), size)
     for other in (data + b"!", data[:-1] + b"?" if data else b"?", data[:-1] if data else b"??"):
-        assert not store.receive(blob, io.BytesIO(other))
+        assert not store.put_stream(blob, io.BytesIO(other))
         assert store.find(blob.digest) is None
-    assert store.receive(blob, io.BytesIO(data))
+    assert store.put_stream(blob, io.BytesIO(data))
     assert store.read_bytes(blob.digest) == data
-    assert store.receive(blob, io.BytesIO(data))
+    assert store.put_stream(blob, io.BytesIO(data))
     assert list((store.root / "cas" / "tmp").iterdir()) == []
     assert b"".join(bytes(piece) for piece in store.pieces(blob.digest)) == data
 
@@ -621,7 +615,7 @@ def test_what_goes_on_for_ever_is_not_read_to_its_end(store: BlobStore) -> None:
         def readinto(self, buffer: WriteableBuffer) -> int:
             return memoryview(buffer).nbytes
 
-    assert not store.receive(Blob("0" * 64, 3 << 20), Endless())
+    assert not store.put_stream(Blob("0" * 64, 3 << 20), Endless())
 
 
 @pytest.mark.parametrize("size", [1, 1 << 20, (9 << 20) + 3])
@@ -630,7 +624,7 @@ def test_of_a_damaged_blob_never_all_pieces_are_passed_on(store: BlobStore, size
     """So that who copies them elsewhere never has a whole wrong one there."""
     data = bytearray(size)
     blob = Blob(hashlib.sha256(data).hexdigest(), size)
-    store.receive(blob, io.BytesIO(data))
+    store.put_stream(blob, io.BytesIO(data))
     data[at] ^= 1
     place = store.place(blob.digest)
     place.chmod(0o644)

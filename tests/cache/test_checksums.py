@@ -21,9 +21,9 @@ DIGEST = hashlib.sha256(DATA).hexdigest()
 Read = Callable[[BlobStore, Path], bytes]
 
 
-def materialised(store: BlobStore, folder: Path) -> bytes:
+def materialized(store: BlobStore, folder: Path) -> bytes:
     copy = folder / f"copy-{os.urandom(4).hex()}"
-    store.materialise(DIGEST, copy)
+    store.materialize(DIGEST, copy)
     return copy.read_bytes()
 
 
@@ -33,14 +33,14 @@ def poured(store: BlobStore, folder: Path) -> bytes:
     return b"".join(pieces)
 
 
-each_way = pytest.mark.parametrize("read", [materialised, poured])
+each_way = pytest.mark.parametrize("read", [materialized, poured])
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> BlobStore:
     store = BlobStore(tmp_path / "cache")
     (tmp_path / "model.bin").write_bytes(DATA)
-    store.add(tmp_path / "model.bin")
+    store.put(tmp_path / "model.bin")
     return store
 
 
@@ -68,15 +68,15 @@ def damage(store: BlobStore) -> bytes:
 def test_a_large_file_has_its_checksum_from_the_moment_it_is_stored(store: BlobStore, tmp_path: Path) -> None:
     assert checksum_of(store).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
     other = BlobStore(tmp_path / "other")
-    other.take(tmp_path / "model.bin")
+    other.put(tmp_path / "model.bin", move=True)
     assert checksum_of(other).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
 
 
 def test_a_small_file_needs_none(tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "cache")
     (tmp_path / "small").write_bytes(b"small")
-    blob = store.add(tmp_path / "small")
-    store.materialise(blob.digest, tmp_path / "copy")
+    blob = store.put(tmp_path / "small")
+    store.materialize(blob.digest, tmp_path / "copy")
     assert checksums(store) == []
 
 
@@ -121,9 +121,9 @@ def test_where_there_is_no_checksum_the_sha256_decides_and_the_checksum_is_noted
 def test_a_wrong_checksum_costs_a_blob_and_is_right_once_that_is_stored_again(store: BlobStore, tmp_path: Path) -> None:
     checksum_of(store).write_text("0" * 32, encoding="ascii")
     with pytest.raises(DamagedBlob):
-        materialised(store, tmp_path)
-    store.add(tmp_path / "model.bin")
-    assert materialised(store, tmp_path) == DATA
+        materialized(store, tmp_path)
+    store.put(tmp_path / "model.bin")
+    assert materialized(store, tmp_path) == DATA
 
 
 def test_looking_for_damage_trusts_the_sha256_alone(store: BlobStore) -> None:
@@ -140,9 +140,9 @@ def test_a_download_that_becomes_a_blob_has_its_checksum_once_it_was_read(tmp_pa
     store = BlobStore(tmp_path / "cache")
     store.partials.mkdir(parents=True)
     (store.partials / "download").write_bytes(DATA)
-    store.adopt(store.partials / "download", Blob(DIGEST, len(DATA)))
+    store.put_partial(store.partials / "download", Blob(DIGEST, len(DATA)))
     assert checksums(store) == []
-    assert materialised(store, tmp_path) == DATA
+    assert materialized(store, tmp_path) == DATA
     assert checksums(store) == [checksum_of(store)]
 
 
@@ -158,7 +158,7 @@ def test_where_no_checksum_can_be_kept_all_is_as_it_was(tmp_path: Path, read: Re
     (store.root / "cas").mkdir(parents=True)
     (store.root / "cas" / "xxh3-128").write_bytes(b"in the way")
     (tmp_path / "model.bin").write_bytes(DATA)
-    store.add(tmp_path / "model.bin")
+    store.put(tmp_path / "model.bin")
     assert read(store, tmp_path) == DATA
     damage(store)
     with pytest.raises(StoreError, match="changed after it was stored"):

@@ -68,7 +68,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 @pytest.fixture
 def overlap(workshop: Workshop) -> Iterator[Overlap]:
     found = Overlap(workshop)
-    with at_each_call(BlobStore.take, found.hold_up):
+    with at_each_call(BlobStore.put, found.hold_up):
         yield found
 
 

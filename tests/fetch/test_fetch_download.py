@@ -87,7 +87,7 @@ def test_an_empty_file_is_fetched_like_any_other(server: FileServer, store: Blob
 
 def test_a_file_that_is_in_the_store_needs_no_network(server: FileServer, store: BlobStore, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(BODY)
-    store.add(tmp_path / "m.onnx")
+    store.put(tmp_path / "m.onnx")
     assert fetched(server.address("/gone.onnx"), store, DIGEST.upper()) == Blob(DIGEST, len(BODY))
     assert server.requests == []
 

@@ -80,7 +80,7 @@ def test_a_file_that_is_in_the_store_needs_no_client(
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     (tmp_path / "m.onnx").write_bytes(BODY)
-    store.add(tmp_path / "m.onnx")
+    store.put(tmp_path / "m.onnx")
     assert fetched(text, store).digest == DIGEST
 
 

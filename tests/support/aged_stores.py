@@ -66,7 +66,7 @@ class AgedStore:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "content"
             path.write_text(content, encoding="utf-8")
-            return self.blobs.add(path)
+            return self.blobs.put(path)
 
     def record(self, name: str, *contents: str, days: float = 0.0) -> str:
         """An action of that name, whose blobs are as old as its record."""

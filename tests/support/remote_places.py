@@ -161,7 +161,7 @@ class Maker:
         path = self._folder / hashlib.sha256(data).hexdigest()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        blob = self.store.take(path)
+        blob = self.store.put(path, move=True)
         return {"digest": blob.digest, "size": blob.size}
 
     def remote(self, place: Place, *, trust: set[str] | None, signer: SigningKey | None = None) -> RemoteCache:

@@ -50,7 +50,7 @@ def fill(folder: Path) -> Path:
 def _add(store: BlobStore, folder: Path, content: bytes) -> Blob:
     path = folder / "content"
     path.write_bytes(content)
-    blob = store.add(path)
+    blob = store.put(path)
     path.unlink()
     return blob
 

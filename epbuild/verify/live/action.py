@@ -82,7 +82,7 @@ class _Check:
             # What another machine can judge must not be in the store as something that nobody can.
             if self._action.of(item.member).must_be_judged and not item.by_inputs:
                 raise VerifyError(not_judged_here(self._action, item))
-        log = self._execution.store.add(self._execution.log)
+        log = self._execution.store.put(self._execution.log)
         measured = Measurements(round(time.monotonic() - begin, 3), {}, max(self._peaks, default=None))
         return VerificationResult({}, log, measured, tuple(self._figures), tuple(self._unjudged))
 
@@ -98,7 +98,7 @@ class _Check:
 
     def _run(self, built: Made, place: Path) -> None:
         for name, digest in built.result.digests.items():
-            self._execution.store.materialise(digest, place / "compiled" / name)
+            self._execution.store.materialize(digest, place / "compiled" / name)
         files = {model.member: place / "compiled" / model.file for model in built.compiled.models}
         references = {
             checked.name: found
