@@ -15,7 +15,7 @@ from epbuild.core.errors import EpbuildError
 if TYPE_CHECKING:
     from epbuild.commands.reporting.values import Report
     from epbuild.commands.request import Request
-    from epbuild.report.listener import Listener
+    from epbuild.report.listeners import Listener
 
 
 def _file(name: str, text: str) -> Any:
@@ -68,7 +68,7 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
         """Return a listener that also writes the JUnit and SARIF documents."""
         if self.junit is None and self.sarif is None:
             return listener
-        from epbuild.report.build_document import DocumentFile
+        from epbuild.report.listeners import DocumentFile
 
         if self.junit is not None:
             from epbuild.report.ci.junit import JUnitDocument
@@ -111,8 +111,8 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
         if self.trace is not None:
             from epbuild.commands.planning import workspace_of
             from epbuild.commands.reporting.build_record import BuildRecords
-            from epbuild.report.build_document import write_document
             from epbuild.report.json.trace import trace_document
+            from epbuild.report.listeners import write_document
 
             record = BuildRecords(workspace_of(request.recipe)).of_this_process(since)
             write_document(self.trace, json.dumps(trace_document(record)) + "\n")
@@ -134,9 +134,9 @@ def refuse_recipe(recipe: Path, *files: Path | None) -> None:
 def write_report(found: Report, file: Path) -> None:
     """Write a report in the form that the suffix of the file names. Raises EnvironmentFailure (EPB443)."""
     from epbuild.commands.reporting.against import PAGES
-    from epbuild.report.build_document import write_document
     from epbuild.report.html.report_page import report_page
     from epbuild.report.json.documents import json_text, report_document
+    from epbuild.report.listeners import write_document
 
     is_page = file.suffix.lower() in PAGES
     write_document(file, report_page(found) if is_page else json_text(report_document(found)))

@@ -12,10 +12,9 @@ from epbuild.cli.options import UsageError, application, choice, option
 from epbuild.commands.graph import step_graph
 from epbuild.commands.request import Request
 from epbuild.core.graphviz import find_graphviz
-from epbuild.report.build_document import write_document
-from epbuild.report.graph.dot import dot_text
+from epbuild.report.graph.dot import dot_text, svg_text
 from epbuild.report.graph.mermaid import mermaid_text
-from epbuild.report.graph.svg import svg_text
+from epbuild.report.listeners import write_document
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.report.terminal.waiting import WaitingRow
 

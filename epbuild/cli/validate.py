@@ -13,10 +13,10 @@ from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
 from epbuild.plan.possible import obstacles
-from epbuild.report.build_document import write_document
 from epbuild.report.ci.sarif import SarifDocument
 from epbuild.report.json.build import ValidationDocument
 from epbuild.report.json.documents import print_json, problem_views
+from epbuild.report.listeners import write_document
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.report.terminal.screen import print_line
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epbuild.report.listener import Listener
+from epbuild.report.listeners import Listener
 from epbuild.report.terminal.screen import is_screen
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from epbuild.plan.planner import make_plan
 from epbuild.recipe.load import load
 from epbuild.report.json.documents import json_text
 from epbuild.report.json.machine import imported_document
-from epbuild.report.terminal.import_ import print_imported
+from epbuild.report.terminal.recipes import print_imported
 
 REAL = Path(__file__).parent / "imported"
 TOOL = "ep_weight_sharing_ctx_gen"

@@ -42,7 +42,7 @@ from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
 from epbuild.report.json.build import plan_document
 from epbuild.report.terminal.cache import NoBar
-from epbuild.report.terminal.progress import remote_line
+from epbuild.report.terminal.event_lines import remote_line
 from epbuild.survey.remote_results import RemoteResults
 
 SPACES = ("ac", "cas")

@@ -17,7 +17,7 @@ from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Event, EventList, RunFinished
 from epbuild.report.json.events import JsonLines
-from epbuild.report.listener import Listener
+from epbuild.report.listeners import Listener
 from epbuild.report.terminal.progress import PlainLines
 
 

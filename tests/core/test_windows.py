@@ -25,7 +25,7 @@ from epbuild.core import changetime, windows
 from epbuild.core.atomic import write_file
 from epbuild.engine import capacity
 from epbuild.onnxfile import staging
-from epbuild.report.terminal.screen import coloured, is_screen
+from epbuild.report.terminal.screen import has_colors, is_screen
 from epbuild.survey import snapshot
 from epbuild.toolchain import process as supervisor
 from epbuild.toolchain.packages import is_touched, state_of
@@ -377,27 +377,27 @@ def console(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
 
 
 def test_a_console_is_made_to_show_colours(console: FakeKernel) -> None:
-    assert coloured(Terminal())
+    assert has_colors(Terminal())
     assert console.console == 0x7
 
 
 @pytest.mark.parametrize("call", ["GetConsoleMode", "SetConsoleMode"])
 def test_a_console_that_has_no_colours_gets_none(console: FakeKernel, call: str) -> None:
     console.refuses = {call}
-    assert not coloured(Terminal())
+    assert not has_colors(Terminal())
     assert not is_screen(Terminal())
 
 
 def test_what_is_no_console_is_left_as_it_is(console: FakeKernel) -> None:
-    assert not coloured(Terminal(is_one=False))
+    assert not has_colors(Terminal(is_one=False))
     assert console.console == 0x3
 
 
 def test_forced_colours_are_shown_as_well_as_written(console: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert coloured(Terminal())
+    assert has_colors(Terminal())
     assert console.console == 0x7
-    assert coloured(Terminal(is_one=False))
+    assert has_colors(Terminal(is_one=False))
 
 
 def test_the_memory_of_the_machine_is_asked_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of a plan: what each format has, whatever things are called, with and without colours."""
+"""Pictures of a plan: what each format has, whatever things are called, with and without colors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 from epbuild.commands.graph import WORST_FIRST, GraphNode, StepGraph
 from epbuild.core.errors import EnvironmentFailure, printable
 from epbuild.core.graphviz import find_graphviz, svg_of
-from epbuild.report.graph.dot import dot_text
+from epbuild.report.graph.dot import dot_text, svg_text
 from epbuild.report.graph.looks import LOOKS
 from epbuild.report.graph.mermaid import mermaid_text
-from epbuild.report.graph.svg import svg_text
 
 HOSTILE = (
     '"', 'a"];b["x', "</svg><script>alert(1)</script>", "line\nbreak", "\\N \\G \\l end\\", "&lt;b&gt; &amp; &#60;", "%% comment",
@@ -111,12 +110,12 @@ def test_a_program_that_fails_is_quoted(script: str, words: str, tmp_path: Path)
 
 
 def _contrast(one: str, other: str) -> float:
-    """The contrast of two colours, as WCAG 2 has it."""
+    """The contrast of two colors, as WCAG 2 has it."""
     low, high = sorted(map(_luminance, (one, other)))
     return (high + 0.05) / (low + 0.05)
 
 
-def _luminance(colour: str) -> float:
-    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+def _luminance(color: str) -> float:
+    parts = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
     red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

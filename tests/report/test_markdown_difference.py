@@ -12,8 +12,8 @@ from cmarkgfm.cmark import Options
 from epbuild.core.errors import printable
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.diff.sizes import SizeChange
-from epbuild.report.markdown.diff import MOST_CHARACTERS, markdown
-from epbuild.report.markdown.table import code
+from epbuild.report.markdown.diff import MAX_CHARACTERS, markdown
+from epbuild.report.table import code
 
 QNN = "QNNExecutionProvider"
 OLD, NEW = "a" * 64, "b" * 64
@@ -322,7 +322,7 @@ def test_the_comment_of_a_huge_change_is_one_that_github_takes_and_says_what_it_
         artifacts=places,
     )
     text = markdown("old", "new", found)
-    assert len(text) <= MOST_CHARACTERS
+    assert len(text) <= MAX_CHARACTERS
     assert "Of 3000 outputs on both sides, 3000 differ." in text
     assert "more, which `epbuild diff` lists." in text or "\n\nToolchain: 3000\n\n" in text
 

@@ -207,7 +207,7 @@ def test_each_file_of_a_recipe_shows_its_own_line(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("stream", "environment", "coloured"),
+    ("stream", "environment", "has_colors"),
     [
         (Terminal, {}, True),
         (Terminal, {"NO_COLOR": "1"}, False),
@@ -222,13 +222,13 @@ def test_each_file_of_a_recipe_shows_its_own_line(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_the_excerpt_is_coloured_on_terminals_that_want_it_and_nowhere_else(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: type[io.StringIO], environment: dict[str, str], coloured: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: type[io.StringIO], environment: dict[str, str], has_colors: bool
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "epbuild.yaml").write_text("name: x\n", encoding="utf-8")
     lines = told(monkeypatch, problem(1, 1), stream=stream())
-    assert ["\x1b[" in line for line in lines] == [coloured] * 3
+    assert ["\x1b[" in line for line in lines] == [has_colors] * 3
 
 
 def test_under_github_actions_a_problem_is_told_once_as_an_annotation_above_its_line(

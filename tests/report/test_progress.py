@@ -15,7 +15,8 @@ from heard import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Termi
 from epbuild.commands.events import ComparisonStarted, Fetched, Fetching
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
 from epbuild.report.reporter import reporter
-from epbuild.report.terminal.progress import LiveRows, PlainLines, summary
+from epbuild.report.terminal.event_lines import summary
+from epbuild.report.terminal.progress import LiveRows, PlainLines
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|10\d)(?:;\d+)*m")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

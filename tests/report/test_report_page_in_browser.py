@@ -12,7 +12,7 @@ from opened_pages import opened, panel, show_all
 from playwright.sync_api import Browser, Page
 from reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
 
-from epbuild.report.amounts import amount
+from epbuild.report.formatting import format_size
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +108,7 @@ def test_amounts_are_written_as_epbuild_prints_them(browser: Browser, tmp_path: 
     document["models"] = [{**document["models"][0], "name": f"m{size}", "size": size} for size in sizes]
     with opened(browser, tmp_path, document) as page:
         shown = page.locator("#provenance .tabled").first.locator("data.bytes").all_inner_texts()
-    assert shown == [amount(size) for size in sizes]
+    assert shown == [format_size(size) for size in sizes]
 
 
 @pytest.mark.parametrize("width", [360, 900, 1600])
@@ -171,7 +171,7 @@ def test_everything_that_is_pressed_has_a_name(page: Page) -> None:
 CONTRAST = """kinds => kinds.map(kind => {
   const probe = document.createElement('span'); probe.className = 'badge ' + kind; document.body.append(probe);
   const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
-  const shade = colour => { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+  const shade = color => { canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
     const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data]
       .map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
@@ -226,7 +226,7 @@ def test_questions_are_answered_within_two_clicks(page: Page, zoo: Document) -> 
     longest = max((step for step in zoo["steps"] if step["started"] is not None), key=lambda step: own_time(zoo, step))
     assert longest["id"] in page.locator("#overview .tile", has_text="Time").inner_text()
     page.locator("#overview .tile a", has_text="Sharing").click()
-    assert amount(max(row["saved"] for row in zoo["sharing"])) in page.locator("#sizes").inner_text()
+    assert format_size(max(row["saved"] for row in zoo["sharing"])) in page.locator("#sizes").inner_text()
     page.locator("#overview .tile a", has_text="Changes").click()
     against = zoo["against"]
     rows = [len(against[kind]) for kind in ("models", "outputs", "sources", "versions")] + [len(zoo["build"]["published"])]
@@ -253,7 +253,7 @@ def test_a_cluster_of_the_graph_opens(page: Page, zoo: Document) -> None:
 
 def test_an_area_opens_into_outputs_and_files(page: Page, zoo: Document) -> None:
     outputs = [output for output in zoo["outputs"] if output["targets"] == ["phone-SM8750"] and output["size"]]
-    area = page.locator(f"#sizes .tile-of[title='phone-SM8750: {amount(sum(one['size'] for one in outputs))}']")
+    area = page.locator(f"#sizes .tile-of[title='phone-SM8750: {format_size(sum(one['size'] for one in outputs))}']")
     saved = page.locator("#sizes .tile-of.saved").count()
     assert saved == sum(row["measured"] for row in zoo["sharing"])
     area.click(position={"x": 5, "y": 5})

@@ -63,15 +63,15 @@ def test_problems_go_to_standard_error_only(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    ("stream", "environment", "coloured"),
+    ("stream", "environment", "has_colors"),
     [(Terminal, {}, True), (Terminal, {"NO_COLOR": "1"}, False), (Terminal, {"TERM": "dumb"}, False), (io.StringIO, {}, False)],
 )
 def test_colour_is_for_terminals_that_want_it(
-    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], environment: dict[str, str], coloured: bool
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], environment: dict[str, str], has_colors: bool
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert ("\x1b" in told(monkeypatch, PROBLEM, stream())) is coloured
+    assert ("\x1b" in told(monkeypatch, PROBLEM, stream())) is has_colors
 
 
 @pytest.mark.parametrize(

@@ -14,20 +14,20 @@ from epbuild.commands.events import OutputRemoved, RemoteCacheUsed, StepCompared
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.events import OutputCompared
-from epbuild.report.amounts import amount, limited
-from epbuild.report.listener import Listener
-from epbuild.report.markdown.table import Table, code, written
-from epbuild.report.terminal.changes import Sizes
+from epbuild.report.formatting import format_size, shorten_list
+from epbuild.report.listeners import Listener
+from epbuild.report.table import Table, code
+from epbuild.report.terminal.changes import SizeChange
 from epbuild.report.terminal.coverage import CoverageList, coverage_table
+from epbuild.report.terminal.event_lines import origin_texts, remote_line, summary
 from epbuild.report.terminal.failures import FailureList
 from epbuild.report.terminal.problems import print_problems
-from epbuild.report.terminal.progress import origin_words, remote_line, summary
 
-_MOST_BYTES = 1 << 20
-_MOST_ROWS = (1000, 200, 50, 15, 3, 0)
+_MAX_BYTES = 1 << 20
+_MAX_ROWS = (1000, 200, 50, 15, 3, 0)
 """How many rows a table has at most: fewer where the summary would be too long."""
-_LONGEST_REASON = 2000
-_MOST_STEPS = 20
+_MAX_REASON = 2000
+_MAX_STEPS = 20
 
 
 class WithStepSummary(Listener):
@@ -39,7 +39,7 @@ class WithStepSummary(Listener):
         self._recipe = ""
         self._remote: list[str] = []
         self._steps: list[tuple[str, ...]] = []
-        self._outputs: dict[str, Sizes] = {}
+        self._outputs: dict[str, SizeChange] = {}
         self._warnings: list[Problem] = []
         self._failures = FailureList()
         self._coverage = CoverageList()
@@ -61,16 +61,16 @@ class WithStepSummary(Listener):
             case RunStarted(recipe=recipe):
                 self._recipe = recipe
             case StepFinished(step, outcome, seconds, note, size) if outcome != "current":
-                self._row(step, outcome, seconds, size, ", ".join(filter(None, (note, *origin_words(event)))))
+                self._row(step, outcome, seconds, size, ", ".join(filter(None, (note, *origin_texts(event)))))
             case StepFailed(step, allowed=allowed, remembered=remembered):
                 ended = "failed, as allowed" if allowed else "failed"
                 self._row(step, ended, 0.0, None, "not tried again" if remembered else "")
             case StepCompared(step, verdict, seconds, _, size):
                 self._row(step, {"same": "same", "known": "known to differ"}.get(verdict, "differs"), seconds, size, "made again")
             case OutputCompared(_, directory, before, after):
-                self._outputs[directory] = Sizes(directory, before, after)
+                self._outputs[directory] = SizeChange(directory, before, after)
             case OutputRemoved(_, directory, size=size) if size:
-                self._outputs[directory] = Sizes(directory, size, None)
+                self._outputs[directory] = SizeChange(directory, size, None)
             case Warned(problem):
                 self._warnings.append(problem)
             case RemoteCacheUsed():
@@ -80,7 +80,7 @@ class WithStepSummary(Listener):
 
     def _append(self, *parts: str | Table) -> None:
         try:
-            room = _MOST_BYTES - (self._path.stat().st_size if self._path.exists() else 0)
+            room = _MAX_BYTES - (self._path.stat().st_size if self._path.exists() else 0)
             text = _fitting(parts, room)
             with self._path.open("a", encoding="utf-8", newline="\n") as file:
                 file.write(text)
@@ -92,31 +92,33 @@ class WithStepSummary(Listener):
         failures = self._failures.failures()
         for title, allowed in (("Failures", False), ("Failures that are allowed", True)):
             rows = (
-                (code(one.reason, _LONGEST_REASON), "<br>".join(limited([*map(code, one.steps)], _MOST_STEPS)))
+                (code(one.reason, _MAX_REASON), "<br>".join(shorten_list([*map(code, one.steps)], _MAX_STEPS)))
                 for one in failures
                 if one.allowed is allowed
             )
             yield Table(title, ("reason", "steps"), tuple(rows))
         yield coverage_table(self._coverage.rows, self._failures.steps)
         yield _problem_table("Warnings", self._warnings)
-        sizes = ((code(found.name), *found.in_words) for found in self._outputs.values())
+        sizes = ((code(found.name), *found.cells) for found in self._outputs.values())
         yield Table("Sizes", ("output", ">before", ">after", ">change", ">"), tuple(sizes))
         yield Table("Steps", ("step", "", ">time", ">size", ""), tuple(self._steps))
 
     def _row(self, step: str, outcome: str, seconds: float, size: int | None, note: str) -> None:
         took = f"{seconds:,.1f} s" if seconds else ""
-        self._steps.append((code(step), outcome, took, "" if size is None else amount(size), code(note) if note else ""))
+        self._steps.append((code(step), outcome, took, "" if size is None else format_size(size), code(note) if note else ""))
 
 
 def _problem_table(title: str, problems: Iterable[Problem]) -> Table:
-    cells = ((code(str(one.where or "")), code(f"{one.text} [{one.code}]", _LONGEST_REASON)) for one in problems)
+    cells = ((code(str(one.where or "")), code(f"{one.text} [{one.code}]", _MAX_REASON)) for one in problems)
     return Table(title, ("where", "what"), tuple(cells))
 
 
 def _fitting(parts: Sequence[str | Table], room: int) -> str:
     """The parts as Markdown, tables with as many rows as there is room for; nothing where there is none."""
-    for most in _MOST_ROWS:
-        shown = [written(part, most) if isinstance(part, Table) else part for part in parts if isinstance(part, str) or part.rows]
+    for max_rows in _MAX_ROWS:
+        shown = [
+            part.markdown(max_rows) if isinstance(part, Table) else part for part in parts if isinstance(part, str) or part.rows
+        ]
         text = "\n\n".join(shown) + "\n\n"
         if len(text.encode("utf-8", "replace")) <= room:
             return text

@@ -1,4 +1,4 @@
-"""The graph of steps in DOT, Graphviz's language."""
+"""Graph of steps in DOT, Graphviz's language, and as SVG."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ from collections.abc import Iterable, Iterator
 
 from epbuild.commands.graph import GraphNode, StepGraph
 from epbuild.core.errors import printable
-from epbuild.report.graph.looks import FRAME, LINE, TEXT, counts, heading_lines, hover_lines, label_lines, look_of, shortened
+from epbuild.core.graphviz import svg_of
+from epbuild.report.graph.looks import (
+    FRAME,
+    LINE,
+    LOOKS,
+    TEXT,
+    counts,
+    heading_lines,
+    hover_lines,
+    label_lines,
+    look_of,
+    shortened,
+)
 
 _FONT = "Arial"
 
@@ -45,8 +57,8 @@ def _nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
         first, *more = label_lines(node)
         label = _quoted([first if more else f"{look.sign} {first}", *more])
         fill, border = look.light
-        colours = f'style="filled,{look.border}", fillcolor="{fill}", color="{border}"'
-        yield f"{_quoted([node.name])} [label={label}, tooltip={_quoted(hover_lines(node))}, {colours}];"
+        colors = f'style="filled,{look.border}", fillcolor="{fill}", color="{border}"'
+        yield f"{_quoted([node.name])} [label={label}, tooltip={_quoted(hover_lines(node))}, {colors}];"
 
 
 def _quoted(lines: Iterable[str], *, left: bool = False) -> str:
@@ -55,3 +67,22 @@ def _quoted(lines: Iterable[str], *, left: bool = False) -> str:
     end = "\\l" if left else "\\n"
     text = end.join(escaped)
     return f'"{text}{end if left else ""}"'
+
+
+def svg_text(graph: StepGraph, program: str | None) -> str:
+    """The picture, by a program of Graphviz's: one file, with colors for dark pages where a reader's system has those.
+
+    Raises EnvironmentFailure.
+    """
+    drawn = svg_of(dot_text(graph), program)
+    start = drawn.index("<svg")
+    end = drawn.index(">", start) + 1
+    return f"{drawn[:end]}\n<style>{_style()}</style>{drawn[end:]}"
+
+
+def _style() -> str:
+    """The colors of dark pages in place of those of light ones, which every element has as its own."""
+    pairs = [TEXT, LINE, FRAME, *(pair for look in LOOKS.values() for pair in zip(look.light, look.dark, strict=True))]
+    dark = "".join(f'[fill="{light}"]{{fill:{other}}}[stroke="{light}"]{{stroke:{other}}}' for light, other in pairs)
+    font = "text{font-family:Helvetica,Arial,sans-serif}"
+    return f"svg{{background:#fff}}{font}@media(prefers-color-scheme:dark){{svg{{background:#0d1117}}{dark}}}"

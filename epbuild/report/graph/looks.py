@@ -1,4 +1,4 @@
-"""Signs, colours and words of steps in pictures of a plan."""
+"""Signs, colors and words of steps in pictures of a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_REASONS = 6
 
 @dataclass(frozen=True)
 class StateLook:
-    """What a state looks like: a sign, a kind of border, and its colours on a light page and on a dark one (fill, border)."""
+    """What a state looks like: a sign, a kind of border, and its colors on a light page and on a dark one (fill, border)."""
 
     sign: str
     border: str

@@ -14,7 +14,7 @@ from typing import Any
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Event, StepFinished, StepsCurrent
 from epbuild.report.json.documents import FORMAT, problem_view, to_plain
-from epbuild.report.listener import Listener
+from epbuild.report.listeners import Listener
 
 
 class JsonLines(Listener):

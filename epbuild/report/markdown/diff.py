@@ -15,16 +15,16 @@ from epbuild.core.differences import shown
 from epbuild.core.units import counted
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.diff.sizes import SizeChange
-from epbuild.report.amounts import amount, percent, signed
-from epbuild.report.markdown.table import Table, code, written
+from epbuild.report.formatting import format_percent, format_size, format_size_change
+from epbuild.report.table import Table, code
 from epbuild.report.terminal.diff import NOT_COMPARED
 
-MOST_CHARACTERS = 65_000
+MAX_CHARACTERS = 65_000
 """GitHub takes 65,536 in a comment."""
 
-_MOST_ROWS = (200, 50, 15, 3, 0)
+_MAX_ROWS = (200, 50, 15, 3, 0)
 """How many rows a list has at most: fewer where the comment would be too long."""
-_MOST_PLACES = 3
+_MAX_PLACES = 3
 _NOTHING = "-"
 _REST = ", which `epbuild diff` lists"
 _ARROW = "&rarr;"
@@ -47,10 +47,10 @@ def markdown(old: str, new: str, found: Comparison) -> str:
     ending = [*([f"The same: {', '.join(found.same)}."] if found.same else []), *([untold] if untold else [])]
     verdict = re.sub("^They ", "The artifacts ", re.sub("^Their ", "The ", found.verdict))
     text = ""
-    for most in _MOST_ROWS:
-        parts = [f"**{verdict}**", _sum(old, new, found), *(written(table, most, _REST) for table in tables), *ending]
+    for max_rows in _MAX_ROWS:
+        parts = [f"**{verdict}**", _sum(old, new, found), *(table.markdown(max_rows, _REST) for table in tables), *ending]
         text = "\n\n".join(parts) + "\n"
-        if len(text) <= MOST_CHARACTERS:
+        if len(text) <= MAX_CHARACTERS:
             break
     return text
 
@@ -59,7 +59,11 @@ def _sum(old: str, new: str, found: Comparison) -> str:
     """Where the artifacts lie, what all of each come to, and how many outputs differ."""
     before = sum(item.before or 0 for item in found.sizes)
     after = sum(item.after or 0 for item in found.sizes)
-    sizes = f"{amount(before)} {_ARROW} {amount(after)} ({_change(before, after)})" if before != after else amount(after)
+    sizes = (
+        f"{format_size(before)} {_ARROW} {format_size(after)} ({_change(before, after)})"
+        if before != after
+        else format_size(after)
+    )
     text = f"{code(old)} {_ARROW} {code(new)}: {sizes}."
     if found.artifacts == ("",):
         return text
@@ -101,7 +105,7 @@ def _size_tables(found: Comparison) -> Iterator[Table]:
             (
                 *([_output_cell(item.artifact)] if several else []),
                 code(item.name),
-                *(_NOTHING if size is None else amount(size) for size in (item.before, item.after)),
+                *(_NOTHING if size is None else format_size(size) for size in (item.before, item.after)),
                 _change(item.before, item.after),
                 *([", ".join(_senses(item, senses))] if kind == "model" else []),
             )
@@ -151,15 +155,15 @@ def _output_cell(artifact: str) -> str:
 def _output_cells(where: list[str], everywhere: tuple[str, ...]) -> str:
     if len(where) == len(everywhere) > 1:
         return f"all {len(where)}"
-    named = ", ".join(_output_cell(place) for place in where[:_MOST_PLACES])
-    return f"{named} and {len(where) - _MOST_PLACES} more" if len(where) > _MOST_PLACES else named
+    named = ", ".join(_output_cell(place) for place in where[:_MAX_PLACES])
+    return f"{named} and {len(where) - _MAX_PLACES} more" if len(where) > _MAX_PLACES else named
 
 
 def _change(before: int | None, after: int | None) -> str:
     if before is None or after is None:
         return "new" if after is not None else "gone" if before is not None else _NOTHING
-    part = percent(after - before, before)
-    return "same size" if before == after else f"{signed(after - before)}{f', {part}' if part else ''}"
+    part = format_percent(after - before, before)
+    return "same size" if before == after else f"{format_size_change(after - before)}{f', {part}' if part else ''}"
 
 
 def _not_compared(old: str, new: str, found: Comparison) -> str:

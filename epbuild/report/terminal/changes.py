@@ -1,4 +1,4 @@
-"""The changes of a build, in 80 columns: sizes, savings of sharing, time.
+"""Changes of a build: sizes, savings by sharing, and time.
 
 Size                                      before      after      change
 dist/classifier                         185.2 kB   217.9 kB    +32.8 kB   +17.7%
@@ -14,28 +14,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from epbuild.commands.events import OutputRemoved, ToolchainReady
-from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFinished
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
-from epbuild.report.amounts import amount, percent, signed
-from epbuild.report.terminal.screen import BOLD, WIDTH, coloured, painted, wrapped
+from epbuild.report.formatting import format_percent, format_size, format_size_change
+from epbuild.report.table import Table
+from epbuild.report.terminal.screen import BOLD, has_colors, paint, wrap
 
-_CELLS = (11, 11, 12, 9)
-_GAP = 2
-_MOST_OUTPUTS = 6
-_MOST_FILES = 3
-_MOST_GROUPS = 6
-_MOST_STEPS = 10
-_FEW_STEPS = 4  # of a build in which there is little time to find
-_LONG_SECONDS = 60
-_LEAST_SECONDS = 0.05  # less is shown as 0.0
+_WIDTHS = (11, 11, 12, 9)
+_SIZE_COLUMNS = ("Size", ">before", ">after", ">change", ">")
+_MAX_OUTPUTS = 6
+_MAX_FILES = 3
+_MAX_GROUPS = 6
+_MAX_STEPS = 10
+_MAX_STEPS_OF_SHORT_BUILD = 4
+_LONG_BUILD = 60
+"""Seconds of work."""
+_MIN_SECONDS = 0.05
+"""A shorter time is printed as 0.0."""
+
+_Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Something with its bytes before and after; None where it was, or is, not there."""
+class SizeChange:
+    """Size of something before and after; None if it did not exist."""
 
     name: str
     before: int | None
@@ -46,18 +50,18 @@ class Sizes:
         return (self.after or 0) - (self.before or 0)
 
     @property
-    def in_words(self) -> tuple[str, str, str, str]:
-        """The size before, the size after, the difference and the difference as a part of the size before."""
-        before, after = ("-" if size is None else amount(size) for size in (self.before, self.after))
+    def cells(self) -> tuple[str, str, str, str]:
+        """Sizes before and after, the difference, and the difference in percent."""
+        before, after = ("-" if size is None else format_size(size) for size in (self.before, self.after))
         if self.before is None or self.after is None:
             return before, after, "new" if self.before is None else "removed", ""
-        return before, after, signed(self.change), percent(self.change, self.before)
+        return before, after, format_size_change(self.change), format_percent(self.change, self.before)
 
 
 class ChangeReport:
-    """Takes the events of a build, and then has the lines before its last one: none where nothing was made, or a failure ended the build.
+    """Collector of a build's events that returns the lines about its changes.
 
-    A build that went on after a failure (`--keep-going`) has made what did not depend on it.
+    There are none if nothing was built, or if a failure ended the build. A build with `--keep-going` continues after a failure.
     """
 
     def __init__(self) -> None:
@@ -87,107 +91,122 @@ class ChangeReport:
             return []
         sections = (
             size_lines(self._outputs, self._removed),
-            sharing_lines([item for item in self._sharing if item.measured], "saves", "measured, each model alone"),
-            sharing_lines([item for item in self._sharing if not item.measured], "can save", "equal source weights"),
+            *all_sharing_lines(self._sharing),
             time_lines(self._seconds, ended.seconds),
         )
-        colour = coloured(sys.stdout)
-        shown = [
-            _with_bold_word(line, colour) if number == 0 else line for lines in sections for number, line in enumerate(lines)
-        ]
+        color = has_colors(sys.stdout)
+        shown = [_with_bold_word(line, color) if number == 0 else line for lines in sections for number, line in enumerate(lines)]
         return ["", *shown, ""] if shown else []
 
 
 def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemoved]) -> Iterator[str]:
-    """What each output was and is, biggest change first, with the files that changed most; one line where there is no change."""
-    sizes = {item: Sizes(item.directory, item.before, item.after) for item in outputs}
+    """Return the sizes of changed outputs and of the files that changed most, largest change first. Without changes, return one line."""
+    sizes = {item: SizeChange(item.directory, item.before, item.after) for item in outputs}
     new = [found for found in sizes.values() if found.before is None]
     changed = [
         item
         for item in outputs
         if item.before is not None and (item.before != item.after or any(_has_row(item, file) for file in item.files))
     ]
-    # An output that has moved was compared with what lay at its old place: that is not gone as well.
+    # An output that moved was compared with its old place, which is therefore not listed as removed.
     moved = {item.step for item in outputs if item.before is not None}
-    gone = [Sizes(item.directory, item.size, None) for item in removed if item.size and item.step not in moved]
-    alike = sum(file.before == file.after for item in outputs for file in item.files)
-    total = amount(sum(item.after for item in outputs))
+    gone = [SizeChange(item.directory, item.size, None) for item in removed if item.size and item.step not in moved]
+    same_size = sum(file.before == file.after for item in outputs for file in item.files)
     if outputs and not changed and not gone and len(new) in (0, len(outputs)):
-        if new:
-            yield f"Size: {total} in {counted(len(outputs), 'new output')}."
-        else:
-            others = f"; {counted(alike, 'file')} with other bytes" if alike else ""
-            yield f"Size: {total} in {counted(len(outputs), 'output')}, as before{others}."
+        total = format_size(sum(item.after for item in outputs))
+        others = f"; {counted(same_size, 'file')} with other bytes" if same_size else ""
+        kind, comparison = ("new output", "") if new else ("output", f", as before{others}")
+        yield f"Size: {total} in {counted(len(outputs), kind)}{comparison}."
         return
     if not (changed or gone or new):
         return
-    yield from _row("Size", ("before", "after", "change", ""))
     changed.sort(key=lambda item: (-abs(sizes[item].change), item.directory))
-    for item in changed[:_MOST_OUTPUTS]:
-        files = [Sizes(f"  {file.path}", file.before, file.after) for file in item.files if _has_row(item, file)]
+    rows: list[_Row] = []
+    for item in changed[:_MAX_OUTPUTS]:
+        files = [SizeChange(f"  {file.path}", file.before, file.after) for file in item.files if _has_row(item, file)]
         files.sort(key=lambda file: (-abs(file.change), file.name))
-        # One file's numbers need not be shown twice, if they are all that there is.
-        alone = len(files) == 1 and files[0].change == sizes[item].change
-        yield from _row(item.directory, ("",) * 4 if alone else sizes[item].in_words)
-        yield from _limited_rows(files, _MOST_FILES, "  {} other files")
-    yield from _limited_rows([sizes[item] for item in changed[_MOST_OUTPUTS:]], 0, "{} other outputs")
-    yield from _limited_rows(new, 0, "{} new outputs")
-    yield from _limited_rows(gone, 0, "{} removed outputs")
+        # The numbers of a single file that explains the whole change are not repeated.
+        is_whole_change = len(files) == 1 and files[0].change == sizes[item].change
+        rows += [
+            (item.directory, *(("",) * 4 if is_whole_change else sizes[item].cells)),
+            *_limited_rows(files, _MAX_FILES, "  {} other files"),
+        ]
+    rows += _limited_rows([sizes[item] for item in changed[_MAX_OUTPUTS:]], 0, "{} other outputs")
+    rows += _limited_rows(new, 0, "{} new outputs")
+    rows += _limited_rows(gone, 0, "{} removed outputs")
     if len(outputs) + len(gone) > 1:
-        yield from _row("in all", _sum([*sizes.values(), *gone]).in_words)
-    if alike:
-        yield f"{counted(alike, 'other file')} with other bytes of the same size."
+        rows.append(("in all", *_sum([*sizes.values(), *gone]).cells))
+    yield from Table("", _SIZE_COLUMNS, tuple(rows)).text(_WIDTHS)
+    if same_size:
+        yield f"{counted(same_size, 'other file')} with other bytes of the same size."
 
 
-def sharing_lines(found: Sequence[SharingSaved], does: str, yardstick: str) -> Iterator[str]:
-    """What sharing saves, or can save, by one yardstick: a sentence, or a table from the least saving on where groups differ in it."""
+def size_table_lines(found: Sequence[SizeChange]) -> Iterator[str]:
+    """Return a table of sizes before and after, largest change first."""
+    ordered = sorted(found, key=lambda item: (-abs(item.change), item.name))
+    rows = _limited_rows(ordered, _MAX_OUTPUTS, "{} other outputs")
+    if len(found) > 1:
+        rows.append(("in all", *_sum(found).cells))
+    yield from Table("", _SIZE_COLUMNS, tuple(rows)).text(_WIDTHS)
+
+
+def all_sharing_lines(found: Sequence[SharingSaved]) -> tuple[Iterator[str], Iterator[str]]:
+    """Return the measured savings by sharing, and the possible ones."""
+    return (
+        _sharing_lines([item for item in found if item.measured], "saves", "measured, each model alone"),
+        _sharing_lines([item for item in found if not item.measured], "can save", "equal source weights"),
+    )
+
+
+def _sharing_lines(found: Sequence[SharingSaved], verb: str, yardstick: str) -> Iterator[str]:
+    """Return a sentence, or a table with the least saving first if the groups differ."""
     if len({_saving([item])[3] for item in found}) > 1:
-        yield from _row(f"Sharing ({yardstick})", ("unshared", "shared", "saved", ""))
         worst = sorted(found, key=lambda item: ((item.unshared - item.shared) / (item.unshared or 1), item.step))
-        most = _MOST_GROUPS if len(worst) > _MOST_GROUPS + 1 else len(worst)
-        for item in worst[:most]:
-            yield from _row(item.step, _saving([item]))
-        if worst[most:]:
-            yield from _row(f"{len(worst) - most} other groups", _saving(worst[most:]))
-        yield from _row("in all", _saving(worst))
+        count = _MAX_GROUPS if len(worst) > _MAX_GROUPS + 1 else len(worst)
+        rows = [(item.step, *_saving([item])) for item in worst[:count]]
+        if worst[count:]:
+            rows.append((f"{len(worst) - count} other groups", *_saving(worst[count:])))
+        rows.append(("in all", *_saving(worst)))
+        columns = (f"Sharing ({yardstick})", ">unshared", ">shared", ">saved", ">")
+        yield from Table("", columns, tuple(rows)).text(_WIDTHS)
     elif found:
         unshared, _, saved, part = _saving(found)
         where = found[0].step if len(found) == 1 else f"{len(found)} groups"
-        text = f"Sharing {does} {saved} of {unshared}{f' ({part})' if part else ''} in {where} ({yardstick})."
-        yield from wrapped(text, others="  ")
+        text = f"Sharing {verb} {saved} of {unshared}{f' ({part})' if part else ''} in {where} ({yardstick})."
+        yield from wrap(text, others="  ")
 
 
 def time_lines(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
-    """The steps that took longest, and the rest as a sum; nothing where only one took any time. `wall`: what the user waited."""
+    """Return the longest steps and the sum of the others, or nothing if at most one took time. `wall` is the duration of the build."""
     took = dict(_own_seconds(seconds))
-    longest = sorted((step for step in took if took[step] >= _LEAST_SECONDS), key=lambda step: (-took[step], step))
+    longest = sorted((step for step in took if took[step] >= _MIN_SECONDS), key=lambda step: (-took[step], step))
     if len(longest) < 2:
         return
     total = sum(took.values())
-    most = _MOST_STEPS if total >= _LONG_SECONDS else _FEW_STEPS
-    longest = longest[: most if len(took) <= most else most - 1]
+    count = _MAX_STEPS if total >= _LONG_BUILD else _MAX_STEPS_OF_SHORT_BUILD
+    longest = longest[: count if len(took) <= count else count - 1]
     yield f"Time: {total:,.1f} s of work in {wall:,.1f} s"
     rest = sorted(took.keys() - set(longest))
-    rows = {step: took[step] for step in longest}
-    rows |= {rest[0] if len(rest) == 1 else f"{len(rest)} other steps": sum(took[step] for step in rest)} if rest else {}
-    for step, own in rows.items():
-        yield from _row(step, ("", "", f"{own:,.1f} s", f"{100 * own / total:.0f}%"))
+    shown = {step: took[step] for step in longest}
+    shown |= {rest[0] if len(rest) == 1 else f"{len(rest)} other steps": sum(took[step] for step in rest)} if rest else {}
+    rows = ((step, "", "", f"{own:,.1f} s", f"{100 * own / total:.0f}%") for step, own in shown.items())
+    yield from Table("", (), tuple(rows)).text(_WIDTHS)
 
 
 def _has_row(output: OutputCompared, file: ChangedFile) -> bool:
-    """Whether a file has a row of its own: not an archive, which is the output, and not the blobs of an image, whose names mean nothing."""
+    """Return whether a file gets a row. The archive of an output is the output, and names of an image's blobs mean nothing."""
     name = file.path.rpartition("/")[2]
     return file.before != file.after and name != PurePath(output.directory).name and not re.fullmatch("[0-9a-f]{64}", name)
 
 
-def _with_bold_word(heading: str, colour: bool) -> str:
+def _with_bold_word(heading: str, color: bool) -> str:
     word = re.match(r"\w*", heading)
     length = word.end() if word else 0
-    return painted(heading[:length], BOLD, colour) + heading[length:]
+    return paint(heading[:length], BOLD, color) + heading[length:]
 
 
 def _own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """The time of each step, less that of other steps: a share step's event has that of its whole session group."""
+    """Return the time of each step without its compiles: the event of a share step has the time of the whole session group."""
     compiles = defaultdict[str, float](float)
     for step, took in seconds.items():
         kind, _, place = step.partition(":")
@@ -201,39 +220,24 @@ def _own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 def _saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:
     unshared, shared = (sum(sizes) for sizes in zip(*((item.unshared, item.shared) for item in found), strict=True))
     saved = unshared - shared
-    return amount(unshared), amount(shared), signed(saved).lstrip("+"), percent(saved, unshared).lstrip("+")
+    return (
+        format_size(unshared),
+        format_size(shared),
+        format_size_change(saved).lstrip("+"),
+        format_percent(saved, unshared).lstrip("+"),
+    )
 
 
-def _limited_rows(found: Sequence[Sizes], most: int, others: str) -> Iterator[str]:
-    """So many rows, and the sum of the others as one more, which is no gain for a single other."""
-    most = len(found) if len(found) == most + 1 else most
-    for item in found[:most]:
-        yield from _row(item.name, item.in_words)
-    if rest := found[most:]:
-        yield from _row(others.format(len(rest)), _sum(rest).in_words)
+def _limited_rows(found: Sequence[SizeChange], max_rows: int, others: str) -> list[_Row]:
+    """Return the first rows, and the sum of the others as one more. A single other row is kept as it is."""
+    count = len(found) if len(found) == max_rows + 1 else max_rows
+    rows: list[_Row] = [(item.name, *item.cells) for item in found[:count]]
+    if rest := found[count:]:
+        rows.append((others.format(len(rest)), *_sum(rest).cells))
+    return rows
 
 
-def size_rows(found: Sequence[Sizes]) -> Iterator[str]:
-    """A table of sizes before and after, the biggest change first."""
-    yield from _row("Size", ("before", "after", "change", ""))
-    yield from _limited_rows(sorted(found, key=lambda item: (-abs(item.change), item.name)), _MOST_OUTPUTS, "{} other outputs")
-    if len(found) > 1:
-        yield from _row("in all", _sum(found).in_words)
-
-
-def _sum(found: Sequence[Sizes]) -> Sizes:
+def _sum(found: Sequence[SizeChange]) -> SizeChange:
     before = [item.before for item in found if item.before is not None]
     after = [item.after for item in found if item.after is not None]
-    return Sizes("", sum(before) if before else None, sum(after) if after else None)
-
-
-def _row(name: str, cells: Sequence[str]) -> Iterator[str]:
-    """A name and its numbers, at the right; a name that meets the numbers has lines of its own."""
-    numbers = "".join(f"{cell:>{width}}" for cell, width in zip(cells, _CELLS, strict=True)).lstrip()
-    text, room = printable(name), WIDTH - len(numbers)
-    if len(text) > room - _GAP:
-        indent = text[: len(text) - len(text.lstrip())]
-        yield from wrapped(text.strip(), indent, f"{indent}  ")
-        text = ""
-    if text or numbers:
-        yield f"{text:<{room}}{numbers}".rstrip()
+    return SizeChange("", sum(before) if before else None, sum(after) if after else None)

@@ -10,7 +10,7 @@ from epbuild.cluster.executor import Offer
 from epbuild.cluster.labels import PLATFORM_LABEL, PREPARES, eps_of
 from epbuild.core.errors import printable
 from epbuild.core.units import about, counted
-from epbuild.report.amounts import amount
+from epbuild.report.formatting import format_size
 from epbuild.report.terminal.screen import print_line
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class WorkerReport:
     def connected(self, address: str, offer: Offer) -> None:
         eps = sorted({ep.partition("@")[0].partition("/")[0] for ep in eps_of(offer.labels)})
         platform = next((label.removeprefix(PLATFORM_LABEL) for label in offer.labels if label.startswith(PLATFORM_LABEL)), "")
-        memory = f", {amount(offer.memory)}" if offer.memory else ""
+        memory = f", {format_size(offer.memory)}" if offer.memory else ""
         self._print(f"working for {address}: {platform}, {offer.slots} at once{memory}")
         self._print(f"  {', '.join([*eps, *(['preparations'] if PREPARES in offer.labels else [])])}")
 

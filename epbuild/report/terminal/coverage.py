@@ -19,15 +19,15 @@ from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, StepFailed, StepFinished
-from epbuild.report.amounts import amount
-from epbuild.report.listener import Listener
-from epbuild.report.markdown.table import Table, code, written
-from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, coloured, painted, print_line, print_lines, wrapped
+from epbuild.report.formatting import format_size
+from epbuild.report.listeners import Listener
+from epbuild.report.table import Table, code
+from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.report.terminal.waiting import WaitingRow
 
 _INDENT = "  "
 _GAP = 2
-_COLOURS = {"whole": "32", "partial": "33", "failed verify": "31", "failed": "31", "not built": DIM}
+_COLORS = {"whole": "32", "partial": "33", "failed verify": "31", "failed": "31", "not built": DIM}
 _WORDS = {
     "whole": "whole",
     "partial": "in part",
@@ -35,8 +35,8 @@ _WORDS = {
     "failed": "not at all",
     "not built": "not built",
 }
-_LONGEST_REASON = 600
-_MOST_ROWS = 10_000
+_MAX_REASON = 600
+_MAX_ROWS = 10_000
 _FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
 _OF_NODES = {"EPB609", "EPB655"}
 """The codes of problems of models that were compiled, and not as the recipe wants them."""
@@ -62,7 +62,7 @@ def print_coverage(rows: Sequence[ModelCovered]) -> None:
 
 
 def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
-    sys.stdout.write(written(coverage_table(rows), _MOST_ROWS) + "\n")
+    sys.stdout.write(coverage_table(rows).markdown(_MAX_ROWS) + "\n")
 
 
 def coverage_lines(
@@ -72,8 +72,8 @@ def coverage_lines(
 
     The sum is that of `total`, where `rows` are not all.
     """
-    colour = coloured(sys.stdout)
-    yield f"{painted('Coverage', BOLD, colour)}: {_sum(rows if total is None else total)}"
+    color = has_colors(sys.stdout)
+    yield f"{paint('Coverage', BOLD, color)}: {_sum(rows if total is None else total)}"
     cells = list(map(_cells, rows))
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     widths = [width + _GAP if width else 0 for width in widths]
@@ -86,15 +86,15 @@ def coverage_lines(
             yield name
             name = ""
         outcome, *others = (f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
-        yield f"{name:<{room}}{painted(outcome, _COLOURS[row.outcome], colour)}{''.join(others)}".rstrip()
+        yield f"{name:<{room}}{paint(outcome, _COLORS[row.outcome], color)}{''.join(others)}".rstrip()
         why = _why(row)
         if _is_shown(row, shown) or not why:
             continue
         first = explained.setdefault((row.model, why), row.target)
         if first != row.target:
             why = f"as for {first}"
-        for line in wrapped(why, width=WIDTH - len(_INDENT), long_words=False):
-            yield _INDENT + painted(line, DIM, colour)
+        for line in wrap(why, width=WIDTH - len(_INDENT), long_words=False):
+            yield _INDENT + paint(line, DIM, color)
 
 
 def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
@@ -106,7 +106,7 @@ def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozens
             code(row.model),
             code(row.target),
             *_cells(row)[: 4 if figures else 3],
-            code(why, _LONGEST_REASON) if (why := "" if _is_shown(row, shown) else _why(row)) else "",
+            code(why, _MAX_REASON) if (why := "" if _is_shown(row, shown) else _why(row)) else "",
         )
         for row in rows
     )
@@ -133,7 +133,7 @@ def _is_shown(row: ModelCovered, shown: frozenset[str]) -> bool:
 def _cells(row: ModelCovered) -> tuple[str, str, str, str]:
     """The outcome, the size, the time and the accuracy."""
     outcome = f"{row.outside.count} left" if row.outcome == "partial" and row.outside is not None else row.outcome
-    size = amount(row.size) if row.size is not None else ""
+    size = format_size(row.size) if row.size is not None else ""
     took = f"{row.seconds:,.1f} s" if row.seconds is not None else ""
     figures = (_FIGURES.get(name, f"{name} {{:g}}").format(value) for name, value in (row.accuracy or {}).items())
     return outcome, size, took, ", ".join(figures)

@@ -19,7 +19,7 @@ from itertools import zip_longest
 from epbuild.core.differences import shown
 from epbuild.core.errors import printable
 from epbuild.diff.difference import Comparison, Difference
-from epbuild.report.terminal.screen import BOLD, WIDTH, coloured, painted, print_lines, wrapped
+from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_lines, wrap
 
 _GAP = 2
 _VALUE = 22
@@ -30,12 +30,12 @@ NOT_COMPARED = "the options, the toolchain and the source models"
 
 def print_comparison(found: Comparison) -> None:
     """The verdict on the first line; then every fact that differs, by sense; then what is equal, and what was not compared."""
-    colour = coloured(sys.stdout)
-    lines = [painted(found.verdict, BOLD, colour)]
+    color = has_colors(sys.stdout)
+    lines = [paint(found.verdict, BOLD, color)]
     if found.differences:
         lines += ["", f"{'':{_WHAT + _GAP}}{'A':{_VALUE + _GAP}}B"]
     for sense in found.senses:
-        lines.append(painted(sense, BOLD, colour))
+        lines.append(paint(sense, BOLD, color))
         lines += [line for item in found.differences if item.sense == sense for line in _row(item)]
     notes = []
     if found.differences and found.same:
@@ -46,13 +46,13 @@ def print_comparison(found: Comparison) -> None:
         )
         notes.append(f"Not compared, as {has_none}: {NOT_COMPARED}.")
     if notes:
-        lines += ["", *(line for note in notes for line in wrapped(note))]
+        lines += ["", *(line for note in notes for line in wrap(note))]
     print_lines(lines)
 
 
 def _row(item: Difference) -> Iterator[str]:
     """The fact and its two values in three columns; a fact that is too long for its column has a line of its own."""
-    what = wrapped(item.what, "  ", "    ")
+    what = wrap(item.what, "  ", "    ")
     if len(what) > 1 or len(what[0]) > _WHAT:
         yield from what
         what = []

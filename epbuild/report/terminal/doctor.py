@@ -9,9 +9,9 @@ from epbuild.commands.doctor.doctor import Diagnoses
 from epbuild.commands.doctor.health import HealthCheck, HealthState
 from epbuild.core.redact import concealed, redacted
 from epbuild.core.units import counted
-from epbuild.report.terminal.screen import BOLD, WIDTH, coloured, painted, print_line, print_lines, wrapped
+from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
 
-_COLOURS: dict[HealthState, str] = {"ok": "32", "note": "36", "warning": "33", "error": "31"}
+_COLORS: dict[HealthState, str] = {"ok": "32", "note": "36", "warning": "33", "error": "31"}
 _STATE, _TOPIC = 9, 14
 
 
@@ -19,14 +19,14 @@ class HealthPrinter:
     """Prints a line for each thing as it comes, with what to do below it, and in the end how many there are of each kind."""
 
     def __init__(self, title: str) -> None:
-        self._colour = coloured(sys.stdout)
+        self._colour = has_colors(sys.stdout)
         self._before: tuple[str, str] | None = None
-        print_line(painted(title, BOLD, self._colour))
+        print_line(paint(title, BOLD, self._colour))
 
     def print_check(self, check: HealthCheck) -> None:
         subject = check.topic if check.topic != "ep" else ""
         shown = "" if (subject, check.name) == self._before else subject
-        for line in _lines(check, shown, colour=self._colour):
+        for line in _lines(check, shown, color=self._colour):
             print_line(line)
         sys.stdout.flush()
         self._before = (subject, check.name)
@@ -38,14 +38,14 @@ class HealthPrinter:
         print_lines(["", f"{words} {' and '.join(shown).capitalize()}." if shown else words])
 
 
-def _lines(check: HealthCheck, subject: str, *, colour: bool) -> list[str]:
+def _lines(check: HealthCheck, subject: str, *, color: bool) -> list[str]:
     margin = " " * (_STATE + _TOPIC)
     name = f"{check.name}: " if check.name and check.topic == "toolchain" else ""
-    first, *more = wrapped(f"{name}{redacted(concealed(check.text))}", width=WIDTH - len(margin)) or [""]
-    state = painted(f"{check.state:<{_STATE}}", _COLOURS[check.state], colour)
+    first, *more = wrap(f"{name}{redacted(concealed(check.text))}", width=WIDTH - len(margin)) or [""]
+    state = paint(f"{check.state:<{_STATE}}", _COLORS[check.state], color)
     lines = [f"{state}{subject:<{_TOPIC}}{first}".rstrip(), *(f"{margin}{line}" for line in more)]
     if check.hint is not None and check.state != "ok":
         code = f" [{check.code}]" if check.code else ""
-        hint = wrapped(f"{check.hint}{code}", width=WIDTH - len(margin) - 2)
+        hint = wrap(f"{check.hint}{code}", width=WIDTH - len(margin) - 2)
         lines += [f"{margin}{'> ' if number == 0 else '  '}{line}" for number, line in enumerate(hint)]
     return lines

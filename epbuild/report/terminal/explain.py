@@ -18,29 +18,29 @@ from collections.abc import Iterator, Sequence
 from epbuild.commands.explain import Explanation
 from epbuild.commands.graph import REMOTE
 from epbuild.core.differences import shown
-from epbuild.report.terminal.screen import BOLD, coloured, painted, print_lines, wrapped
+from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
 
 
 def print_explanations(found: Sequence[Explanation]) -> None:
     """The explanations one after the other, with an empty line between them."""
-    colour = coloured(sys.stdout)
+    color = has_colors(sys.stdout)
     for number, explanation in enumerate(found):
         head, *rest = _lines(explanation, "")
-        print_lines([*([""] if number else []), painted(head, BOLD, colour), *rest])
+        print_lines([*([""] if number else []), paint(head, BOLD, color), *rest])
 
 
 def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
     yield f"{margin}{explanation.state}{REMOTE if explanation.remote else ''}  {explanation.step.id}"
     inner = f"{margin}  "
-    yield from wrapped(_history(explanation), inner, inner)
+    yield from wrap(_history(explanation), inner, inner)
     if explanation.state != "current" and explanation.step.id != explanation.step.action:
         how = "done together with" if explanation.step.kind == "merge" else "compiled in one process with all of"
-        yield from wrapped(f"It is {how} {explanation.step.action}.", inner, inner)
+        yield from wrap(f"It is {how} {explanation.step.action}.", inner, inner)
     waits = {f"needs {cause.step.id}" for cause in explanation.causes}
     # A step that is done has no reasons; what had changed for it is still why the step that follows it has work to do.
     for reason in explanation.reasons or map(str, explanation.changes):
         if reason not in waits:
-            yield from wrapped(reason, f"{inner}- ", f"{inner}  ")
+            yield from wrap(reason, f"{inner}- ", f"{inner}  ")
     if explanation.causes:
         yield f"{inner}It waits for:" if waits & set(explanation.reasons) else f"{inner}It is made of:"
         for cause in explanation.causes:

@@ -19,7 +19,7 @@ from epbuild.core.errors import Problem, printable
 from epbuild.core.units import counted
 from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunStarted, StepFailed
-from epbuild.report.terminal.screen import BOLD, coloured, painted, wrapped
+from epbuild.report.terminal.screen import BOLD, has_colors, paint, wrap
 
 _MOST_STEPS = 20
 
@@ -75,10 +75,10 @@ def failure_lines(failures: list[FailureGroup]) -> Iterator[str]:
     steps = {step for failure in failures for step in failure.steps}
     if not steps:
         return
-    heading = painted("Failed, as allowed" if failures[0].allowed else "Failed", BOLD, coloured(sys.stdout))
+    heading = paint("Failed, as allowed" if failures[0].allowed else "Failed", BOLD, has_colors(sys.stdout))
     yield f"{heading}: {counted(len(steps), 'step')}, for {counted(len(failures), 'reason')}"
     for failure in failures:
-        yield from wrapped(failure.reason, others="  ", long_words=False)
+        yield from wrap(failure.reason, others="  ", long_words=False)
         rest = len(failure.steps) - _MOST_STEPS
         yield from (f"  {printable(step)}" for step in failure.steps[: _MOST_STEPS + (rest == 1)])
         if rest > 1:

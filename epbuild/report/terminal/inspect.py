@@ -9,8 +9,8 @@ from typing import Any
 from epbuild.catalog.catalog import BUILT_IN, SUFFIX
 from epbuild.core.units import counted
 from epbuild.plan.result import LeftNode
-from epbuild.report.amounts import amount
-from epbuild.report.terminal.screen import BOLD, WIDTH, coloured, painted, print_line, wrapped
+from epbuild.report.formatting import format_size
+from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, wrap
 from epbuild.verify.fallback import Outside
 
 _LABEL = 16
@@ -32,35 +32,35 @@ _Line = tuple[str, str, str]
 
 
 def print_inspection(found: Mapping[str, Any]) -> None:
-    colour = coloured(sys.stdout)
-    _heading(f"{found['file']} ({amount(found['size'])})", colour)
-    _print_lines(_values(found), colour)
+    color = has_colors(sys.stdout)
+    _heading(f"{found['file']} ({format_size(found['size'])})", color)
+    _print_lines(_values(found), color)
     for node in found["ep_context_nodes"]:
         sys.stdout.write("\n")
-        _heading(f"EPContext {node['name']}" + (" (in a subgraph)" if node["subgraph"] else ""), colour)
-        _print_lines(_node(node), colour)
+        _heading(f"EPContext {node['name']}" + (" (in a subgraph)" if node["subgraph"] else ""), color)
+        _print_lines(_node(node), color)
     if found["ep_context_nodes"]:
         sys.stdout.write("\n")
-    _print_lines(_rest(found), colour)
+    _print_lines(_rest(found), color)
 
 
 def print_inspections(found: Mapping[str, Any]) -> None:
-    colour = coloured(sys.stdout)
+    color = has_colors(sys.stdout)
     for number, model in enumerate(found["models"]):
         if number:
             sys.stdout.write("\n")
         if "problem" in model:
-            _heading(model["file"], colour)
-            _print_lines([("problem", model["problem"], _RED)], colour)
+            _heading(model["file"], color)
+            _print_lines([("problem", model["problem"], _RED)], color)
         else:
             print_inspection(model)
     for shared in found["shared"]:
         sys.stdout.write("\n")
-        _heading(f"Shared: {shared['file']} ({amount(shared['size'])})", colour)
+        _heading(f"Shared: {shared['file']} ({format_size(shared['size'])})", color)
         count = len(shared["models"])
-        saved = f"{amount(shared['saved'])}, against a copy of it for each of {count} models"
+        saved = f"{format_size(shared['saved'])}, against a copy of it for each of {count} models"
         users = [("used by" if number == 0 else "", file, _PLAIN) for number, file in enumerate(shared["models"])]
-        _print_lines([*users, ("saves", saved, _GREEN)], colour)
+        _print_lines([*users, ("saves", saved, _GREEN)], color)
 
 
 def _values(found: Mapping[str, Any]) -> Iterator[_Line]:
@@ -75,10 +75,10 @@ def _node(node: Mapping[str, Any]) -> Iterator[_Line]:
     if node["target"]:
         yield "compiled for", node["target"], _GREEN
     if node["reference"] is not None:
-        size = f" ({amount(node['size'])})" if node["size"] is not None else ""
+        size = f" ({format_size(node['size'])})" if node["size"] is not None else ""
         yield "context", f"{node['reference'] or 'none'}{size}", _PLAIN
     elif node["size"] or (node["main_context"] and node["size"] is not None):
-        yield "context", f"embedded, {amount(node['size'])}", _PLAIN
+        yield "context", f"embedded, {format_size(node['size'])}", _PLAIN
     elif node["main_context"]:
         yield "context", "none", _PLAIN
     else:
@@ -123,7 +123,7 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
         yield "outside the EP", "nothing", _GREEN
     weights = found["initializers"]
     if weights["count"]:
-        inline = amount(weights["inline_bytes"])
+        inline = format_size(weights["inline_bytes"])
         yield "weights left", f"{weights['count']} initializers, {inline} of them in the model file", _PLAIN
     for ep, text in found["compatibility"].items():
         yield "compatibility", f"{ep}: {text}", _PLAIN
@@ -131,14 +131,14 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
         yield "external data", ", ".join(found["external_data"]), _PLAIN
 
 
-def _heading(text: str, colour: bool) -> None:
-    print_line(painted(text, BOLD, colour))
+def _heading(text: str, color: bool) -> None:
+    print_line(paint(text, BOLD, color))
 
 
-def _print_lines(lines: Iterator[_Line] | list[_Line], colour: bool) -> None:
+def _print_lines(lines: Iterator[_Line] | list[_Line], color: bool) -> None:
     """Lines with a label in a column of its own; a text breaks between words only, so that a name can be searched for."""
     for label, text, style in lines:
-        for number, part in enumerate(wrapped(text, width=WIDTH - _LABEL, long_words=False) or [""]):
-            shown = painted(part, style, colour) if style else part
+        for number, part in enumerate(wrap(text, width=WIDTH - _LABEL, long_words=False) or [""]):
+            shown = paint(part, style, color) if style else part
             # One space at the left: with it, a SHA-256 just fits into 80 columns.
             print_line(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip())

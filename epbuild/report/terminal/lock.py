@@ -10,19 +10,19 @@ from epbuild.commands.lock import Locking
 from epbuild.core.errors import printable
 from epbuild.core.shown import shown_path
 from epbuild.core.units import counted
-from epbuild.report.terminal.screen import coloured, painted, print_line
+from epbuild.report.terminal.screen import has_colors, paint, print_line
 from epbuild.toolchain.lock_changes import LockChange
 from epbuild.toolchain.lock_facts import Lock
 
-_COLOURS = {"added": "32", "updated": "33", "removed": "31"}
-_WIDTH = max(map(len, _COLOURS))
+_COLORS = {"added": "32", "updated": "33", "removed": "31"}
+_WIDTH = max(map(len, _COLORS))
 
 
 def print_lock(locking: Locking, exported: Mapping[str, Path | None], *, written: bool) -> None:
     """A line for each change, one for the whole, and one for each toolchain that is `exported`."""
-    colour = coloured(sys.stdout)
+    color = has_colors(sys.stdout)
     for change in locking.changes:
-        print_line(f"{painted(f'{change.kind:<{_WIDTH}}', _COLOURS[change.kind], colour)}  {printable(_words(change))}")
+        print_line(f"{paint(f'{change.kind:<{_WIDTH}}', _COLORS[change.kind], color)}  {printable(_words(change))}")
     place = shown_path(locking.path)
     if written:
         print_line(f"Wrote {place}: {_contents(locking.lock)}")

@@ -20,11 +20,11 @@ from epbuild.core.errors import Position, Problem, printable, reading_order
 from epbuild.core.redact import redacted
 from epbuild.core.safepath import real_path
 from epbuild.core.units import counted
-from epbuild.report.terminal.screen import DIM, WIDTH, coloured, painted, print_line, under_github_actions
+from epbuild.report.terminal.screen import DIM, WIDTH, has_colors, paint, print_line, under_github_actions
 
 Kind = Literal["error", "warning", "note"]
 
-_COLOURS: dict[Kind, str] = {"error": "31", "warning": "33", "note": "36"}
+_COLORS: dict[Kind, str] = {"error": "31", "warning": "33", "note": "36"}
 _LEAST_GUTTER = 5
 _TAB = "    "
 _MOST_BYTES = 4 << 20
@@ -46,9 +46,9 @@ class ProblemWriter:
 
     def write(self, problems: Iterable[Problem], kind: Kind = "error") -> None:
         """Write the problems in reading order."""
-        colour = coloured(sys.stderr)
+        color = has_colors(sys.stderr)
         for problem in sorted(problems, key=reading_order):
-            self._write(problem, kind, colour)
+            self._write(problem, kind, color)
 
     def warn(self, problems: Iterable[Problem], kind: Kind = "warning") -> None:
         """Write the problems in reading order; of each code only the first three, unless the user wants all."""
@@ -67,22 +67,22 @@ class ProblemWriter:
                 sys.stderr.write(f"epbuild: {hidden} [{code}]; --all-warnings shows all {count}\n")
         self._warned.clear()
 
-    def _write(self, problem: Problem, kind: Kind, colour: bool) -> None:
+    def _write(self, problem: Problem, kind: Kind, color: bool) -> None:
         stream = sys.stderr
         if under_github_actions():
             stream.write(f"{_annotation(problem, kind)}\n")
         else:
             place = f"{printable(str(problem.where))}: " if problem.where is not None else "epbuild: "
-            label = painted(f"{kind}:", _COLOURS[kind], colour)
+            label = paint(f"{kind}:", _COLORS[kind], color)
             print_line(f"{place}{label} {printable(problem.text)} [{problem.code}]", stream)
         if isinstance(problem.where, Position):
             line = _line_at(problem.where, self._lines_of(problem.where.file))
             if line is None:
                 return
             gutter, shown, carets = excerpt(line, problem.where, getattr(stream, "encoding", None))
-            bar, below, added = (painted(f"{sign:>{len(gutter)}} |", DIM, colour) for sign in (gutter, "", "+"))
+            bar, below, added = (paint(f"{sign:>{len(gutter)}} |", DIM, color) for sign in (gutter, "", "+"))
             print_line(f"{bar} {shown}".rstrip(), stream)
-            print_line(f"{below} {painted(carets, _COLOURS[kind], colour)}", stream)
+            print_line(f"{below} {paint(carets, _COLORS[kind], color)}", stream)
             for written in problem.lines:
                 print_line(f"{added} {'':{problem.where.column + 1}}{written}", stream)
 

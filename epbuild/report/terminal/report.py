@@ -12,20 +12,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from epbuild.commands.events import ModelCovered
+from epbuild.commands.reporting.changes import ComparedModel, ModelChange, ReportedAgainst
 from epbuild.commands.reporting.recipe_values import ReportedCoverage
 from epbuild.commands.reporting.values import Report, ReportedBuild, ReportedStep
 from epbuild.core.units import counted
 from epbuild.engine.events import StepFailed
 from epbuild.plan.result import LeftNode
 from epbuild.publish.events import SharingSaved
-from epbuild.report.amounts import amount
-from epbuild.report.terminal.changes import sharing_lines, time_lines
+from epbuild.report.formatting import format_local_time, format_size, shorten_list
+from epbuild.report.terminal.changes import SizeChange, all_sharing_lines, size_table_lines, time_lines
 from epbuild.report.terminal.coverage import coverage_lines
-from epbuild.report.terminal.difference_lines import difference_lines, local_time
 from epbuild.report.terminal.failures import FailureList, failure_lines
-from epbuild.report.terminal.screen import BOLD, coloured, painted, print_lines, wrapped
+from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
 from epbuild.verify.fallback import Outside
 
+_MOST = 20
+_LEAST_SECONDS = 1.0
+_LEAST_PART = 0.2
+"""Times that differ by less are left out: a machine is slower now and then."""
 _MOST_MODELS = 24
 _TAKES_TIME = frozenset({"built", "restored", "emitted"})
 _NEVER = "No build of this recipe, with these settings, is remembered here: `epbuild run` makes one."
@@ -42,8 +46,7 @@ def report_lines(report: Report) -> Iterator[str]:
         yield from _coverage(report.coverage)
     sections = (
         failure_lines(_failures(report.steps).failures()),
-        sharing_lines(_savings(report, measured=True), "saves", "measured, each model alone"),
-        sharing_lines(_savings(report, measured=False), "can save", "equal source weights"),
+        *all_sharing_lines([SharingSaved(row.step, row.alone, row.shared, row.measured) for row in report.sharing]),
         _times(report),
         difference_lines(report.against) if report.against is not None else (),
     )
@@ -58,13 +61,13 @@ def report_lines(report: Report) -> Iterator[str]:
 
 def _head(report: Report) -> Iterator[str]:
     states = Counter(step.state for step in report.steps)
-    name = painted(report.recipe.name, BOLD, coloured(sys.stdout))
+    name = paint(report.recipe.name, BOLD, has_colors(sys.stdout))
     found = ", ".join(f"{number} {state}" for state, number in states.items())
     yield f"{name}: {counted(len(report.steps), 'step')}" + (f": {found}" if found else "")
-    yield from wrapped(_NEVER if report.build is None else _build(report.build, report.machine.name), others="  ")
+    yield from wrap(_NEVER if report.build is None else _build(report.build, report.machine.name), others="  ")
     if report.outputs:
         there = [output for output in report.outputs if output.in_place]
-        size = amount(sum(output.size for output in there))
+        size = format_size(sum(output.size for output in there))
         rest = len(report.outputs) - len(there)
         yield f"Outputs: {len(there)} in place, {size}" + (f"; {rest} not as a build would write them" if rest else "")
 
@@ -73,7 +76,7 @@ def _build(build: ReportedBuild, here: str) -> str:
     came = ", ".join(f"{number} {outcome}" for outcome, number in sorted(build.outcomes.items(), key=lambda item: -item[1]))
     ended = {0: "", 130: ", interrupted"}.get(build.exit_code, ", failed")
     where = f" on {build.machine}" if build.machine != here else ""
-    return f"Last build: {local_time(build.began)}{where}, {build.seconds:,.1f} s{ended}" + (f": {came}" if came else "")
+    return f"Last build: {format_local_time(build.began)}{where}, {build.seconds:,.1f} s{ended}" + (f": {came}" if came else "")
 
 
 def _coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
@@ -111,13 +114,67 @@ def _failures(steps: Iterable[ReportedStep]) -> FailureList:
     return found
 
 
-def _savings(report: Report, *, measured: bool) -> list[SharingSaved]:
-    return [SharingSaved(row.step, row.alone, row.shared, row.measured) for row in report.sharing if row.measured is measured]
-
-
 def _times(report: Report) -> Iterator[str]:
     """Where the time of the last build went."""
     if report.build is not None:
         took = {f"toolchain {span.name}": span.ended - span.started for span in report.build.spans if span.kind == "toolchain"}
         took |= {step.id: step.took for step in report.steps if step.outcome in _TAKES_TIME and step.took is not None}
         yield from time_lines(took, report.build.seconds)
+
+
+def difference_lines(found: ReportedAgainst) -> Iterator[str]:
+    since = f"{found.path} of {format_local_time(found.made_at)}" if found.made_at is not None else found.path
+    yield f"{paint('Since', BOLD, has_colors(sys.stdout))} {since}:"
+    models = [*filter(None, map(_model_words, found.models))]
+    versions = [
+        f"toolchain {one.toolchain}: {one.package} {one.before or 'none'} -> {one.after or 'none'}" for one in found.versions
+    ]
+    sources = [
+        f"source of {one.model}: {'new' if one.before is None else 'gone' if one.after is None else 'other bytes'}"
+        for one in found.sources
+    ]
+    sizes = [SizeChange(one.path, one.before, one.after) for one in found.outputs]
+    if not (models or versions or sources or sizes):
+        yield "nothing has changed"
+        return
+    for line in (*shorten_list(models, _MOST), *shorten_list(versions, _MOST), *shorten_list(sources, _MOST)):
+        yield from wrap(line, others="  ")
+    if sizes:
+        yield from size_table_lines(sizes)
+        changed = sum(len(one.files) for one in found.outputs)
+        yield f"{counted(changed, 'file')} with other bytes, in {counted(len(sizes), 'output')}."
+
+
+def _model_words(change: ModelChange) -> str | None:
+    """What became of a model, in a line; None where nothing but times differ, and these only a little."""
+    name = f"{change.group}/{change.member} for {change.target}"
+    old, new = change.before, change.after
+    if old is None or new is None:
+        there = new or old
+        return f"{name}: {'new' if old is None else 'gone'}" + (f" ({there.outcome})" if there is not None else "")
+    parts = [*_parts(old, new)]
+    return f"{name}: {'; '.join(parts)}" if parts else None
+
+
+def _parts(old: ComparedModel, new: ComparedModel) -> Iterator[str]:
+    if old.outcome != new.outcome:
+        yield f"{old.outcome} -> {new.outcome}"
+    if _both(old.fallback_nodes, new.fallback_nodes):
+        yield f"{old.fallback_nodes} -> {new.fallback_nodes} nodes left"
+    if _both(old.ep_context_nodes, new.ep_context_nodes):
+        yield f"{old.ep_context_nodes} -> {new.ep_context_nodes} EPContext nodes"
+    if old.size is not None and new.size is not None and old.size != new.size:
+        yield f"{format_size(old.size)} -> {format_size(new.size)}"
+    if old.seconds is not None and new.seconds is not None:
+        change = abs(new.seconds - old.seconds)
+        if change >= _LEAST_SECONDS and change >= _LEAST_PART * old.seconds:
+            yield f"{old.seconds:,.1f} s -> {new.seconds:,.1f} s"
+    for name in sorted({*(old.accuracy or {})} & {*(new.accuracy or {})}):
+        one, other = (old.accuracy or {})[name], (new.accuracy or {})[name]
+        if one != other:
+            yield f"{name} {one:g} -> {other:g}"
+
+
+def _both(old: int | None, new: int | None) -> bool:
+    """Whether both are known, and differ."""
+    return old is not None and new is not None and old != new

@@ -1,4 +1,4 @@
-"""Terminals: colours, lines, and whether there is a screen."""
+"""Terminals: colors, lines, and whether there is a screen."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from epbuild.core.shown import visible
 WIDTH = 80
 _PAINT = re.compile("(\x1b\\[(?:[012]|3[0-9])m)")
 BOLD, DIM = "1", "2"
-"""Codes of `painted`."""
+"""Codes of `paint`."""
 
 
 def print_line(text: str, stream: Any = None) -> None:
-    """Write a line, of which only the codes of `painted` are obeyed; by default to standard output."""
+    """Write a line, of which only the codes of `paint` are obeyed; by default to standard output."""
     stream = sys.stdout if stream is None else stream
-    stream.write(f"{shown_line(text, stream)}\n")
+    stream.write(f"{escape_line(text, stream)}\n")
 
 
 def print_lines(lines: Iterable[str]) -> None:
     """Write many lines at once to standard output, each as `print_line` does."""
-    sys.stdout.write("".join(f"{shown_line(line, sys.stdout)}\n" for line in lines))
+    sys.stdout.write("".join(f"{escape_line(line, sys.stdout)}\n" for line in lines))
 
 
-def shown_line(text: str, stream: Any) -> str:
-    """Return a line in which only the codes of `painted` are left to be obeyed."""
-    if text.isprintable() or not coloured(stream):
+def escape_line(text: str, stream: Any) -> str:
+    """Return a line in which only the codes of `paint` are left to be obeyed."""
+    if text.isprintable() or not has_colors(stream):
         return visible(text)
     return "".join(part if number % 2 else visible(part) for number, part in enumerate(_PAINT.split(text)))
 
 
-def wrapped(text: str, first: str = "", others: str = "", *, width: int = WIDTH, long_words: bool = True) -> list[str]:
+def wrap(text: str, first: str = "", others: str = "", *, width: int = WIDTH, long_words: bool = True) -> list[str]:
     """A text in lines that begin with `first` and `others`, and break between words only, or where a word is too long as well."""
     return textwrap.wrap(
         printable(text),
@@ -49,13 +49,13 @@ def wrapped(text: str, first: str = "", others: str = "", *, width: int = WIDTH,
     )
 
 
-def painted(text: str, code: str, colour: bool) -> str:
-    """`text` in the colour of a terminal's `code`, where there are colours."""
-    return f"\x1b[{code}m{printable(text)}\x1b[0m" if colour else text
+def paint(text: str, code: str, color: bool) -> str:
+    """`text` in the color of a terminal's `code`, where there are colors."""
+    return f"\x1b[{code}m{printable(text)}\x1b[0m" if color else text
 
 
-def coloured(stream: Any) -> bool:
-    """Whether to write colours to `stream`: never with NO_COLOR, always with FORCE_COLOR, else on a terminal that has some.
+def has_colors(stream: Any) -> bool:
+    """Whether to write colors to `stream`: never with NO_COLOR, always with FORCE_COLOR, else on a terminal that has some.
 
     Either variable counts unless it is empty (https://no-color.org, https://force-color.org); as in Python itself, NO_COLOR wins.
     """

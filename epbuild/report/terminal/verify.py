@@ -6,24 +6,24 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from epbuild.report.terminal.screen import WIDTH, coloured, painted, print_line, wrapped
+from epbuild.report.terminal.screen import WIDTH, has_colors, paint, print_line, wrap
 from epbuild.verify.findings import Finding, Outcome
 
 _OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
-_COLOURS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
+_COLORS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
 _MOST_ALIKE = 3
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
     """One line for each check; below it what failed, whole, what was skipped, with the reason, and what was measured."""
-    colour = coloured(sys.stdout)
+    color = has_colors(sys.stdout)
     checks = list(dict.fromkeys(finding.check for finding in findings))
     width = max(map(len, checks), default=0)
     for check in checks:
         found = [finding for finding in findings if finding.check == check]
         counts = Counter(finding.outcome for finding in found)
         shown = ", ".join(
-            painted(f"{counts[outcome]} {outcome}", _COLOURS[outcome], colour) for outcome in _OUTCOMES if counts[outcome]
+            paint(f"{counts[outcome]} {outcome}", _COLORS[outcome], color) for outcome in _OUTCOMES if counts[outcome]
         )
         print_line(f"{check:<{width}}  {shown}")
         for finding in found:
@@ -50,5 +50,5 @@ def _print_subjects(subjects: Sequence[str], text: str) -> None:
     more = len(named) - _MOST_ALIKE
     listed = ", ".join(named[:_MOST_ALIKE]) + (f" and {more} more" if more > 0 else "")
     # Between words only, so that a name can be searched for.
-    for number, line in enumerate(wrapped(f"{listed}: {text}", width=WIDTH - 4, long_words=False)):
+    for number, line in enumerate(wrap(f"{listed}: {text}", width=WIDTH - 4, long_words=False)):
         print_line(f"{'  ' if number == 0 else '    '}{line}")

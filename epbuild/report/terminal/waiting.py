@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from epbuild.commands.events import Hashed, Hashing, Noted
 from epbuild.core.units import about
 from epbuild.engine.events import Event
-from epbuild.report.amounts import amount
-from epbuild.report.listener import Listener
+from epbuild.report.formatting import format_size
+from epbuild.report.listeners import Listener
 from epbuild.report.terminal.screen import is_screen
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ HEARTBEAT = 30.0
 
 def hashing_text(event: Hashing) -> str:
     """Return how far hashing is: `hashing 1.2 GB of 3.2 GB, about 8 s left`."""
-    return f"hashing {amount(event.done)} of {amount(event.total)}, about {about(event.seconds_left)} left"
+    return f"hashing {format_size(event.done)} of {format_size(event.total)}, about {about(event.seconds_left)} left"
 
 
 class WaitingRow(Listener):

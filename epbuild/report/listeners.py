@@ -1,15 +1,36 @@
-"""Files for CI systems: a document of a build, written however the build ends."""
+"""Listeners of a build: context managers that receive its events."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Self
+
+from epbuild.engine.events import TakesMany
+
+if TYPE_CHECKING:
+    from epbuild.engine.events import Event
+
+
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 from epbuild.core.atomic import make_folders, write_file
 from epbuild.core.errors import EnvironmentFailure, Problem
 from epbuild.engine.events import Event
-from epbuild.report.listener import Listener
 from epbuild.report.terminal.problems import print_problems
+
+
+class Listener(TakesMany):
+    """A `Progress` that is open for as long as a build runs."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        """The exception that ended the build, if one did, as context managers are given it."""
+
+    def report(self, event: Event, /) -> None:
+        """Take note of an event, or show it."""
+        raise NotImplementedError
 
 
 class BuildDocument(Protocol):

@@ -1,10 +1,12 @@
-"""First recipes on a terminal: what was found, questions, and what was written."""
+"""First recipes and imported recipes: questions, findings, and what was written."""
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,9 +19,12 @@ from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.onnxfile.model_header import ValueInfo
 from epbuild.onnxfile.sizes import shape_text
-from epbuild.report.amounts import amount
+from epbuild.report.formatting import format_size
 from epbuild.report.terminal.problems import print_problems
-from epbuild.report.terminal.screen import WIDTH, print_line, wrapped
+from epbuild.report.terminal.screen import WIDTH, print_line, wrap
+
+if TYPE_CHECKING:
+    from epbuild.commands.importing.importing import ImportedRecipe
 
 
 class TerminalQuestions:
@@ -67,14 +72,14 @@ class TerminalQuestions:
         print_line(f"{counted(len(found), 'model')}:")
         wide = min(max(len(model.path) for model in found), WIDTH // 2)
         for model in found:
-            size = "" if model.size is None else amount(model.size)
+            size = "" if model.size is None else format_size(model.size)
             inputs = "looked at when it is built" if model.header is None else ", ".join(map(_input, model.header.inputs))
-            for line in wrapped(inputs, f"  {printable(model.path):{wide}}  {size:>9}  ", " " * (wide + 15)):
+            for line in wrap(inputs, f"  {printable(model.path):{wide}}  {size:>9}  ", " " * (wide + 15)):
                 print_line(line)
 
     def show_left(self, left: Sequence[LeftOut]) -> None:
         for item in left:
-            for line in wrapped(f"Left out: {item.path}. {item.why}", others="  "):
+            for line in wrap(f"Left out: {item.path}. {item.why}", others="  "):
                 print_line(line)
 
     def show_static(self, kind: StarterKind) -> None:
@@ -117,3 +122,20 @@ def _input(value: ValueInfo) -> str:
 def _print_wrapped(text: str, first: str, others: str) -> None:
     for line in textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=others):
         print_line(line)
+
+
+def print_imported(done: ImportedRecipe) -> None:
+    """The file on standard output; on standard error, what it does not have, as the comment at its beginning has it."""
+    print_problems(done.warnings, "warning")
+    if done.left:
+        sys.stderr.write("Not carried over:\n")
+    for item in done.left:
+        for line in wrap(printable(str(item)), "  ", "    "):
+            sys.stderr.write(f"{line}\n")
+    choices = done.choices
+    guesses = sum(not sized.chosen for sizes in choices.sizes.values() for sized in sizes.values())
+    if guesses:
+        print_line(f"The sizes of {counted(guesses, 'input')} are guesses, marked in the recipe: look at them.")
+    counts = f"{counted(len(choices.models), 'model')} for {counted(len(choices.targets), 'target')}"
+    shown = "" if str(done.path) == DEFAULT_RECIPE else f" {done.path}"
+    print_line(f"Wrote {done.path}: {counts}. Next: epbuild run{shown}")

@@ -1,0 +1,225 @@
+"""Lines about steps, toolchains and comparisons that ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from epbuild.commands.events import (
+    ComparisonFinished,
+    Fetched,
+    Hashed,
+    OutputRemoved,
+    RemoteCacheUsed,
+    StepCompared,
+    ToolchainLocked,
+    ToolchainReady,
+)
+from epbuild.core.units import about, counted
+from epbuild.engine.events import (
+    Completion,
+    Event,
+    RunFinished,
+    StepFailed,
+    StepFinished,
+)
+from epbuild.report.formatting import format_size, shorten_list
+from epbuild.report.terminal.screen import paint
+from epbuild.report.terminal.waiting import FILES
+from epbuild.survey.asked import nothing_to_do
+
+if TYPE_CHECKING:
+    pass
+
+
+from epbuild.core.errors import printable
+from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
+
+_MAX_PARTS = 10
+_MAX_TEXT = 80
+_GREEN, _CYAN, _YELLOW, _RED = "32", "36", "33", "31"
+_COLORS = {
+    "built": _GREEN,
+    "emitted": _GREEN,
+    "ready": _GREEN,
+    "locked": _GREEN,
+    "fetched": _GREEN,
+    "hashed": _GREEN,
+    "restored": _CYAN,
+    "removed": _YELLOW,
+    "kept": _YELLOW,
+    "same": _GREEN,
+    "known": _YELLOW,
+    "differs": _RED,
+    "failed": _RED,
+    "skipped": _YELLOW,
+}
+_LABEL = re.compile(rf"(\[ *\d+/\d+\] )?({'|'.join(_COLORS)})\b")
+_LABEL_WIDTH = max(map(len, _COLORS))
+
+
+def origin_texts(event: StepFinished) -> tuple[str, ...]:
+    """Where a result comes from that was not made here."""
+    if event.machine is not None:
+        return (f"on {event.machine}",)
+    return ("from the remote cache",) if event.from_ is not None else ()
+
+
+def waiting_line(name: str, text: str) -> str:
+    """Return the line of a log about something that is at work."""
+    return f"{'...':<{_LABEL_WIDTH}}  {name}  {text}"
+
+
+def summary(event: RunFinished) -> str:
+    counts = {
+        "built": event.built,
+        "restored": event.restored,
+        "up to date": event.current,
+        "failed": event.failed,
+        "skipped": event.skipped,
+        "failed as allowed": event.allowed,
+    }
+    text = _counts(counts) or "no steps"
+    if event.exit_code == 0 and not (event.built or event.restored or event.allowed):
+        text = nothing_to_do(event.current)
+    return f"{text} ({event.seconds:.2f} s)"
+
+
+def remote_line(event: RemoteCacheUsed) -> str:
+    """What a build had of its remote cache: `remote cache: 46 of 50 found, 1.2 GB in 14 s`."""
+    found = [f"{event.found} of {event.asked} found"] if event.asked else []
+    written = [f"{event.published} written"] if event.published or not event.asked else []
+    size = format_size(event.received_bytes + event.sent_bytes)
+    return f"remote cache: {', '.join([*found, *written, size])} in {event.seconds:.{0 if event.seconds >= 10 else 1}f} s"
+
+
+def end_lines(event: Event) -> Iterator[str]:
+    """What is worth a line of something that ended: nothing, for a step that was up to date."""
+    match event:
+        case ToolchainLocked(name, platforms, packages, seconds):
+            yield _line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}")
+        case ToolchainReady(name, version, seconds, note):
+            # One that only prepares models need not hold it.
+            words = [f"onnxruntime {version}"] if version != "unknown" else []
+            yield _line("ready", seconds, f"toolchain {name}", *words, *([note] if note else []))
+        case Hashed(total, seconds):
+            yield _line("hashed", seconds, FILES, format_size(total))
+        case Fetched(model):
+            yield _line("fetched", None, f"model {model}")
+        case OutputRemoved(_, directory, files, changed, foreign):
+            yield _line("removed", None, directory, f"{files} files that the recipe no longer asks for")
+            for path in changed:
+                yield _line("kept", None, path, "which was changed after epbuild wrote it")
+            for path in foreign:
+                yield _line("kept", None, path, "which epbuild did not make")
+        case StepFailed(step, _, progress, allowed, remembered):
+            notes = [*(["which is allowed"] if allowed else []), *(["not tried again"] if remembered else [])]
+            yield _numbered(progress) + _line("failed", None, step, *notes)
+        case StepCompared():
+            yield from _comparison_lines(event)
+        case StepFinished(step, outcome, seconds, note, size, progress) if outcome != "current":
+            if outcome == "emitted":
+                # Where it is, rather than what the step is called.
+                step, note = note, ""
+            parts = [step, *([] if size is None else [format_size(size)]), *([note] if note else []), *origin_texts(event)]
+            yield _numbered(progress) + _line(outcome, seconds or None, *parts)
+
+
+def _comparison_lines(event: StepCompared) -> Iterator[str]:
+    """What came of making a session group again: a line, and below it what differs."""
+    label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
+    number = _numbered(event.progress)
+    if event.verdict == "same":
+        yield number + _line(label, event.seconds, event.step, counted(event.files, "file"), format_size(event.size))
+        return
+    yield number + _line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ")
+    yield from _difference_lines(event)
+
+
+def comparison_summary(event: ComparisonFinished) -> str:
+    counts = {
+        "the same": event.same,
+        "known to differ": event.known,
+        "different": event.different,
+        "failed": event.failed,
+        "skipped": event.skipped,
+    }
+    return f"made again: {_counts(counts) or 'nothing'} ({event.seconds:.2f} s)"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def _line(label: str, seconds: float | None, *parts: str) -> str:
+    took = "" if seconds is None else f"{seconds:.1f} s"
+    return f"{label:<{_LABEL_WIDTH}}{took:>8}  " + "  ".join(parts)
+
+
+def _numbered(progress: Completion | None) -> str:
+    """The number of what ended among all that is to do, to stand before its line."""
+    return f"[{progress.done:>{len(str(progress.total))}}/{progress.total}] " if progress is not None else ""
+
+
+def time_left_text(seconds: float | None) -> str:
+    return f", about {about(seconds)}" if seconds else ""
+
+
+def paint_label(text: str, *, color: bool) -> str:
+    """A line, its first word has_colors if that is one for something that ended, where there are colors."""
+    found = _LABEL.match(text) if color else None
+    if found is None:
+        return text
+    return text[: found.start(2)] + paint(found[2], _COLORS[found[2]], True) + text[found.end(2) :]
+
+
+def _difference_lines(event: StepCompared) -> Iterator[str]:
+    """For each file what differs, by its meaning; then why that is known, and where both are."""
+    for item in event.differences:
+        yield f"  {printable(item.file)}: {_extent(item)}"
+        for part in shorten_list(list(map(_part, item.found)), _MAX_PARTS):
+            yield f"    {printable(part)}"
+    if event.verdict == "known" and event.known:
+        yield f"  known: {event.known}"
+    if event.kept:
+        yield f"  both are kept: {event.kept}"
+
+
+def _extent(item: FileDifference) -> str:
+    if item.old_size is None:
+        return "was not there before"
+    if item.new_size is None:
+        return "is not there any more"
+    sizes = f"{item.old_size:,} bytes" if item.old_size == item.new_size else f"{item.old_size:,} bytes, then {item.new_size:,}"
+    if not item.found:
+        return f"{sizes}; another SHA-256"
+    return f"{sizes}; {item.count:,} differ, the first at byte {item.offset:,}"
+
+
+def _part(part: DifferingBytes) -> str:
+    place = f" in {part.part}" if part.part else ""
+    start = f"from byte {part.offset:,} on"
+    match part.meaning:
+        case "timestamp":
+            times = "once" if part.runs == 1 else f"{part.runs:,} times"
+            return f"time of day{place}, {times}: {part.old} -> {part.new}"
+        case "padding":
+            return f"{part.count:,} bytes{place} that look like padding that was never set (every second 16-bit slot), {start}"
+        case "text":
+            return f"{part.part}: {_short(part.old)} -> {_short(part.new)}"
+        case "size":
+            return f"{part.part or 'size'}: {part.old} -> {part.new}"
+        case "missing":
+            return f"{part.part} is not there any more"
+        case "added":
+            return f"{part.part} was not there before"
+    if not part.count:
+        return "the same parts, put together in another way"
+    shown = f": {part.old} -> {part.new}" if part.old and part.new else ""
+    return f"{part.count:,} bytes{place}, {start}{shown}"
+
+
+def _short(text: str | None) -> str:
+    shown = text or ""
+    return f"'{shown}'" if len(shown) <= _MAX_TEXT else f"'{shown[:_MAX_TEXT]}…'"
