@@ -90,7 +90,7 @@ def test_the_wheel_has_the_package_its_schemas_and_no_more(built: Built) -> None
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = in_repository()
     package = {name for name in files if name.startswith("epbuild/")}
-    assert names == package | {f"epbuild/_{name}" for name in files if name.startswith("schemas/") or name == "docs/errors.md"}
+    assert names == package | {f"epbuild/_{name}" for name in files if name.startswith("schemas/")}
     assert "epbuild/py.typed" in names
 
 

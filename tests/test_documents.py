@@ -9,6 +9,8 @@ import pytest
 from documented import missing
 
 from epbuild.catalog.catalog import known_eps
+from epbuild.report.ci.error_codes import error_codes
+from tools.reference.errors import errors_page
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,8 +29,11 @@ def test_every_error_code_is_explained_and_no_other() -> None:
         for path in (ROOT / "epbuild").rglob("*.py")
         for code in re.findall(r'"(EPB\d{3})"', path.read_text(encoding="utf-8"))
     }
-    explained = re.findall(r"^\| (EPB\d{3}) \|", _text("docs/errors.md"), re.MULTILINE)
-    assert sorted(explained) == sorted(raised)
+    assert error_codes().keys() == raised
+
+
+def test_the_page_of_error_codes_is_generated() -> None:
+    assert errors_page(_text("docs/errors.md")) == _text("docs/errors.md"), "run `python -m tools.reference --write`"
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:

@@ -1,6 +1,6 @@
 """Errors as values: a `Problem` with its place and hint, and `EpbuildError`.
 
-Codes: EPB1xx recipe, 2xx plan, 3xx toolchain, 4xx build, 5xx store, 6xx verify. `docs/errors.md` lists them.
+Codes: EPB1xx recipe, 2xx plan, 3xx toolchain, 4xx build, 5xx store, 6xx verify. `epbuild/error_codes.toml` lists them.
 """
 
 from __future__ import annotations

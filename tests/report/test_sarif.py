@@ -14,7 +14,7 @@ from epbuild import __version__
 from epbuild.core.errors import Argument, PlanError, Position, Problem, RecipeError, StepId
 from epbuild.core.schemas import import_jsonschema
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
-from epbuild.report.ci.error_help import error_help
+from epbuild.report.ci.error_codes import error_codes
 from epbuild.report.ci.sarif import SarifDocument
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas/sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
@@ -108,5 +108,5 @@ def test_no_name_and_no_message_breaks_it(name: str, message: str) -> None:
 
 
 def test_every_code_has_help() -> None:
-    assert all(found.meaning and found.what_to_do for found in error_help().values())
-    assert len(error_help()) > 100
+    assert all(found.meaning and found.action for found in error_codes().values())
+    assert len(error_codes()) > 100

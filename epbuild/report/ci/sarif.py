@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -11,13 +12,15 @@ from epbuild import __version__
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
-from epbuild.report.ci.error_help import ADDRESS, error_help
+from epbuild.report.ci.error_codes import error_codes
 from epbuild.report.json.documents import json_text
 
 Level = Literal["error", "warning", "note"]
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _HOME = "https://github.com/epbuild/epbuild"
+_HELP = f"{_HOME}/blob/main/docs/errors.md"
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 class SarifDocument:
@@ -101,10 +104,11 @@ class SarifDocument:
 
 
 def _rule(code: str) -> dict[str, Any]:
-    rule: dict[str, Any] = {"id": code, "helpUri": ADDRESS}
-    if (found := error_help().get(code)) is not None:
-        rule["shortDescription"] = {"text": found.meaning}
-        rule["help"] = {"text": found.what_to_do, "markdown": found.what_to_do}
+    rule: dict[str, Any] = {"id": code, "helpUri": _HELP}
+    if (found := error_codes().get(code)) is not None:
+        meaning, action = (_LINK.sub(r"\1", text) for text in (found.meaning, found.action))
+        rule["shortDescription"] = {"text": meaning}
+        rule["help"] = {"text": action, "markdown": action}
     return rule
 
 
