@@ -15,7 +15,7 @@ from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.memory import StepRecord
 from epbuild.commands.removal import remove_output
-from epbuild.core.directory import mend, unfinished
+from epbuild.core.directory import interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import HttpCancelled, StepId, StoreError
 from epbuild.core.shown import shown_path
@@ -96,7 +96,7 @@ class Publishing:
             if there is not None and is_same and not self._surveyor.damage(emission.root, there.files):
                 # Another build has done it since this one looked, or what was compiled again came out as before.
                 with suppress(OSError):
-                    mend(emission.path, self._surveyor.written(emission, there), self._hidden)
+                    recover_swaps(emission.path, self._surveyor.written(emission, there), self._hidden)
                 self._outputs.adopt([self._emitted(emission, output.key, output.document)])
                 self._ledger.end_all(emission.id, "current")
                 return
@@ -151,11 +151,11 @@ class Publishing:
 
     def _clear_away(self, current: Mapping[Path, Emission]) -> None:
         """Remove what killed builds left beside outputs that are in place, and so are not published again, unless a build is at it now."""
-        for directory in unfinished(current):
+        for directory in interrupted_swaps(current):
             emission = current[directory]
             with suppress(OSError, StoreError), self._outputs.held_if_free(directory) as free:
                 if free:
-                    mend(emission.path, self._written(emission))
+                    recover_swaps(emission.path, self._written(emission))
 
     def _output(self, emission: Emission) -> Output:
         return self._surveyor.output(emission, [self._actions.made[ident] for ident in emission.needs])

@@ -1,4 +1,4 @@
-"""The time of a file's last change in any way, which no program can set back."""
+"""Time of a file's last change of any kind, which no program can set back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def changed_ns(path: str | PathLike[str], status: os.stat_result) -> int:
-    """When the file at `path`, whose `stat` or `lstat` is `status`, was last changed: in nanoseconds since the epoch, or 0.
+    """Return when the file at `path`, whose `stat` or `lstat` is `status`, was last changed: in nanoseconds since the epoch, or 0.
 
-    That is its `ctime`, but on Windows, where Python's is the time of creation, and a file that is written anew under its old size and
-    modification time would look the same: there the file system is asked for the time of change. 0 where it has none (FAT, exFAT) or
-    does not give it; then size, modification time and identity have to do.
+    On Linux and macOS that is its `ctime`. On Windows, Python's `ctime` is the time of creation, which does not show that a file was
+    rewritten with its old size and modification time. There the file system is asked for the time of change. The result is 0 if it has none
+    (FAT, exFAT); then callers compare size, modification time and identity only.
     """
     if not on_windows():
         return status.st_ctime_ns

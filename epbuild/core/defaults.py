@@ -1,4 +1,4 @@
-"""File names that are fixed: the default recipe and the workspace's folder."""
+"""Fixed file names: the default recipe and the folder of the workspace."""
 
 DEFAULT_RECIPE = "epbuild.yaml"
 WORKSPACE = ".epbuild"

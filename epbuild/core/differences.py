@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 Kind = Literal["added", "removed", "changed"]
 Place = tuple[str, ...]
-"""The names that lead to a fact, from the document inward."""
+"""Names that lead from the document to a fact."""
 
 _DIGEST_LENGTH = 64
 _SHOWN_DIGITS = 8
 
 
 def facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()) -> dict[Place, Any]:
-    """Every leaf of a document by its place; the members of a list go by their name where they have one.
+    """Return every leaf of a document by its place. Items of a list are named by their `name`, or else by their number.
 
-    What lies at a place in `whole` counts as a leaf.
+    A value at a place in `whole` counts as a leaf.
     """
     if isinstance(document, Mapping) and place not in whole:
         children = [(str(name), value) for name, value in document.items()]
@@ -28,7 +28,7 @@ def facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()) -> 
 
 
 def changed_facts(old: Any, new: Any, whole: Set[Place] = frozenset()) -> Iterator[tuple[Kind, Place, Any, Any]]:
-    """Every fact in which two documents differ, each once, with its old and its new value; one that is not there is None."""
+    """Yield each fact in which two documents differ, with its old and its new value. A missing value is None."""
     before, after = facts(old, whole=whole), facts(new, whole=whole)
     for place in dict.fromkeys((*before, *after)):
         if place not in after:
@@ -40,7 +40,7 @@ def changed_facts(old: Any, new: Any, whole: Set[Place] = frozenset()) -> Iterat
 
 
 def shown(value: Any) -> str:
-    """A value of a document as people see it: of a digest, the first digits."""
+    """Return a value of a document as text for people. A digest is cut to its first digits."""
     if isinstance(value, str) and len(value) == _DIGEST_LENGTH and all(digit in "0123456789abcdef" for digit in value):
         return value[:_SHOWN_DIGITS]
     if isinstance(value, list):

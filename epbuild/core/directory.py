@@ -1,8 +1,8 @@
-"""A directory tree that is swapped in whole.
+"""Atomic replacement of directory trees.
 
-It is prepared beside its place, synced, then exchanged with what is there. Files that epbuild did not make, or that were changed since, are
-never lost: they are linked into the new tree before the swap. A swap that was cut short is completed or undone by the next one.
-`docs/promises.md` has what holds on which system.
+A new tree is prepared beside its destination, synced, and then exchanged with the old one. Files that epbuild did not write, or that users
+have changed, are never lost: they are linked into the new tree before the swap. The next swap completes or undoes an interrupted one.
+`docs/promises.md` lists the guarantees for each system.
 """
 
 from __future__ import annotations
@@ -34,29 +34,28 @@ from epbuild.core.entries import (
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 
 _OLD = "old-"
-"""Marks the tree of the build before, which was renamed away, and still has to be put back or removed."""
+"""Mark of the old tree after it was renamed. It must be restored or removed."""
 _SWAP = "swap-"
-"""Marks a tree in exchange, and is followed by the inode of the new one: a tree with another inode is that of the build before."""
+"""Mark of a tree during the exchange, followed by the inode of the new tree. A tree with another inode is the old one."""
 
 
 class Owned(Protocol):
-    """What of the files of a folder is epbuild's, as POSIX paths below it; everything else there is the user's."""
+    """Files in a folder that belong to epbuild, as POSIX paths below it. All other files are the user's."""
 
     def wrote(self, folder: Path) -> Collection[str]:
-        """Those that epbuild wrote, changed since or not, and whether or not they are there."""
+        """Return the files that epbuild wrote, whether or not they were changed or removed since."""
         ...
 
     def as_written(self, folder: Path) -> Collection[str]:
-        """Those that are there as epbuild wrote them."""
+        """Return the files that are unchanged since epbuild wrote them."""
         ...
 
 
 def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping[str, str]:
-    """Put the tree `staged` (from `prepare`) in the place of `destination`, also if the power fails; `staged` is gone then.
+    """Replace `destination` by the tree `staged` from `prepare`, also if the power fails. `staged` is gone afterwards.
 
-    What is not `owned`, or not as it was written, is kept. Returns what was changed since it was written, by its path, and the path under
-    which it is kept. Raises BuildError when something of the user's is where one of the new files belongs, or cannot be kept, and then
-    changes nothing.
+    Files that are not `owned`, or were changed since they were written, are kept. Returns the new path of each changed file, by its old
+    path. Raises BuildError, and changes nothing, if a file of the user is in the way of a new one or cannot be kept.
     """
     if not os.path.lexists(destination):
         _sync(staged, linked=False)
@@ -68,7 +67,7 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
         raise BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's path."))
     kept = _carry_over(staged, destination, owned, step)
     _sync(staged, linked=True)
-    # From here on in one folder with its destination: only so may a tree be renamed that its user made read-only.
+    # Beside its destination: a tree that its user made read-only can only be renamed within one folder.
     new = _beside(destination, f"{_SWAP}{staged.stat().st_ino:x}-{uuid4().hex[:8]}")
     rename(staged, new)
     try:
@@ -85,21 +84,21 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
 
 @contextlib.contextmanager
 def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | None = None) -> Iterator[Path]:
-    """A new empty folder beside `destination`, to fill and then `swap_in`; removed if that does not happen.
+    """Yield a new empty folder beside `destination`, to fill and then `swap_in`. It is removed otherwise.
 
-    First mends what a run that was killed left beside `destination` (`hidden`: as `mend` has it). Raises EnvironmentFailure when the
-    place cannot be written.
+    First recovers interrupted swaps of `destination`, with `hidden` as for `recover_swaps`. Raises EnvironmentFailure if the destination is
+    not writable.
     """
     staged = _beside(destination, uuid4().hex[:8])
     try:
         make_folders(destination.parent)
-        mend(destination, owned, hidden)
+        recover_swaps(destination, owned, hidden)
         staged.mkdir()
         yield staged
     except OSError as error:
         why, hint = error.strerror or str(error), "Check the space and the permissions of its folder."
         if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
-            # Such as a link that leads to itself, or nowhere.
+            # For instance a link to itself, or a dangling link.
             why, hint = f"{Path(error.filename).name} is there, and no folder", "Move it away, or change the output's path."
         elif error.errno == errno.ENAMETOOLONG:
             hint = "Shorten the output's path."
@@ -111,7 +110,7 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
 
 @contextlib.contextmanager
 def workplace(staged: Path) -> Iterator[Path]:
-    """A free name beside a folder of `prepare`, for what is made on the way to it; it is removed in the end, if it was made."""
+    """Yield a free path beside a folder of `prepare`, for intermediate files. It is removed afterwards."""
     place = staged.with_name(f"{staged.name}-made")
     try:
         yield place
@@ -119,8 +118,8 @@ def workplace(staged: Path) -> Iterator[Path]:
         remove_tree(place)
 
 
-def unfinished(destinations: Iterable[Path]) -> list[Path]:
-    """Those of the output folders beside which a build that was killed left something, or one that goes on has something."""
+def interrupted_swaps(destinations: Iterable[Path]) -> list[Path]:
+    """Return the output folders that have temporary entries of killed or running builds beside them."""
     wanted = {(destination.parent, hidden_name(destination.name, "")): destination for destination in destinations}
     found: set[Path] = set()
     for parent in {parent for parent, _ in wanted}:
@@ -130,13 +129,13 @@ def unfinished(destinations: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
-def mend(destination: Path, owned: Owned, hidden: HiddenFolders | None = None) -> None:
-    """Remove what killed builds left beside `destination`, and put back what they only moved away. Raises OSError.
+def recover_swaps(destination: Path, owned: Owned, hidden: HiddenFolders | None = None) -> None:
+    """Remove the temporary entries of killed builds beside `destination`, and restore an old tree. Raises OSError.
 
-    Only for the holder of the lease of this output: what a build that goes on has there looks the same. `hidden` is what one command that
-    touches many outputs has seen beside them; without it, a new look is taken.
+    The caller must hold the lease of this output, as the entries of a running build look the same. `hidden` saves listings for a command
+    with many outputs.
     """
-    # A link is none of these: a checkout may bring one along.
+    # Links are excluded: a checkout may contain one.
     left = [path for path in (hidden or HiddenFolders()).beside(destination) if path.is_dir() and not path.is_symlink()]
     old = [path for path in left if _is_old(path, destination)]
     for path in old:
@@ -147,7 +146,7 @@ def mend(destination: Path, owned: Owned, hidden: HiddenFolders | None = None) -
             sync_directory(destination.parent)
     for path in left:
         if path not in old:
-            # What a user had was only linked here, so nothing of theirs is lost.
+            # Files of the user are only linked here, so none is lost.
             remove_tree(path)
 
 
@@ -156,7 +155,7 @@ def _beside(destination: Path, suffix: str) -> Path:
 
 
 def _is_old(path: Path, destination: Path) -> bool:
-    """Whether a hidden folder beside `destination` is the tree of the build before."""
+    """Return whether a hidden folder beside `destination` is the old tree."""
     rest = path.name.removeprefix(hidden_name(destination.name, ""))
     if not rest.startswith(_SWAP):
         return rest.startswith(_OLD)
@@ -167,7 +166,7 @@ def _is_old(path: Path, destination: Path) -> bool:
 
 
 def _replaced(new: Path, destination: Path) -> Path:
-    """Put `new` in the place of `destination` where they cannot be exchanged; where the latter is now."""
+    """Replace `destination` by `new` with two renames. Return the new path of the old tree."""
     old = _beside(destination, f"{_OLD}{uuid4().hex[:8]}")
     rename(destination, old)
     try:
@@ -179,14 +178,14 @@ def _replaced(new: Path, destination: Path) -> Path:
 
 
 def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dict[str, str]:
-    """Link what is not epbuild's, or not as it wrote it, into the new tree; what was changed since, and its path there."""
+    """Link the user's files and changed files into the new tree. Return the path there of each changed one."""
     there = entries(destination)
     if there.mounted:
         message = f"{destination.name}/{there.mounted[0]} is on another file system than the output, and cannot be taken along"
         raise BuildError(Problem("EPB436", message, StepId(step), "Mount it elsewhere, and put a link to it there."))
     wrote, as_written = owned.wrote(destination), owned.as_written(destination)
     kept: dict[str, str] = {}
-    # What was changed since comes last: then it is clear which names are free.
+    # Changed files come last: by then all names that are not free are known.
     for name in sorted(there.files, key=lambda name: name in wrote):
         if name in as_written:
             continue
@@ -200,7 +199,7 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
         if name in wrote:
             kept[name] = target.relative_to(staged).as_posix()
         target.parent.mkdir(parents=True, exist_ok=True)
-        # What cannot be linked is moved after the swap.
+        # A file that cannot be linked is moved after the swap.
         with contextlib.suppress(OSError, NotImplementedError):
             os.link(source, target, follow_symlinks=False)
     _carry_over_folders(staged, destination, there, wrote, step)
@@ -208,14 +207,14 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
 
 
 def _carry_over_folders(staged: Path, destination: Path, there: Entries, wrote: Collection[str], step: str) -> None:
-    """Make the user's folders, those without a file among them, and give all that stay the modes that they had."""
+    """Create the user's folders, including empty ones, and copy the modes of all folders that stay."""
     own = {parent.as_posix() for name in wrote for parent in Path(name).parents}
     for name in there.folders:
         if name not in own:
             if _in_the_way(staged / name, staged) and not (staged / name).is_dir():
                 raise _foreign(destination, name, step)
             (staged / name).mkdir(parents=True, exist_ok=True)
-    for name in reversed(there.folders):  # what is inside first: then nothing is made in a folder any more
+    for name in reversed(there.folders):  # inner folders first: creating an entry changes the times of a folder
         if (staged / name).is_dir():
             as_it_was(destination / name, staged / name, times=name not in own)
 
@@ -226,15 +225,15 @@ def _foreign(destination: Path, name: str, step: str) -> BuildError:
 
 
 def _in_the_way(target: Path, staged: Path) -> bool:
-    """Whether `target` is taken, or one of the folders that it needs below `staged` is taken by a file."""
+    """Return whether `target` exists, or a file is in the place of one of its parent folders below `staged`."""
     folders = (folder for folder in target.parents if folder.is_relative_to(staged))
     return os.path.lexists(target) or any(os.path.lexists(folder) and not folder.is_dir() for folder in folders)
 
 
 def _sync(staged: Path, *, linked: bool) -> None:
-    """Wait until a new tree is on the disk: its folders, and those of its files that are no links to what was there before.
+    """Wait until a new tree is on the disk: its folders and its new files.
 
-    `linked`: whether there may be such links; else all of its files are new.
+    `linked`: whether some files may be links to files of the old tree, which need no sync.
     """
     there = entries(staged)
     files = [f"{staged}{os.sep}{name}" for name in there.files]
@@ -249,7 +248,7 @@ def _is_new(path: str) -> bool:
 
 
 def _discard(old: Path, destination: Path, owned: Owned) -> None:
-    """Remove a replaced tree; what is the user's and not in the new one (it came in the instant of the swap) is moved there."""
+    """Remove the old tree. Files of the user that were created during the swap are moved to the new one."""
     as_written, there = owned.as_written(old), entries(old)
     taken_along = {identity(destination / name) for name in entries(destination).files}
     for folder in there.folders:
@@ -261,7 +260,7 @@ def _discard(old: Path, destination: Path, owned: Owned) -> None:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         rename(source, free_name(target, source) if os.path.lexists(target) else target)
-    # Under the name of a tree that is not whole, since one that is only partly removed must never be put back.
+    # Renamed first, since a partly removed tree must never be restored.
     remains = _beside(destination, uuid4().hex[:8])
     rename(old, remains)
     remove_tree(remains)

@@ -15,23 +15,23 @@ from epbuild.core.safepath import MAX_NAME_BYTES
 from epbuild.core.values import dataclass
 
 _MARK = ".epbuild-"
-_LONGEST_SUFFIX_BYTES = 32
-"""Of what follows a hidden name's mark: a word, an inode in hex, and eight random digits."""
+_MAX_SUFFIX_BYTES = 32
+"""Maximum length of the suffix of a hidden name: a word, an inode in hex, and eight random digits."""
 
 
 @dataclass(frozen=True)
 class Entries:
-    """What is below a folder, as sorted POSIX paths."""
+    """Contents of a folder and its subfolders, as sorted POSIX paths."""
 
     files: list[str]
-    """Everything but folders: links, also to folders, and pipes among them."""
+    """Everything but folders, including links to folders and pipes."""
     folders: list[str]
     mounted: list[str]
-    """Folders of another file system, into which nobody looked."""
+    """Folders of other file systems, which are not listed."""
 
 
 def entries(folder: Path) -> Entries:
-    """Everything below a folder, following no link. Raises OSError when some of it cannot be seen."""
+    """List everything below a folder, without following links. Raises OSError if a part of it is unreadable."""
     found = Entries([], [], [])
     device = folder.stat().st_dev
     pending = [(os.fspath(folder), "")]
@@ -53,13 +53,13 @@ def entries(folder: Path) -> Entries:
 
 
 def identity(path: Path) -> tuple[int, int]:
-    """What two names of one file have in common. Raises OSError."""
+    """Return a value that is equal for all names of one file. Raises OSError."""
     status = path.lstat()
     return status.st_dev, status.st_ino
 
 
 def identical(one: Path, other: Path) -> bool:
-    """Whether both are there, and nothing is lost with one of them: they are one file, equal ones, or links to the same place."""
+    """Return whether both exist and one can be removed without loss: they are one file, equal files, or equal links."""
     try:
         first, second = one.lstat(), other.lstat()
         if first.st_ino and os.path.samestat(first, second):
@@ -78,7 +78,7 @@ def is_special(path: Path) -> bool:
 
 
 def as_it_was(source: Path, target: Path, *, times: bool) -> None:
-    """Give a folder the owner, the mode and the attributes of another, as far as this user may; its `times` if it is the user's alone."""
+    """Copy owner, mode and attributes of a folder to another, as far as permissions allow. `times`: also copy its times."""
     before, now = source.stat(), target.stat()
     if hasattr(os, "chown") and (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
         with contextlib.suppress(OSError):
@@ -89,16 +89,16 @@ def as_it_was(source: Path, target: Path, *, times: bool) -> None:
 
 
 def make_writable(folder: Path) -> None:
-    """Let this user change what is in a folder. Raises OSError."""
+    """Give this user the permission to change the contents of a folder. Raises OSError."""
     mode = folder.stat().st_mode
     if mode & stat.S_IRWXU != stat.S_IRWXU:
         folder.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder that nobody needs, as far as that goes: the rest costs space, and is for the next run."""
+    """Remove an unused folder as far as possible. The rest only costs space, and the next run removes it."""
     try:
-        folder.rmdir()  # most are empty by then, or were renamed
+        folder.rmdir()  # most are empty or renamed by now
     except FileNotFoundError:
         return
     except OSError:
@@ -117,27 +117,27 @@ def _remove_with_contents(folder: Path) -> None:
 
 
 def hidden_name(name: str, suffix: str) -> str:
-    """The name of what lies beside the output `name` for a while; without a suffix, what all of these begin with."""
-    return f".{_shortened(name, 1 + len(_MARK) + _LONGEST_SUFFIX_BYTES)}{_MARK}{suffix}"
+    """Return the name of a temporary entry beside the output `name`. Without a suffix, return the prefix of all of them."""
+    return f".{_shortened(name, 1 + len(_MARK) + _MAX_SUFFIX_BYTES)}{_MARK}{suffix}"
 
 
 def hidden_prefix(name: str) -> str | None:
-    """What the name of a file in the folder of an output begins with, if it is one of those that lie there for a while."""
+    """Return the prefix of the name of a temporary entry beside an output, or None for other names."""
     before, mark, _ = name.rpartition(_MARK)
     return f"{before}{mark}" if mark and name.startswith(".") else None
 
 
 class HiddenFolders:
-    """What builds left beside outputs, as it was at the first look at each folder: one look, however many outputs are in it.
+    """Temporary entries beside outputs. Each folder is listed once, however many outputs are in it.
 
-    What a build leaves that is killed after that is found by the next command.
+    The next command finds the entries of a build that is killed after the listing.
     """
 
     def __init__(self) -> None:
         self._found: dict[Path, dict[str, list[Path]]] = {}
 
     def beside(self, output: Path) -> list[Path]:
-        """What lies beside an output for a while, in order. Raises OSError."""
+        """Return the temporary entries beside an output, sorted. Raises OSError."""
         parent = output.parent
         if parent not in self._found:
             found: dict[str, list[Path]] = {}
@@ -151,7 +151,7 @@ class HiddenFolders:
 
 
 def free_name(path: Path, content: Path) -> Path:
-    """A name beside `path` for what is at `content`: one that is free, or that has the same already."""
+    """Return a path beside `path` for the file `content`: a free one, or one that has the same content."""
     for number in itertools.count(1):
         ending = ".saved" if number == 1 else f".saved-{number}"
         candidate = path.with_name(f"{_shortened(path.name, len(ending))}{ending}")
@@ -161,7 +161,7 @@ def free_name(path: Path, content: Path) -> Path:
 
 
 def _shortened(name: str, room: int) -> str:
-    """A name that leaves `room` bytes to the longest that file systems take; names that differ stay different."""
+    """Shorten a name so that `room` more bytes fit into a file name. Different names stay different."""
     data = os.fsencode(name)
     if len(data) + room <= MAX_NAME_BYTES:
         return name

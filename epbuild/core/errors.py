@@ -16,7 +16,7 @@ from epbuild.core.values import dataclass
 
 
 class Position(NamedTuple):
-    """A place in a text file; line and column count from 1, the column in characters."""
+    """Position in a text file. Line and column count from 1, the column in characters."""
 
     file: str
     line: int
@@ -28,7 +28,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of the command line, as a user types it: `--set vars.quality=3`."""
+    """Argument of the command line, as typed: `--set vars.quality=3`."""
 
     text: str
 
@@ -37,10 +37,10 @@ class Argument:
 
 
 StepId = NewType("StepId", str)
-"""A step of the plan, as in `compile:decoder/snapdragon-SM8750/prefill`. No other text has the place of a problem."""
+"""Id of a step, such as `compile:decoder/snapdragon-SM8750/prefill`. The only kind of text that is accepted as a `Location`."""
 
 Location = Position | Path | Argument | StepId
-"""Where a problem is: in a text file, in a file or folder as a whole, on the command line, or in a step."""
+"""Location of a problem: in a text file, a file or folder as a whole, the command line, or a step."""
 
 
 _PLACES: Mapping[str, Callable[..., Location]] = {"position": Position, "path": Path, "argument": Argument, "step": StepId}
@@ -48,19 +48,19 @@ _PLACES: Mapping[str, Callable[..., Location]] = {"position": Position, "path": 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: a sentence, where it is, and what to do about it."""
+    """Problem with its message, its location, and a hint for the user."""
 
     code: str
     message: str
     where: Location | None = None
     hint: str | None = None
     reason: str | None = None
-    """The part of the message with the reason, and not to what it happened: problems with one reason can be shown as one."""
+    """Part of the message with the reason alone. Problems with the same reason can be shown as one."""
     lines: tuple[str, ...] = ()
-    """What to write into the file, as lines of it: without the indentation that they have in common."""
+    """Lines to write into the file, without their common indentation."""
 
     def __post_init__(self) -> None:
-        """Conceal values of the environment: what is wrong is shown to others, in logs and reports."""
+        """Conceal values of the environment: logs and reports show problems to others."""
         for name in ("message", "hint", "reason"):
             text = getattr(self, name)
             if text and (shown := concealed(text)) != text:
@@ -94,17 +94,17 @@ class Problem:
 
     @property
     def text(self) -> str:
-        """What is wrong and what to do, as whole sentences, without the place."""
+        """Message and hint as sentences, without the location."""
         message = self.message if self.message.endswith((".", "!", "?")) else f"{self.message}."
         return f"{message} {self.hint}" if self.hint else message
 
 
 class EpbuildError(Exception):
-    """The base of every error that a user is meant to read; it holds one or more problems, each once, in the order of their positions."""
+    """Base of all errors for users. It holds one or more distinct problems, in the order of their positions."""
 
     exit_code: ClassVar[int] = 1
     stops_others: ClassVar[bool] = True
-    """Whether a build that is not to keep going begins no other step once one fails with it."""
+    """Whether a step that fails with this error keeps a build without --keep-going from starting other steps."""
 
     def __init__(self, *problems: Problem) -> None:
         if not problems:
@@ -114,13 +114,13 @@ class EpbuildError(Exception):
 
 
 class RecipeError(EpbuildError):
-    """The recipe's text, or what it asks for, is wrong (EPB1xx)."""
+    """The recipe is invalid (EPB1xx)."""
 
     exit_code = 2
 
 
 class PlanError(EpbuildError):
-    """The recipe can be read, but what it asks for cannot be built (EPB2xx)."""
+    """The recipe is valid and cannot be built (EPB2xx)."""
 
     exit_code = 2
 
@@ -150,25 +150,25 @@ class StoreError(EpbuildError):
 
 
 class VerifyError(EpbuildError):
-    """An artifact is not what it should be (EPB6xx)."""
+    """An artifact failed a check (EPB6xx)."""
 
     exit_code = 1
 
 
 class ChangeRefused(EpbuildError):
-    """A change of a compiled model cannot be made, or would give one that its EP does not load (EPB62x); nothing was written."""
+    """A change of a compiled model is impossible, or its EP would not load the result (EPB62x). Nothing was written."""
 
     exit_code = 2
 
 
 class NothingToVerify(VerifyError):
-    """The path does not exist, cannot be read, or holds nothing that can be verified (EPB600): a mistake on the command line."""
+    """The path is missing, unreadable, or holds nothing to verify (EPB600): a mistake on the command line."""
 
     exit_code = 2
 
 
 class BadText(ValueError):
-    """A text is not what it should be: why, and what to write instead. The caller knows the place, and makes a `Problem` of it."""
+    """Invalid text, with the reason and a hint. The caller adds the location and raises a `Problem`."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(f"{message}. {hint}" if hint else message)
@@ -177,13 +177,13 @@ class BadText(ValueError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """A hint that names the known word closest to `word`, or None when nothing is close."""
+    """Return a hint that names the known word closest to `word`, or None if there is no close one."""
     close = closest(word, known)
     return f"Did you mean '{close[0]}'?" if close else None
 
 
 def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """Return the known words that are close to `word`, the closest first; of equally close ones, that with the longest common prefix."""
+    """Return the known words that are close to `word`, the closest first. Ties are decided by the longest common prefix."""
     words = list(known)
     found = difflib.get_close_matches(word, words, n=len(words), cutoff=cutoff) if words else []
     matcher = difflib.SequenceMatcher(b=word)
@@ -197,7 +197,7 @@ def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
 
 
 def reading_order(problem: Problem) -> tuple[str, int, int]:
-    """The place of a problem among others: by file, line and column."""
+    """Return the sort key of a problem: file, line and column."""
     where = problem.where
     if isinstance(where, Position):
         return (where.file, where.line, where.column)
@@ -205,7 +205,7 @@ def reading_order(problem: Problem) -> tuple[str, int, int]:
 
 
 def printable(text: str) -> str:
-    """`text` with everything spelled out that a terminal would obey instead of showing it."""
+    """Return `text` with all control characters escaped."""
     return (
         text
         if text.isprintable()

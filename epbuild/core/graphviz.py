@@ -1,4 +1,4 @@
-"""Graphviz, the program that gives graphs their layout."""
+"""Graphviz, the program that lays out graphs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from epbuild.core.errors import EnvironmentFailure, Problem
 
 PROGRAMS = ("graphviz-pure", "dot")
-"""A port of Graphviz that comes in wheels, and Graphviz itself: both read DOT and write the same SVG."""
+"""A port of Graphviz that is published as wheels, and Graphviz itself. Both read DOT and write the same SVG."""
 _SECONDS = 300
 _HINT = "Install one with `pip install 'epbuild[graph]'`, or Graphviz itself; dot and mermaid need none (--format)."
 
 
 def find_graphviz() -> str | None:
-    """The program that draws graphs: of epbuild's own environment, else of the PATH; None where there is none."""
+    """Return the program that draws graphs, from epbuild's environment or else from the PATH, or None."""
     folders = (sysconfig.get_path("scripts"), None)
     found = (shutil.which(name, path=folder) for name in PROGRAMS for folder in folders)
     return next(filter(None, found), None)
 
 
 def svg_of(dot: str, program: str | None) -> str:
-    """A graph in DOT as SVG, by a program that `find_graphviz` has found. Raises EnvironmentFailure (EPB445, EPB446)."""
+    """Convert a graph in DOT to SVG with the program of `find_graphviz`. Raises EnvironmentFailure (EPB445, EPB446)."""
     if program is None:
         raise EnvironmentFailure(Problem("EPB445", "no program is here that draws graphs (graphviz)", None, _HINT))
     try:

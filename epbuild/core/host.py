@@ -1,4 +1,4 @@
-"""This machine, as far as results may depend on it."""
+"""Properties of this machine that results may depend on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-_MOST_CHARACTERS = 1 << 16
+_MAX_CHARACTERS = 1 << 16
 _CLASSES = r"SYSTEM\CurrentControlSet\Control\Class"
 _INSTRUCTIONS = (
     *(
@@ -33,7 +33,7 @@ _INSTRUCTIONS = (
     ),
     *("gfni", "sha_ni", "sha512", "sm3", "sm4", "xop", "mmx", "3dnow"),
 )
-"""What the flags begin with that x86 CPUs have for instructions that compilers choose between; others are about kernels and mitigations."""
+"""Prefixes of the x86 CPU flags of instructions that compilers choose between. All other flags are about kernels and mitigations."""
 
 
 def on_windows() -> bool:
@@ -41,7 +41,7 @@ def on_windows() -> bool:
 
 
 def cpu_name() -> str:
-    """What the CPU calls itself; EPs that compile for the host bake its instruction set into their output."""
+    """Return the name of the CPU. EPs that compile for the host put its instruction set into their output."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - read before anything is imported
             for line in file:
@@ -54,7 +54,7 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> str:
-    """The CPU's vendor and the instructions that it offers to programs; where the system does not list those, what it calls the CPU."""
+    """Return the CPU's vendor and its instructions, or its name if the system does not list the instructions."""
     if sys.platform == "linux":
         found = _first_cpu()
         flags = found.get("flags", "").split()
@@ -72,16 +72,16 @@ def cpu_features() -> str:
 
 
 def cpu_count() -> int:
-    """How many CPUs this process may use, as its workers may."""
+    """Return the number of CPUs that this process and its workers may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def driver_version(files: Sequence[str], pattern: str, device_class: str, provider: str) -> str:
-    """What the system has of a driver, or a device; empty where there is none.
+    """Return the versions of a driver or a device, or an empty text if there is none.
 
-    On Linux the names or contents of `files`, a glob each, as far as `pattern` finds its first group in them; on Windows the drivers of
-    a device class whose provider is `provider`, a regular expression.
+    On Linux, `files` are globs, and the first group of `pattern` is searched in the names or contents of the files. On Windows, the
+    drivers are those of a device class whose provider matches `provider`, a regular expression.
     """
     import re
 
@@ -95,7 +95,7 @@ def driver_version(files: Sequence[str], pattern: str, device_class: str, provid
         if place.startswith(("/proc/", "/sys/")):
             try:
                 with open(place, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-                    text = file.read(_MOST_CHARACTERS)
+                    text = file.read(_MAX_CHARACTERS)
             except OSError:
                 continue
         match = re.search(pattern, text)
@@ -105,7 +105,7 @@ def driver_version(files: Sequence[str], pattern: str, device_class: str, provid
 
 
 def _installed_drivers(device_class: str, provider: str) -> Iterator[str]:
-    """The drivers of a device class in the registry of Windows, with their versions."""
+    """Yield the drivers of a device class in the registry of Windows, with their versions."""
     import re
     import winreg
 
@@ -118,7 +118,7 @@ def _installed_drivers(device_class: str, provider: str) -> Iterator[str]:
                     with registry.OpenKey(folder, registry.EnumKey(folder, number)) as device:
                         for name in ("ProviderName", "DriverDesc", "DriverVersion"):
                             values[name] = str(registry.QueryValueEx(device, name)[0])
-                except OSError:  # what is there and is no device
+                except OSError:  # an entry that is no device
                     continue
                 if re.search(provider, values["ProviderName"]):
                     yield f"{values['DriverDesc']} {values['DriverVersion']}"
@@ -127,7 +127,7 @@ def _installed_drivers(device_class: str, provider: str) -> Iterator[str]:
 
 
 def _first_cpu() -> dict[str, str]:
-    """What Linux has of the first CPU, by name."""
+    """Return the properties of the first CPU on Linux, by name."""
     found: dict[str, str] = {}
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
@@ -141,7 +141,7 @@ def _first_cpu() -> dict[str, str]:
 
 
 def _brand() -> str:
-    """What macOS calls the CPU."""
+    """Return the name of the CPU on macOS."""
     import subprocess
 
     try:

@@ -1,4 +1,4 @@
-"""The program uv, which resolves and installs packages."""
+"""Runs of uv, the program that resolves and installs packages."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _LAST_LINES_SECONDS = 5.0
 
 
 class UvListener:
-    """Gets what uv logs while it runs, and ends it when `cancelled` is set. This one does nothing with it."""
+    """Receiver of uv's log lines that ends uv when `cancelled` is set. This one discards the lines."""
 
     def __init__(self, cancelled: threading.Event | None = None) -> None:
         self.cancelled = cancelled or threading.Event()
 
     def logged(self, line: str) -> None:
-        """A line that uv wrote, without its end."""
+        """Handle a line of uv's log, without its line end."""
 
 
 def run_uv(
     arguments: Sequence[str], changes: Mapping[str, str | None] | None = None, listener: UvListener | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run uv to its end; `changes` are variables of its environment (None: without it). Raises ToolchainError where there is no uv."""
+    """Run uv to its end. `changes` are variables of its environment, None to unset one. Raises ToolchainError if uv is missing."""
     import uv
 
     try:
@@ -38,7 +38,7 @@ def run_uv(
         raise ToolchainError(
             Problem("EPB301", "the program uv, which makes toolchains, is missing from epbuild's environment", None, hint)
         ) from error
-    # uv runs the builds of packages without wheels, which are strangers' programs: epbuild's variables hold secrets.
+    # For packages without wheels uv runs foreign build scripts, and epbuild's variables hold secrets.
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("EPBUILD_")}
     wanted = {**inherited, "UV_NO_PROGRESS": "1", "NO_COLOR": "1", "VIRTUAL_ENV": None, **(changes or {})}
     environment = {name: value for name, value in wanted.items() if value is not None}
@@ -78,11 +78,11 @@ def _read_lines(process: subprocess.Popen[str], lines: list[str], listener: UvLi
 
 
 def reported(stderr: str) -> tuple[str, str]:
-    """All that uv reported when it failed, on one line, and the end of that, to be quoted."""
+    """Return the whole report of a failed uv on one line, and its end as a quotation."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith(("Using ", "Resolved "))]
     return " ".join(lines), " ".join(lines[-_SAID_LINES:]) or "nothing"
 
 
 def is_network(text: str) -> bool:
-    """Whether what uv reported is about the network."""
+    """Return whether uv reported a network error."""
     return any(word in text.lower() for word in ("dns error", "error sending request", "connection", "timed out", "offline"))

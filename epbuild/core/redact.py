@@ -6,22 +6,22 @@ import re
 from collections.abc import Mapping
 
 _ADDRESS = re.compile(
-    # Of the scheme its end is enough: to look for its beginning takes a minute for a long line without one.
+    # Match only the end of the scheme: searching for its beginning takes a minute in a long line without one.
     r"""(?P<scheme>[A-Za-z0-9+.-]{2}://)(?P<user>[^/\s?#'"]*@)?(?P<path>[^?#'",]*)"""
-    # It ends where a YAML scalar may: before a space, a quote, a comment, or what closes or goes on after it in a collection.
+    # A query ends where a YAML scalar may end: before a space, a quote, a comment, or a delimiter of a collection.
     r"""(?P<query>\?(?:\$\{[^}]*\}|[^\s'"#])*?(?=[\s'"#]|[,}\]]+(?:[\s'"]|$)|$))?"""
 )
 _MIN_SECRET = 8
-"""Length from which a value of the environment is concealed: a shorter one is part of too many other words."""
+"""Minimum length of a value that is concealed. Shorter values are parts of too many other words."""
 _concealed: dict[str, str] = {}
-"""What stands for each value, in lower case, in the order in which the values were read."""
+"""Replacement of each value, by the value in lower case."""
 _REFERENCE = re.compile(r"(\$\{[^}]*\})")
 
 
 def redacted(text: str) -> str:
-    """`text`, which may hold addresses, with a star for each character of their users, passwords and queries.
+    """Replace each character of users, passwords and queries of the addresses in `text` by a star.
 
-    References such as `${env.TOKEN}` stay: they are names. The length stays too, so that a place in the text is one still.
+    References such as `${env.TOKEN}` stay, as they are names. The length stays too, so that positions in the text remain valid.
     """
     return _ADDRESS.sub(_hidden, text)
 
@@ -36,14 +36,14 @@ def _stars(text: str) -> str:
 
 
 def conceal(name: str, value: str) -> None:
-    """Have `concealed` write `${env.NAME}` for the value of a variable from now on."""
+    """Make `concealed` replace the value of a variable by `${env.NAME}` from now on."""
     for form in (value, repr(value)[1:-1]):
         if len(form.strip()) >= _MIN_SECRET:
             _concealed.setdefault(form.strip().lower(), f"${{env.{name}}}")
 
 
 def concealed(text: str) -> str:
-    """Return a text in which variables of the environment stand for their values, as far as recipes have read them."""
+    """Return a text with the values that recipes read from the environment replaced by the names of their variables."""
     if not _concealed:
         return text
     longest_first = sorted(_concealed, key=len, reverse=True)
@@ -52,5 +52,5 @@ def concealed(text: str) -> str:
 
 
 def concealed_values(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables of a compile as others may see them: a value that came from the environment by its name there."""
+    """Return variables of a compile for publication: each value from the environment is replaced by its name."""
     return {name: concealed(value) for name, value in variables.items()}

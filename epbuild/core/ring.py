@@ -1,4 +1,4 @@
-"""A ring of buffers: work on a stream in a thread of its own."""
+"""Ring of buffers: processing of a stream in a thread of its own."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-# Enough that handing a buffer to another thread costs nothing beside what is done with it.
+# Large enough that handing over a buffer costs nothing beside the work on it.
 _BUFFER_BYTES = 1 << 20
 _BUFFERS = 3
 
 
 class Ring:
-    """Passes what is `put` into it to `work`, in order, in pieces of 1 MiB, whatever the pieces in which it comes; a piece is
-    valid for the call.
+    """Buffers that pass a stream to `work`, in order and in pieces of 1 MiB, each valid for the call.
 
-    A reader may fill a `buffer` itself, and `send` it. What `work` raises is raised again by a later call, or at the end of the `with`
-    block, at which all work is done. Little is held in memory: with no empty buffer, the caller waits.
+    A reader may fill a `buffer` itself, and `send` it. An exception of `work` is raised again by a later call, or at the end of the `with`
+    block, when all work is done. Memory is bounded: without an empty buffer, the caller waits.
     """
 
     def __init__(self, work: Callable[[memoryview], object], name: str) -> None:
@@ -44,19 +43,20 @@ class Ring:
             raise self._failure
 
     def buffer(self) -> memoryview:
+        """Return the buffer to fill next."""
         if not self._buffer:
             self._buffer = self._empty.get()
         return self._buffer
 
     def send(self, count: int) -> None:
-        """Pass on the first `count` bytes of the buffer, which stay as they are until the next call. Raises what earlier work raised."""
+        """Pass the first `count` bytes of the buffer on; they stay valid until the next call. Raises what earlier work raised."""
         if self._failure is not None:
             raise self._failure
         self._full.put((self._buffer, count))
         self._buffer, self._filled = memoryview(b""), 0
 
     def put(self, data: bytes | memoryview) -> None:
-        """Copy the next bytes into the ring. Raises what the work on earlier ones raised."""
+        """Copy the next bytes into the ring. Raises what earlier work raised."""
         view = memoryview(data)
         while view:
             buffer = self.buffer()
@@ -73,6 +73,6 @@ class Ring:
             if self._failure is None and count:
                 try:
                     self._work(buffer[:count])
-                except BaseException as error:  # noqa: BLE001 - it is raised where the bytes come from
+                except BaseException as error:  # noqa: BLE001 - raised again in the thread of the stream
                     self._failure = error
             self._empty.put(buffer)

@@ -12,33 +12,30 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path, PureWindowsPath
 
-# From "Naming Files, Paths, and Namespaces" in the documentation of Windows. Under the name of a device Windows opens that, whatever
-# follows the first dot.
+# From "Naming Files, Paths, and Namespaces" in the documentation of Windows. A device's name stays one, whatever follows the first dot.
 _DEVICE = r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?"
 _UNPORTABLE = re.compile(r"[<>:\"|?*\\\x00-\x1f]|[. ]\Z")
-_DEVICES = frozenset({"con", "prn", "aux", "nul", "com", "lpt"})
-"""What the names of all of them begin with: to ask that takes a tenth of the time."""
 _IS_DEVICE = re.compile(_DEVICE, re.IGNORECASE | re.DOTALL)
-_LONGEST_QUOTE = 256
+_MAX_QUOTE = 256
 MAX_NAME_BYTES = 255
-"""Bytes of a file's name that ext4, XFS, APFS and NTFS take."""
+"""Maximum length of a file name on ext4, XFS, APFS and NTFS."""
 
 
 class BadReference(ValueError):
-    """A reference from one file to another cannot be followed; the text is the reason."""
+    """A reference from one file to another is invalid. The text is the reason."""
 
 
 class MissingReference(BadReference):
-    """The reference is well formed, but there is no such file."""
+    """The reference is well formed, and the file does not exist."""
 
 
 def is_device(name: str) -> bool:
-    """Whether Windows takes the last part of a path for a device."""
-    return name[:3].lower() in _DEVICES and _IS_DEVICE.fullmatch(name) is not None
+    """Return whether the last part of a path is a device on Windows."""
+    return _IS_DEVICE.fullmatch(name) is not None
 
 
 def unportable(path: str) -> str | None:
-    """The first part of a POSIX path that not every platform has as the name of a file or a folder."""
+    """Return the first part of a POSIX path that is no valid file name on some platform."""
     return next((name for name in path.split("/") if _UNPORTABLE.search(name) or is_device(name)), None)
 
 
@@ -48,12 +45,12 @@ def overlong(path: str) -> str | None:
 
 
 def real_path(path: Path) -> Path:
-    """`path` without links. A link that leads to itself stays, where `Path.resolve` raises RuntimeError before Python 3.13."""
+    """Resolve the links of a path. A link to itself stays, for which `Path.resolve` raises RuntimeError before Python 3.13."""
     return Path(os.path.realpath(path))
 
 
 def user_path(text: str) -> Path:
-    """A path with `~` or `~name` expanded; one that names no home here stays, and leads to no file."""
+    """Expand `~` or `~name` in a path. A name without a home here stays as it is, and leads to no file."""
     path = Path(text)
     with contextlib.suppress(RuntimeError):
         path = path.expanduser()
@@ -61,7 +58,7 @@ def user_path(text: str) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a path leads to a file; not where no file can have its name, or a folder on the way may not be looked into."""
+    """Return whether a path leads to a file. An invalid name or an unreadable folder on the way means no."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -77,44 +74,44 @@ def is_regular(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path leads to a folder; not where no folder can have its name."""
-    return os.path.isdir(path)  # noqa: PTH112 - a path of any length has an answer
+    """Return whether a path leads to a folder. An invalid name means no."""
+    return os.path.isdir(path)  # noqa: PTH112 - accepts a path of any length
 
 
 def is_anchored(path: str) -> bool:
-    """Whether some platform takes a path for an absolute one, or for one of another drive."""
+    """Return whether a path is absolute, or on another drive, on some platform."""
     if path[:1] not in ("/", "\\") and path[1:2] != ":":
         return False
-    windows = PureWindowsPath(path)  # whose rules also see every absolute POSIX path, and drive-relative paths
+    windows = PureWindowsPath(path)  # its rules cover absolute POSIX paths and drive-relative paths too
     return bool(windows.drive or windows.root)
 
 
 def climbs(path: str) -> bool:
-    """Whether a part of a path is `..`, by any platform's rules."""
+    """Return whether a part of a path is `..`, by any platform's rules."""
     return ".." in path.replace("\\", "/").split("/")
 
 
 def leaves(path: str) -> bool:
-    """Whether a relative path leads out of its folder by its own text, by any platform's rules."""
+    """Return whether a relative path leaves its folder by its own text, by any platform's rules."""
     return climbs(posixpath.normpath(path.replace("\\", "/")))
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Whether a path stays in a folder also when every link is followed."""
+    """Return whether a path is in a folder after following all links."""
     return real_path(path).is_relative_to(real_path(folder))
 
 
 def locate(folder: Path, reference: str, what: str = "file") -> Path:
-    """The file that a model in `folder` refers to, which lies in `folder` also when every link is followed.
+    """Return the file that a model in `folder` refers to, which is in `folder` also after following all links.
 
-    Raises BadReference for a reference that EPs refuse, or a link that leads out; MissingReference where no such file exists.
+    Raises BadReference for a reference that EPs refuse or a link that leads out, and MissingReference if the file does not exist.
     """
     check_reference(reference)
     path = folder / reference
     try:
         inside = is_inside(path, folder)
         found = inside and path.is_file()
-    except (OSError, ValueError):  # a name that the file system cannot have, or a directory that may not be entered
+    except (OSError, ValueError):  # an invalid name, or an unreadable directory
         inside, found = True, False
     if not inside:
         raise BadReference(f"the {what} '{shortened(reference)}' is a link to a place outside its folder")
@@ -124,7 +121,7 @@ def locate(folder: Path, reference: str, what: str = "file") -> Path:
 
 
 def check_reference(reference: str) -> None:
-    """Raises BadReference unless `reference` is a relative path of a file that stays in the model's directory on every platform."""
+    """Check that `reference` is a relative path that stays in the model's directory on every platform. Raises BadReference."""
     if not reference:
         raise BadReference("the reference is empty")
     if is_anchored(reference):
@@ -142,14 +139,14 @@ def check_reference(reference: str) -> None:
 
 
 def shortened(reference: str) -> str:
-    """A reference as a message quotes it: an invalid one may have any length."""
-    return reference if len(reference) <= _LONGEST_QUOTE else f"{reference[:_LONGEST_QUOTE]}…"
+    """Cut a reference for a message. An invalid one may have any length."""
+    return reference if len(reference) <= _MAX_QUOTE else f"{reference[:_MAX_QUOTE]}…"
 
 
 def links_on_the_way(paths: Iterable[str]) -> dict[str, str]:
-    """Every link that the system follows from the start of these paths to the files that they name, with what it holds.
+    """Return every link that the system follows on these paths, with its target.
 
-    `..` after a link is the folder above the one that the link leads to, as the system takes it: nothing is shortened by name.
+    As for the system, `..` after a link is the folder above the target of the link. No path is normalized.
     """
     links: dict[str, str] = {}
     looked: set[str] = set()
@@ -170,12 +167,12 @@ def links_on_the_way(paths: Iterable[str]) -> dict[str, str]:
 
 
 def open_regular(path: str | Path) -> io.BufferedReader:
-    """Open the file at `path` for reading. Raises OSError, also for anything but a regular file: a pipe would wait for a writer."""
+    """Open a regular file for reading. Raises OSError, also for other kinds of files: a pipe would wait for a writer."""
     return io.BufferedReader(open_raw(path))
 
 
 def open_raw(path: str | Path) -> io.FileIO:
-    """Open as `open_regular` does, without a buffer."""
+    """Open a regular file without a buffer, as `open_regular` does."""
     mode = os.stat(path).st_mode  # noqa: PTH116 - 30,000 files may be opened
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

@@ -1,4 +1,4 @@
-"""Paths, progress and foreign text as people read them."""
+"""Text for terminals and logs: paths, progress, foreign text."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Protocol
 
 from epbuild.core.errors import printable
 
-# What a CI service obeys in a log: `::error::` at the start of a line (GitHub), `##[error]` and `##vso[...]` anywhere (GitHub, Azure).
+# Commands that CI services execute in a log: `::error::` at the start of a line (GitHub), `##[error]` and `##vso[...]` anywhere
+# (GitHub, Azure).
 _COMMAND = re.compile(r"(^\s*):(?=:)|()#(?=#\w*\[)")
 _COLOR = re.compile("\x1b\\[[0-9;]*m")
 
 
 class ProgressLines(Protocol):
-    """Gets lines about what takes long."""
+    """Receiver of lines about slow work."""
 
     def report(self, text: str, /) -> None:
-        """How far it is."""
+        """Report progress."""
 
 
 class NoProgressLines:
-    """Those that nobody reads."""
+    """Receiver that discards progress lines."""
 
     def report(self, text: str, /) -> None:
         pass
@@ -31,7 +32,7 @@ NO_LINES = NoProgressLines()
 
 
 def shown_path(path: Path) -> str:
-    """A path as short as it can be: relative to the current directory when it is below it."""
+    """Return a path relative to the current directory if it is below it, else as it is."""
     try:
         return path.relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -39,11 +40,11 @@ def shown_path(path: Path) -> str:
 
 
 def visible(line: str) -> str:
-    """Return a line with everything spelled out that a terminal or a CI service would obey: control and bidi characters, log commands."""
+    """Return a line with control characters, bidi characters and log commands escaped, so that no terminal or CI service executes them."""
     return _COMMAND.sub(lambda found: f"{found[1] or ''}\\x{ord(found[0][-1]):02x}", printable(line))
 
 
 def visible_log(text: str) -> str:
-    """Return the lines of a log as `visible` has them, without the colors that ONNX Runtime writes; tabs and ends of lines stay."""
+    """Return the lines of a log as `visible` does, without ONNX Runtime's colors. Tabs and line ends stay."""
     lines = (_COLOR.sub("", line).split("\t") for line in text.split("\n"))
     return "\n".join("\t".join(map(visible, parts)) for parts in lines)

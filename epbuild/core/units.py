@@ -1,4 +1,4 @@
-"""Amounts as people write and read them: `8 GB`, `30d`, `2 files`."""
+"""Amounts in text: `8 GB`, `30d`, `2 files`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]+)")
 
 
 def bytes_of(text: str) -> int:
-    """The bytes that a number with a unit of SIZES means; raises ValueError, with a hint as its message, for anything else."""
+    """Return the bytes of a number with a unit of SIZES. Raises ValueError, with a hint as its message."""
     return _amount(text, SIZES)
 
 
 def seconds_of(text: str) -> int:
-    """The seconds that a number with a unit of TIMES means; raises ValueError, with a hint as its message, for anything else."""
+    """Return the seconds of a number with a unit of TIMES. Raises ValueError, with a hint as its message."""
     return _amount(text, TIMES)
 
 
@@ -24,7 +24,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time that is only an estimate, in its largest units: `40 s`, `3 min`, `2 h 10 min`."""
+    """Format an estimated time in its largest units: `40 s`, `3 min`, `2 h 10 min`."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)
@@ -38,6 +38,6 @@ def _amount(text: str, units: dict[str, int]) -> int:
     amount = _AMOUNT.fullmatch(text)
     if amount is None or amount[2] not in units:
         raise ValueError(f"Write a number and one of: {', '.join(units)}.")
-    from fractions import Fraction  # few command lines have an amount
+    from fractions import Fraction  # few command lines need it
 
     return int(Fraction(amount[1]) * units[amount[2]])

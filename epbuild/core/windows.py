@@ -1,7 +1,7 @@
-"""Windows' own calls: jobs of processes, times of change, console colours.
+"""Windows API calls beyond psutil: jobs, times of change, console colors.
 
-What psutil has is asked of psutil. Each call is used as Microsoft documents it, and none was run on Windows: docs/windows.md has what
-that means. What a call refuses is never an error here: epbuild then does without.
+Each call is used as Microsoft documents it, and none was run on Windows: docs/windows.md explains the consequences. A failed call is
+never an error here: epbuild does without it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ctypes import c_int, c_size_t, c_uint32, c_uint64, c_void_p, c_wchar_p
 from typing import Any
 
 NEW_PROCESS_GROUP = 0x200
-"""The creation flag under which Ctrl-C is for epbuild alone."""
+"""Creation flag of processes that do not receive Ctrl-C."""
 _SUSPENDED = 0x4
 
 _KILL_ON_JOB_CLOSE = 0x2000
@@ -28,7 +28,7 @@ _OPEN_EXISTING = 3
 _DIRECTORIES_TOO = 0x02000000  # FILE_FLAG_BACKUP_SEMANTICS
 _LINK_ITSELF = 0x00200000  # FILE_FLAG_OPEN_REPARSE_POINT
 _BASIC_INFORMATION = 0
-_EPOCH_TICKS = 116_444_736_000_000_000  # from 1601, where Windows begins to count, to 1970
+_EPOCH_TICKS = 116_444_736_000_000_000  # from 1601, the epoch of Windows, to 1970
 _TICK_NS = 100
 
 _SEQUENCES = 0x4  # ENABLE_VIRTUAL_TERMINAL_PROCESSING
@@ -68,12 +68,12 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "SetInformationJobObject": (c_int, (c_void_p, c_int, c_void_p, c_uint32)),
     "TerminateJobObject": (c_int, (c_void_p, c_uint32)),
 }
-"""The functions of kernel32 that are used: what each returns, and its arguments."""
+"""Functions of kernel32: result and argument types."""
 
 
 @functools.cache
 def kernel32() -> Any:
-    """The library with these functions, each as it is declared."""
+    """Return the library with the declared functions."""
     library = ctypes.CDLL("kernel32")
     for name, (result, arguments) in CALLS.items():
         function = getattr(library, name)
@@ -82,14 +82,14 @@ def kernel32() -> Any:
 
 
 class Job:
-    """A job object: its processes, and all that they start, end together, and at the latest when this process does, however it ends."""
+    """Job object. Its processes and their children end together, at the latest with this process."""
 
     def __init__(self, handle: int) -> None:
         self._handle: int | None = handle
 
     @classmethod
     def new(cls) -> Job | None:
-        """A job without processes; None where there can be none."""
+        """Create a job without processes. Return None if the system refuses."""
         kernel = kernel32()
         handle = kernel.CreateJobObjectW(None, None)
         if not handle:
@@ -101,11 +101,11 @@ class Job:
         return None
 
     def add(self, process: subprocess.Popen[bytes]) -> bool:
-        """Put a process into the job; whether that worked. What it starts from then on is in it as well."""
+        """Add a process, and all that it starts from now on. Return whether that worked."""
         return bool(kernel32().AssignProcessToJobObject(self._handle, int(process._handle)))  # type: ignore[attr-defined]
 
     def end(self) -> None:
-        """End all of its processes that there still are, and the job."""
+        """Terminate the remaining processes and close the job."""
         handle, self._handle = self._handle, None
         if handle is not None:
             kernel32().TerminateJobObject(handle, _EXIT_STATUS)
@@ -113,10 +113,10 @@ class Job:
 
 
 def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subprocess.Popen[bytes], Job | None]:
-    """A process that `start` has started, under the creation flags that it is given, and its job (None: it has none).
+    """Start a process with `start`, which gets the creation flags, and return it with its job, or None if it has none.
 
-    It begins to run only when it is in the job, as the `python.exe` of a virtual environment starts another process at once. Raises what
-    `start` does.
+    The process runs only once it is in the job, since the `python.exe` of a virtual environment starts another process at once. Raises what
+    `start` raises.
     """
     job = Job.new()
     if job is None:
@@ -135,7 +135,7 @@ def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subpr
 
 
 def change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
-    """When a file was last changed, in nanoseconds since the epoch; 0 where that is not known. A link itself unless `follow`."""
+    """Return when a file, or without `follow` a link, was last changed: in nanoseconds since the epoch, 0 if unknown."""
     kernel = kernel32()
     flags = _DIRECTORIES_TOO if follow else _DIRECTORIES_TOO | _LINK_ITSELF
     handle = kernel.CreateFileW(os.fspath(path), _READ_ATTRIBUTES, _SHARE_ALL, None, _OPEN_EXISTING, flags, None)
@@ -150,7 +150,7 @@ def change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
 
 
 def allows_long_paths() -> bool:
-    """Whether paths may have more than 260 characters, by the registry (LongPathsEnabled): only where that was asked for."""
+    """Return whether the registry allows paths of more than 260 characters (LongPathsEnabled)."""
     import winreg
 
     registry: Any = winreg
@@ -162,7 +162,7 @@ def allows_long_paths() -> bool:
 
 
 def shows_sequences(descriptor: int) -> bool:
-    """Have the console of a file descriptor obey escape sequences, as it does for colours; False where it cannot: before Windows 10."""
+    """Enable escape sequences on the console of a file descriptor. Return False if it supports none, as before Windows 10."""
     import msvcrt
 
     mode = c_uint32()
@@ -176,7 +176,7 @@ def shows_sequences(descriptor: int) -> bool:
 
 
 def _resumed(pid: int) -> bool:
-    """Let a suspended process run; whether that worked."""
+    """Resume a suspended process. Return whether that worked."""
     import psutil
 
     try:

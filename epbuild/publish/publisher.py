@@ -55,7 +55,7 @@ def publish(
     """Put an output in its place; returns each file's digest and size by its path below the output's root.
 
     `written` knows what epbuild wrote here before, and notes what of that is kept; the events are how models were merged, and what was
-    left out; `hidden` is as `mend` has it.
+    left out; `hidden` is as `recover_swaps` has it.
 
     Raises BuildError when something of the user's is in the way, or the output cannot be as it is asked for,
     EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and what `pusher`

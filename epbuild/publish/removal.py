@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from epbuild.cache.digests import Digests, StatKey, unchanged
-from epbuild.core.directory import Owned, mend, prepare, swap_in
+from epbuild.core.directory import Owned, prepare, recover_swaps, swap_in
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.core.values import dataclass
@@ -69,7 +69,7 @@ class Emitted(Owned):
     def remove(self, top: Path, hidden: HiddenFolders | None = None) -> Cleaned:
         """Swap in a tree that holds only what stays, so that no reader sees half of an output; folders below `top` that are empty then go.
 
-        `hidden` is as `mend` has it. Raises EnvironmentFailure when the place cannot be written, StoreError when a file cannot be read.
+        `hidden`: see `recover_swaps`. Raises EnvironmentFailure when the place cannot be written, StoreError when a file cannot be read.
         """
         if not self._directory.parent.is_dir():
             return self.sort_out()
@@ -86,7 +86,7 @@ class Emitted(Owned):
         """Remove the archive and its sidecars; its folder goes if it is empty then."""
         found = self.sort_out()
         try:
-            mend(self._directory, self._written, hidden)
+            recover_swaps(self._directory, self._written, hidden)
             for name in self.as_written(self._root):
                 (self._root / name).unlink(missing_ok=True)
         except OSError as error:

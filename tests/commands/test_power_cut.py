@@ -25,7 +25,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.workspace import Workspace
 from epbuild.core.atomic import write_new
-from epbuild.core.directory import mend, prepare, workplace
+from epbuild.core.directory import prepare, recover_swaps, workplace
 from epbuild.core.errors import Position
 from epbuild.output.existing import Written
 from epbuild.plan.steps import Emission
@@ -208,7 +208,7 @@ def test_an_output_is_the_old_one_or_the_new_one_whatever_was_not_synced(
             assert files(found) in whole, f"picture {number} of {len(disk.pictures)}"
         if found.parent.is_dir():
             with Workspace.open(tmp_path / "workspace") as workspace:
-                mend(found, known(Digests(workspace.files), before, NEW))
+                recover_swaps(found, known(Digests(workspace.files), before, NEW))
             assert [path.name for path in found.parent.iterdir()] in (["decoder"], [])
         assert (files(found) if found.exists() else {}) in whole, f"picture {number} of {len(disk.pictures)}, mended"
         shutil.rmtree(place)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from epbuild.core.atomic import exchange
-from epbuild.core.directory import Owned, mend, prepare, swap_in, unfinished
+from epbuild.core.directory import Owned, interrupted_swaps, prepare, recover_swaps, swap_in
 from epbuild.core.entries import HiddenFolders, hidden_name
 from epbuild.core.errors import BuildError, EnvironmentFailure
 
@@ -249,7 +249,7 @@ def test_a_link_that_looks_like_what_a_build_left_is_not_followed(output: Path, 
     (elsewhere / "closed").chmod(0o555)
     link = output.with_name(hidden_name(output.name, suffix))
     link.symlink_to(elsewhere)
-    mend(output, Made(OURS))
+    recover_swaps(output, Made(OURS))
     assert link.is_symlink()
     assert (elsewhere / "closed").stat().st_mode & 0o777 == 0o555
 
@@ -301,9 +301,9 @@ def test_what_killed_builds_left_is_found_and_goes_away_without_another_build(ou
     others = [output.with_name("other"), output.parent.parent / "not there" / "decoder"]
     killed_between_the_renames(output, {"notes.txt": "mine"})
     write(output.with_name(".other.epbuild-2.epbuild-1234abcd"), BUILT)
-    assert unfinished([output, *others]) == [output]
-    mend(output, Made(OURS))
-    assert unfinished([output, *others]) == []
+    assert interrupted_swaps([output, *others]) == [output]
+    recover_swaps(output, Made(OURS))
+    assert interrupted_swaps([output, *others]) == []
     assert read(output) == {**dict.fromkeys(OURS, "old"), "notes.txt": "mine"}
 
 
@@ -473,14 +473,14 @@ def test_a_build_that_was_killed_at_the_exchange_is_mended_and_nothing_of_the_us
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     built = BUILT if when == "after" else dict.fromkeys(OURS, "old")
     assert read(output) == {**built, "notes.txt": "mine"}
-    assert unfinished([output]) == [output]
+    assert interrupted_swaps([output]) == [output]
     [left] = [path for path in output.parent.iterdir() if "swap-" in path.name]
     if when == "after":
         write(left, {"late.txt": "came in the instant of the swap"})
     else:
         (output / "notes.txt").unlink()  # edited, as some editors do it
         write(output, {"notes.txt": "edited"})
-    mend(output, Made(OURS))
+    recover_swaps(output, Made(OURS))
     notes = {"late.txt": "came in the instant of the swap", "notes.txt": "mine"} if when == "after" else {"notes.txt": "edited"}
     assert read(output) == {**built, **notes}
     assert entries(output.parent) == ["decoder"]
@@ -494,7 +494,7 @@ def test_an_output_may_have_as_long_a_name_as_files_may(tmp_path: Path, length: 
     write(output, {"x" * 255: "mine"})
     hidden = output.with_name(hidden_name(output.name, "1234abcd"))
     write(hidden, {"model.onnx": "half of it"})
-    assert unfinished([output, other]) == [output]
+    assert interrupted_swaps([output, other]) == [output]
     emit(output)
     assert read(output) == {**BUILT, "x" * 255: "mine"}
     assert entries(tmp_path) == sorted([output.name, other.name])
@@ -558,6 +558,6 @@ def test_one_look_at_a_folder_is_enough_for_all_outputs_in_it(output: Path, monk
     monkeypatch.setattr(os, "scandir", scanning)
     hidden = HiddenFolders()
     for place in (output, other):
-        mend(place, Made(OURS), hidden)
+        recover_swaps(place, Made(OURS), hidden)
     assert looked.count(output.parent) == 1
-    assert unfinished([output, other, longer]) == [longer]
+    assert interrupted_swaps([output, other, longer]) == [longer]
