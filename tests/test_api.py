@@ -10,12 +10,12 @@ import subprocess
 import sys
 import threading
 import weakref
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 from commands import write_model
+from msgspec.structs import replace
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, STEPS, Workshop
 
 from epbuild import api

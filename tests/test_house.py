@@ -54,17 +54,6 @@ def test_no_imports_form_a_cycle() -> None:
     assert sorted(graph) == []
 
 
-def test_a_dataclass_costs_nothing_until_it_is_used() -> None:
-    """`epbuild.core.values` makes it, except in the runtime, which stands alone."""
-    found = {
-        name
-        for name, tree in modules().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "dataclasses" and "dataclass" in {one.name for one in node.names}
-    }
-    assert {room(name) for name in found - {"epbuild.core.values"}} <= {"runtime"}
-
-
 def test_a_module_says_what_it_is_in_one_line() -> None:
     """A noun phrase of at most 80 characters; what else there is to know comes below it."""
     first = {name: (ast.get_docstring(tree) or "").split("\n")[0] for name, tree in modules().items()}

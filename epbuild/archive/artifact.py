@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from epbuild.core.digest import Write, digest_of
 from epbuild.core.errors import BuildError, Problem, StepId
-from epbuild.core.values import dataclass
 
 MANIFEST = "manifest.json"
 
@@ -27,8 +28,7 @@ Role = Literal[
 """What a file is to its readers. `asset`: a file of the user's that is shipped as it is, such as a tokenizer."""
 
 
-@dataclass(frozen=True)
-class Artifact:
+class Artifact(Struct, frozen=True):
     """One file of an output: its POSIX path below the output's root, its size in bytes and its SHA-256."""
 
     path: str

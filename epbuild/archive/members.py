@@ -11,12 +11,13 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
+
 from epbuild.archive.artifact import MANIFEST, own_manifest
 from epbuild.archive.refusal import cannot_unpack, damaged, harmful, quoted
 from epbuild.core.clone import copy_file
 from epbuild.core.safepath import BadReference, check_reference, is_device
 from epbuild.core.shown import ProgressLines
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 
@@ -29,8 +30,7 @@ _FIRST_SECONDS = 1.0
 _NEXT_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class UnlistedMembers:
+class UnlistedMembers(Struct, frozen=True):
     """What those may come to together that no manifest lists: so many bytes, and so many times what is packed.
 
     Contexts and weights hardly shrink; text and zeros are small, or are listed.

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.archive import oci_layout, zstd
 from epbuild.archive.artifact import MANIFEST, Artifact
@@ -22,15 +24,13 @@ from epbuild.archive.zstd import Compressed
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import Blob, Hasher, digest_of
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 from epbuild.recipe.image_reference import DEFAULT_TAG
 
 _EMPTY = b"{}"
 _PIECE_BYTES = 1 << 18
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(Struct, frozen=True):
     """A small file that is generated with an image: its POSIX path in the image layout, and its bytes."""
 
     path: str
@@ -45,8 +45,7 @@ class Document:
         return len(self.data)
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(Struct, frozen=True):
     """An image layout, as a tree. `blobs` holds each artifact once, under its path there."""
 
     blobs: tuple[Artifact, ...]

@@ -7,8 +7,10 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.archive import oci
 from epbuild.archive.artifact import MANIFEST
@@ -19,7 +21,6 @@ from epbuild.archive.refusal import cannot_unpack, nothing
 from epbuild.core.errors import EpbuildError
 from epbuild.core.safepath import is_folder, open_regular
 from epbuild.core.shown import NO_LINES, ProgressLines
-from epbuild.core.values import dataclass
 
 _PREFIX = "epbuild-unpacked-"
 _ARCHIVES = tuple(f".{name}" for name in FORMATS)
@@ -32,8 +33,7 @@ _MARK_BYTES = 4
 _Unpack = Callable[[Path, Members], None]
 
 
-@dataclass(frozen=True)
-class OpenedArtifact:
+class OpenedArtifact(Struct, frozen=True):
     """What is at a path: `place` is that path, or the folder with what was unpacked from it."""
 
     place: Path

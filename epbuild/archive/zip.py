@@ -14,6 +14,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from struct import Struct
 from typing import BinaryIO
@@ -24,7 +25,6 @@ from epbuild.archive.refusal import damaged, harmful, quoted
 from epbuild.core.digest import Write
 from epbuild.core.errors import StepId
 from epbuild.core.safepath import open_raw
-from epbuild.core.values import dataclass
 
 MARKS: tuple[bytes, ...] = (b"PK\x03\x04", b"PK\x05\x06")
 """What a zip archive begins with; the second is that of one without members."""

@@ -19,16 +19,17 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.entries import CacheEntry
 from epbuild.cache.garbage import Garbage
 from epbuild.cache.needs import CacheUsers
 from epbuild.cache.records import ActionRecords
-from epbuild.core.values import dataclass
 
 _MODELS_AT_ONCE = 100
 """Remote models that are removed under their leases, each of which is an open file."""
@@ -36,8 +37,7 @@ _MODELS_AT_ONCE = 100
 Reason = Literal["unused", "over size", "damaged"]
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How much a store may keep of what nobody needs: unused for at most so many seconds, and in all at most so many bytes."""
 
     max_age: float

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
 
 Kind = Literal["record", "blob", "remote model", "partial download", "damaged"]
 KINDS: tuple[Kind, ...] = ("record", "blob", "remote model", "partial download", "damaged")
 
 
-@dataclass(frozen=True)
-class CacheEntry:
+class CacheEntry(Struct, frozen=True):
     """One entry in a store: its name among those of its kind, its size in bytes, and when it was last used, in Unix nanoseconds."""
 
     kind: Kind

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.cache.database import Damage, Database, storable
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import digest_of
 from epbuild.core.safepath import is_anchored, leaves
-from epbuild.core.values import dataclass
 
 if TYPE_CHECKING:
     import sqlite3
@@ -43,8 +44,7 @@ _MOST_CONFIGURATIONS = 20
 """Of one recipe: of so many is remembered what they built last, even if none of their outputs is in place."""
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(Struct, frozen=True):
     """What a plan was made from: a recipe file, by its name in the workspace's folder, and what it was read with, by a digest."""
 
     recipe: str
@@ -65,8 +65,7 @@ UNKNOWN = Configuration("", "")
 """Configuration of a survey that was made for none."""
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(Struct, frozen=True):
     """How a step last ended here: its action key, the document behind the key, its result; `finished` in Unix seconds."""
 
     step: str
@@ -76,8 +75,7 @@ class StepRecord:
     finished: float
 
 
-@dataclass(frozen=True)
-class OutputRecord:
+class OutputRecord(Struct, frozen=True):
     """An output that was written to `place`, a POSIX path as seen from the workspace's folder."""
 
     place: str

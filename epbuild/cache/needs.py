@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """What the builds that are known need: the keys of records, the digests of blobs, and remote models by their names in the store."""
 
     keys: frozenset[str] = frozenset()

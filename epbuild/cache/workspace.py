@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.cache import staging
 from epbuild.cache.database import Database
 from epbuild.cache.digests import StatKey
@@ -25,7 +27,6 @@ from epbuild.cache.schema import TABLES, VERSION
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.host import on_windows
 from epbuild.core.shown import shown_path
-from epbuild.core.values import dataclass
 
 _STATE = "state.sqlite"
 _FOLDERS = ("tmp", "logs", "leases", "reports", "rebuilt")
@@ -35,8 +36,7 @@ _FILES = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM fi
 _MANY = 300
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     """What an action or a step cost the last time."""
 
     seconds: float

@@ -8,13 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.catalog.entries import EpEntry, SessionKeys, read_entry, read_session_keys
 from epbuild.catalog.facts import ContextChanges
 from epbuild.catalog.normalize import UnknownName
 from epbuild.catalog.options import Option
 from epbuild.catalog.userfile import BadCatalog, load_catalog
 from epbuild.core.errors import nearest
-from epbuild.core.values import dataclass
 
 CPU_EP = "CPUExecutionProvider"
 """The EP that every ONNX Runtime has, which runs what no other EP takes and compiles nothing."""
@@ -25,8 +26,7 @@ _DATA = Path(__file__).parent / "data"
 _SESSION = "session"
 
 
-@dataclass(frozen=True)
-class Catalog:
+class Catalog(Struct, frozen=True):
     """epbuild's own entries, and `added` ones, which come first where both know an EP."""
 
     added: tuple[EpEntry, ...] = ()

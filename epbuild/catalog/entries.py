@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, field
 from functools import cached_property
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from epbuild.catalog import facts
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.catalog.options import Option, read_options
 from epbuild.catalog.rows import read_row
 from epbuild.core.digest import document_digest
-from epbuild.core.values import dataclass
 
 _DIGEST_FORMAT = 1
 _NO_REASON = "the catalog does not state that this EP can share weights"
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpEntry:
+class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     """All that epbuild knows of one EP in one packaging."""
 
     ep: str
@@ -152,8 +152,7 @@ class EpEntry:
         }
 
 
-@dataclass(frozen=True)
-class SessionKeys:
+class SessionKeys(Struct, frozen=True, dict=True):
     """What is known of ONNX Runtime itself: the session keys that a recipe may set, those that epbuild sets, and what it cannot do."""
 
     revision: int

@@ -5,22 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Literal
 
-from epbuild.core.values import dataclass
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True)
-class StaticShapes:
+class StaticShapes(Struct, frozen=True):
     """That an EP takes a node only where every size is known when it compiles; `why` is a clause."""
 
     why: str
     origin: str
 
 
-@dataclass(frozen=True)
-class Driver:
+class Driver(Struct, frozen=True):
     """A driver, or a device, of the machine that compiles, and where its version is read; `epbuild.core.host.driver_version` reads it."""
 
     name: str
@@ -39,8 +36,7 @@ class Driver:
         return self.linux, self.pattern, self.windows, self.provider
 
 
-@dataclass(frozen=True)
-class HostDependence:
+class HostDependence(Struct, frozen=True):
     """What of the machine that compiles may decide what an EP writes."""
 
     cpu: Literal["model", "instructions", "none"] = "model"
@@ -49,8 +45,7 @@ class HostDependence:
     drivers: tuple[Driver, ...] = ()
 
 
-@dataclass(frozen=True)
-class SharingRefusal:
+class SharingRefusal(Struct, frozen=True):
     """An option value that rules weight sharing out, as a regular expression, and why."""
 
     option: str
@@ -62,8 +57,7 @@ class SharingRefusal:
         return re.search(self.pattern, value) is not None
 
 
-@dataclass(frozen=True)
-class Sharing:
+class Sharing(Struct, frozen=True):
     """Whether and how an EP shares weights between the members of a group."""
 
     possible: bool = False
@@ -76,8 +70,7 @@ class Sharing:
     """Where shared weights are found: in the context binary, or in the source model's external data, which must be emitted too."""
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A combination of options that an EP rejects, or accepts and misreads, and why."""
 
     when: Mapping[str, str]
@@ -103,8 +96,7 @@ class Refusal:
         return all(re.search(pattern, options[name]) for name, pattern in self.when.items())
 
 
-@dataclass(frozen=True)
-class KnownDifference:
+class KnownDifference(Struct, frozen=True):
     """What is known to differ when a target is compiled again, and why."""
 
     why: str
@@ -119,8 +111,7 @@ class KnownDifference:
         return all(name in options and re.search(pattern, options[name]) for name, pattern in self.when.items())
 
 
-@dataclass(frozen=True)
-class Reproducibility:
+class Reproducibility(Struct, frozen=True):
     """What is known of compiling the same again with the same."""
 
     what: str
@@ -129,8 +120,7 @@ class Reproducibility:
     exceptions: tuple[KnownDifference, ...]
 
 
-@dataclass(frozen=True)
-class NodeNames:
+class NodeNames(Struct, frozen=True):
     """How an EP that ignores `ep.context_node_name_prefix` finds its part of a context, and so which of its nodes can be renamed."""
 
     found_by: Literal["name", "partition_name"]
@@ -140,8 +130,7 @@ class NodeNames:
     origin: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True):
     """What a first recipe for an EP holds: an environment that is known to work, and what distinguishes its targets."""
 
     name: str
@@ -164,8 +153,7 @@ class Start:
         return f"packages: [{', '.join(self.packages)}]" if self.packages else f"interpreter: {self.interpreter}"
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(Struct, frozen=True):
     """One value of an option that has a table: its name, the other spellings that stand for it, and what is known of it."""
 
     name: str
@@ -176,16 +164,14 @@ class Known:
     origin: str
 
 
-@dataclass(frozen=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """One value of a device's metadata key, such as an NPU's platform number."""
 
     value: str
     meaning: str
 
 
-@dataclass(frozen=True)
-class Limitation:
+class Limitation(Struct, frozen=True):
     """One thing that an EP cannot do, where, and why."""
 
     what: str
@@ -229,8 +215,7 @@ class Limitation:
         )
 
 
-@dataclass(frozen=True)
-class ContextChanges:
+class ContextChanges(Struct, frozen=True):
     """What may be changed around an EP's EPContext nodes so that it still loads and computes right; the default: what nobody measured."""
 
     contexts: int | None = None
@@ -241,8 +226,7 @@ class ContextChanges:
     """Whether a node may be renamed that is the only one of its context. Others are found in the context by their names."""
 
 
-@dataclass(frozen=True)
-class NodeLogRules:
+class NodeLogRules(Struct, frozen=True):
     """How an EP logs of each node whether it takes it, as regular expressions for the lines of its most verbose log."""
 
     refused: str

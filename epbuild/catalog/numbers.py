@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
-from epbuild.core.values import dataclass
 
-
-@dataclass(frozen=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True):
     """What each metric has to come to; None: it is measured, and nothing is asked of it."""
 
     cosine: float | None = None
@@ -27,15 +25,14 @@ class Thresholds:
         return replace(other, **{name: value for name in METRICS if (value := getattr(self, name)) is not None})
 
 
-METRICS = tuple(field.name for field in fields(Thresholds))
+METRICS = Thresholds.__struct_fields__
 """The names of all metrics, in the order in which they are shown."""
 
 _FLOATS = Thresholds(cosine=0.999, snr_db=20, max_rel=0.1)
 _QUANTISED = Thresholds(cosine=0.99, snr_db=15)
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     """What is known of an EP's numbers; what an entry does not state is as here."""
 
     floats: Thresholds = _FLOATS

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from functools import cache
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from epbuild.catalog.rows import read_row
-from epbuild.core.values import dataclass
 
 OptionType = Literal["text", "choice", "boolean", "integer", "number", "size", "name", "list", "pattern", "file", "folder"]
 Effect = Literal["measured", "documented", "unknown", "none"]
 """Whether an option changes what a compile writes, and how that is known. What is unknown counts as a change."""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(Struct, frozen=True):
     """One option of an EP, or one session key: what values it takes and whether they change what a compile writes."""
 
     name: str

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from msgspec import Struct, field
+
 from epbuild.catalog.rows import read_row
 from epbuild.core.errors import nearest
-from epbuild.core.values import dataclass
 
 PreparationOptionType = Literal[
     "boolean", "integer", "number", "choice", "names", "flag-or-names", "files", "ranges", "sizes", "table"
@@ -26,8 +26,7 @@ OptionPath = tuple[str | int, ...]
 _DATA = Path(__file__).with_name("preparations.toml")
 
 
-@dataclass(frozen=True)
-class PreparationOption:
+class PreparationOption(Struct, frozen=True):
     """One option of a built-in preparation."""
 
     name: str
@@ -49,8 +48,7 @@ class PreparationOption:
     """For a `table`: what may be in it."""
 
 
-@dataclass(frozen=True)
-class PreparationEntry:
+class PreparationEntry(Struct, frozen=True):
     """One kind of built-in preparation."""
 
     kind: str
@@ -78,8 +76,7 @@ class PreparationEntry:
         return tuple(dict.fromkeys((*self.packages, *more)))
 
 
-@dataclass(frozen=True)
-class OptionFault:
+class OptionFault(Struct, frozen=True):
     """What is wrong with a preparation's options, and where; `of_name`: with the name of what is there, and not with its value."""
 
     path: OptionPath

@@ -1,12 +1,13 @@
-"""Rows of a catalog file as dataclasses: one reader for every class."""
+"""Rows of a catalog file as structs: one reader for every class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, TypeVar
 
-_Row = TypeVar("_Row")
+from msgspec import Struct
+
+_Row = TypeVar("_Row", bound=Struct)
 
 
 def read_row(kind: type[_Row], row: Mapping[str, Any], origin: str = "", /, **given: Any) -> _Row:
@@ -15,5 +16,5 @@ def read_row(kind: type[_Row], row: Mapping[str, Any], origin: str = "", /, **gi
     `origin` is that of a row which has none of its own; `given` are fields that are not in the row as they are.
     """
     values = {"origin": origin, **row, **given}
-    found = {field.name: values[field.name] for field in fields(kind) if field.name in values}  # type: ignore[arg-type]
+    found = {name: values[name] for name in kind.__struct_fields__ if name in values}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})

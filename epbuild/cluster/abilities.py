@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import CPU_EP, entries_for, known_eps
 from epbuild.catalog.entries import EpEntry

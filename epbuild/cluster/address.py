@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.cluster.dask import distributed
 from epbuild.core.errors import Argument, PlanError, Problem
-from epbuild.core.values import dataclass
 from epbuild.recipe.remote_address import is_loopback
 
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
@@ -18,8 +19,7 @@ _LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?P<scheme>dask|tcp|tls)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})/?")
 
 
-@dataclass(frozen=True)
-class ClusterAddress:
+class ClusterAddress(Struct, frozen=True):
     """A scheduler's address, as Dask writes it, and the folder with this machine's certificates (None: there are none)."""
 
     text: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from epbuild.cluster.reply import MachineReply
 from epbuild.cluster.request import ActionRequest
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress
 
 MOST_LOSSES = 2
@@ -28,8 +28,7 @@ class Unoffered(EnvironmentFailure):
     stops_others = False
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """What one machine offers to execute."""
 
     machine: str
@@ -45,8 +44,7 @@ class Offer:
         return labels <= self.labels
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Which machines a request may go to."""
 
     labels: frozenset[str]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.entries import EpEntry
@@ -11,7 +12,6 @@ from epbuild.cluster.request import ActionRequest, received, sent_toolchain, wri
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import EnvironmentFailure, Position, Problem
 from epbuild.core.typed_json import MalformedJson
-from epbuild.core.values import dataclass
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment
@@ -23,8 +23,7 @@ KIND = "toolchain"
 _LOCK = "Lock the recipe on a machine of that kind, or build there."
 
 
-@dataclass(frozen=True)
-class AskedToolchain:
+class AskedToolchain(Struct, frozen=True):
     """A locked toolchain, and the keys of the records of it."""
 
     toolchain: ToolchainSpec

@@ -10,10 +10,11 @@ import platform
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import explained
@@ -28,7 +29,6 @@ from epbuild.core.digest import Blob
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
 from epbuild.core.installer import UvListener
 from epbuild.core.typed_json import MalformedJson, to_json
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, StepStarted
 from epbuild.engine.leases import WaitLine
 from epbuild.plan.key import action_key
@@ -50,8 +50,7 @@ _KEPT = "Check the remote cache, and that its worker may write there; then run a
 _LOCK = "Lock the recipe with `epbuild lock`, so that every machine makes the same toolchain."
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """Where requests are executed. Any number of threads may use one."""
 
     root: Path
@@ -184,8 +183,7 @@ class _MachineExecution(Execution):
         return {file: file.name for file in files}
 
 
-@dataclass(frozen=True)
-class _Folders:
+class _Folders(Struct, frozen=True):
     """Further executions in folders beside the first."""
 
     execution: Execution

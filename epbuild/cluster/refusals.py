@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from epbuild.cluster.reply import MachineReply
 from epbuild.core.errors import EpbuildError, Problem, StepId

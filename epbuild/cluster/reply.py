@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from epbuild.core.digest import Blob
 from epbuild.core.errors import (
     BuildError,
@@ -18,7 +20,6 @@ from epbuild.core.errors import (
     VerifyError,
 )
 from epbuild.core.typed_json import MalformedJson, from_json, to_json
-from epbuild.core.values import dataclass
 
 _ERRORS: Mapping[str, type[EpbuildError]] = {
     kind.__name__: kind for kind in (BuildError, EnvironmentFailure, PlanError, StoreError, ToolchainError, VerifyError)
@@ -29,8 +30,7 @@ Outcome = Literal["made", "found", "failed", "unable", "refused", "cancelled"]
 client waits for it any more."""
 
 
-@dataclass(frozen=True)
-class MachineReply:
+class MachineReply(Struct, frozen=True):
     """What came of a request on a `machine`; a result itself lies in the remote cache."""
 
     outcome: Outcome

@@ -7,11 +7,15 @@ that a mistake on the way ends in a refusal, never in a wrong result.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import MissingBlob
@@ -20,7 +24,6 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Position
 from epbuild.core.typed_json import Forms, MalformedJson, from_json, to_json
-from epbuild.core.values import dataclass
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.preparing import Preparation
@@ -42,8 +45,7 @@ class NotForOthers(ValueError):
     """An action can only be executed on this machine; the text is why, as a clause."""
 
 
-@dataclass(frozen=True)
-class ActionRequest:
+class ActionRequest(Struct, frozen=True):
     """An action that is complete in itself: its files are blobs, which the remote cache has."""
 
     key: str
@@ -211,7 +213,9 @@ def _without_paths(action: Action) -> Action:
         case SessionGroup():
             return _sent_group(action)
         case Verification():
-            return replace(action, members=tuple(map(_sent_check, action.members)), target=_sent_target(action.target))
+            return dataclasses.replace(
+                action, members=tuple(map(_sent_check, action.members)), target=_sent_target(action.target)
+            )
     raise TypeError(action)
 
 

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask import distributed
 from epbuild.cluster.dask_worker import INSECURE, worker_settings
 from epbuild.cluster.executor import Offer
 from epbuild.cluster.labels import offered
-from epbuild.core.values import dataclass
 from epbuild.remote.opening import open_remote
 
 _AGAIN_SECONDS = 3.0
@@ -43,8 +44,7 @@ class ServingProgress(Protocol):
         """The scheduler cannot be reached, and is tried again, until it can."""
 
 
-@dataclass(frozen=True)
-class Serving:
+class Serving(Struct, frozen=True):
     """A worker: where its scheduler is, what it offers, and whether its remote cache may be spoken to without TLS."""
 
     address: ClusterAddress

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import BuildError, Problem
-from epbuild.core.values import dataclass
 from epbuild.engine.events import (
     Event,
     Outcome,
@@ -21,8 +22,7 @@ from epbuild.engine.events import (
 )
 
 
-@dataclass(frozen=True)
-class BuildResult:
+class BuildResult(Struct, frozen=True):
     """What came of a build that went to its end."""
 
     outcomes: Mapping[str, Outcome]

@@ -6,9 +6,11 @@ import itertools
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.entries import KINDS, CacheEntry, Kind, files_below
@@ -19,7 +21,6 @@ from epbuild.cache.records import ActionRecords, address_records
 from epbuild.cache.roots import Roots
 from epbuild.commands.gc import LEASE, blob_sizes, readable_workspace
 from epbuild.core.errors import StoreError
-from epbuild.core.values import dataclass
 from epbuild.plan.result import action_records
 from epbuild.toolchain.identity import toolchain_records
 
@@ -34,8 +35,7 @@ class ByteProgress(Protocol):
         """So many bytes of so many are checked."""
 
 
-@dataclass(frozen=True)
-class CacheStats:
+class CacheStats(Struct, frozen=True):
     """What is in a cache: for each kind of entry how many there are and their bytes; and the workspaces that build with it."""
 
     place: Path
@@ -45,8 +45,7 @@ class CacheStats:
     workspaces: tuple[Path, ...]
 
 
-@dataclass(frozen=True)
-class DamagedEntry:
+class DamagedEntry(Struct, frozen=True):
     """A blob or a record of the cache that is not what it should be, by its digest or key, and what it was part of."""
 
     kind: str

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.cache.digests import Digests
 from epbuild.cache.entries import files_below
 from epbuild.cache.location import cache_directory
@@ -21,7 +23,6 @@ from epbuild.commands.planning import ReadVariables, read_plan, workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
-from epbuild.core.values import dataclass
 from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.selection import matching
 from epbuild.publish.removal import Cleaned, Emitted, Why
@@ -30,8 +31,7 @@ from epbuild.survey.orphans import Outputs
 from epbuild.survey.snapshot_file import forget
 
 
-@dataclass(frozen=True)
-class Forgotten:
+class Forgotten(Struct, frozen=True):
     """The workspace that was removed as a whole, and its bytes."""
 
     directory: Path

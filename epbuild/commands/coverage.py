@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem
 from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
@@ -89,7 +91,7 @@ def _verify_problems(
 def _accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:
     """The worst figures of all outputs of a model, by what its numbers came to; None where they were not looked at, or not found."""
     figures = checked.figures if isinstance(checked, VerificationResult) else ()
-    return worst_figures([vars(row) for row in figures if row.member == member])
+    return worst_figures([asdict(row) for row in figures if row.member == member])
 
 
 def worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:

@@ -6,10 +6,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.cache.errors import MissingBlob
 from epbuild.cache.logs import log_file
@@ -24,7 +26,6 @@ from epbuild.commands.execution import KeyedAction, digests_of
 from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.toolchains import PlanToolchains
 from epbuild.core.errors import Argument, EnvironmentFailure, PlanError, Problem, StepId
-from epbuild.core.values import dataclass
 from epbuild.engine.action import Runnable
 from epbuild.engine.events import Progress, StepStarted, Warned
 from epbuild.engine.loop import Idle
@@ -41,8 +42,7 @@ _NAME_CACHE = "Name one under `cache.remote` in the recipe, or in EPBUILD_REMOTE
 LOOK_AT_CACHE = "Check that workers write to the remote cache that this build reads, with a key under `cache.trust`."
 
 
-@dataclass(frozen=True)
-class MadeElsewhere:
+class MadeElsewhere(Struct, frozen=True):
     """What a machine made of an action, or found."""
 
     result: Mapping[str, Any]

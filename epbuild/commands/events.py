@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
+
 from epbuild.cache.digests import Count
 from epbuild.core.errors import Problem
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Completion, Event, Progress
 
 if TYPE_CHECKING:
@@ -28,29 +29,25 @@ Comparison = Literal["same", "known", "different"]
 """What was made again is the same to the byte; or differs in nothing but what its target is known for; or differs otherwise."""
 
 
-@dataclass(frozen=True)
-class Noted(Event):
+class Noted(Event, frozen=True):
     """A line about what takes long."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Watching(Event):
+class Watching(Event, frozen=True):
     """A build is over, and so many `files` are watched for a change that is worth another one."""
 
     files: int
 
 
-@dataclass(frozen=True)
-class FilesChanged(Event):
+class FilesChanged(Event, frozen=True):
     """Another build begins, as these files have changed."""
 
     files: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class NotedLines:
+class NotedLines(Struct, frozen=True):
     """`ProgressLines` that are events."""
 
     progress: Progress
@@ -60,8 +57,7 @@ class NotedLines:
         self.progress.report(Noted(text))
 
 
-@dataclass(frozen=True)
-class Hashing(Event):
+class Hashing(Event, frozen=True):
     """Files are being hashed, and that takes longer than a second: `done` of `total` bytes are hashed."""
 
     done: int
@@ -69,16 +65,14 @@ class Hashing(Event):
     seconds_left: float
 
 
-@dataclass(frozen=True)
-class Hashed(Event):
+class Hashed(Event, frozen=True):
     """Hashing that took longer than a second is over, or failed."""
 
     total: int
     seconds: float
 
 
-@dataclass(frozen=True)
-class HashingEvents:
+class HashingEvents(Struct, frozen=True):
     """Events about hashing that takes longer than a second, at most one a second."""
 
     progress: Progress
@@ -107,16 +101,14 @@ class HashingEvents:
                 self.progress.report(Hashed(total, self.clock() - begin))
 
 
-@dataclass(frozen=True)
-class ToolchainStarted(Event):
+class ToolchainStarted(Event, frozen=True):
     """An environment is being made, or looked at, which can take a while."""
 
     toolchain: str
     text: str
 
 
-@dataclass(frozen=True)
-class ToolchainInstalling(Event):
+class ToolchainInstalling(Event, frozen=True):
     """What the installer of an environment does; `done` bytes are here, of the `total` that is known so far."""
 
     toolchain: str
@@ -125,8 +117,7 @@ class ToolchainInstalling(Event):
     total: int
 
 
-@dataclass(frozen=True)
-class ToolchainReady(Event):
+class ToolchainReady(Event, frozen=True):
     """An environment can be used."""
 
     toolchain: str
@@ -135,15 +126,13 @@ class ToolchainReady(Event):
     note: str = ""
 
 
-@dataclass(frozen=True)
-class ToolchainFailed(Event):
+class ToolchainFailed(Event, frozen=True):
     """An environment could not be made; why is in what failed for it."""
 
     toolchain: str
 
 
-@dataclass(frozen=True)
-class ToolchainLocked(Event):
+class ToolchainLocked(Event, frozen=True):
     """What to lock of a toolchain is known: so many packages for each of these platforms."""
 
     toolchain: str
@@ -152,8 +141,7 @@ class ToolchainLocked(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class Fetching(Event):
+class Fetching(Event, frozen=True):
     """A file of a remote model is arriving: `done` bytes are here, of `total` if that is known."""
 
     model: str
@@ -162,15 +150,13 @@ class Fetching(Event):
     total: int | None
 
 
-@dataclass(frozen=True)
-class Fetched(Event):
+class Fetched(Event, frozen=True):
     """A remote model is here."""
 
     model: str
 
 
-@dataclass(frozen=True)
-class ResultsShared(Event):
+class ResultsShared(Event, frozen=True):
     """The build is done, and waits for results to be written to the `remote` cache: `done` of `total` are."""
 
     remote: str
@@ -178,8 +164,7 @@ class ResultsShared(Event):
     total: int
 
 
-@dataclass(frozen=True)
-class RemoteCacheUsed(Event):
+class RemoteCacheUsed(Event, frozen=True):
     """What a build had of its `remote` cache, in results and bytes; `seconds` are those in which at least one request was under way."""
 
     remote: str
@@ -193,8 +178,7 @@ class RemoteCacheUsed(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class OutputRemoved(Event):
+class OutputRemoved(Event, frozen=True):
     """An output that the recipe no longer asks for is gone, so many `files` of it; what is not as epbuild wrote it was kept."""
 
     step: str
@@ -208,8 +192,7 @@ class OutputRemoved(Event):
     """The bytes that went."""
 
 
-@dataclass(frozen=True)
-class ModelCovered(Event):
+class ModelCovered(Event, frozen=True):
     """How far the EPs of a target took a model, once the build is done."""
 
     step: str
@@ -232,8 +215,7 @@ class ModelCovered(Event):
     """The `verify` step that failed, if one did."""
 
 
-@dataclass(frozen=True)
-class ComparisonStarted(Event):
+class ComparisonStarted(Event, frozen=True):
     """The build is done, and so many session `groups` are made again, to be compared."""
 
     groups: int
@@ -241,8 +223,7 @@ class ComparisonStarted(Event):
     """What that is likely to take, by what was measured."""
 
 
-@dataclass(frozen=True)
-class StepCompared(Event):
+class StepCompared(Event, frozen=True):
     """A session group was made again; `step` is its last step, `files` and `size` are of what was made before."""
 
     step: str
@@ -261,8 +242,7 @@ class StepCompared(Event):
     """How far the comparisons are with it."""
 
 
-@dataclass(frozen=True)
-class ComparisonFinished(Event):
+class ComparisonFinished(Event, frozen=True):
     """All is compared; the counts are of session groups."""
 
     seconds: float

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from epbuild.cache.logs import log_file
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.safepath import is_regular
 from epbuild.core.shown import shown_path
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress
 from epbuild.engine.loop import Idle
 from epbuild.plan.key import differences
@@ -27,8 +29,7 @@ from epbuild.toolchain.execution import Execution, Workplace
 _MOST_STORING = 4  # when more than these wait for the disk, further compiles would only pile up
 
 
-@dataclass(frozen=True)
-class KeyedAction:
+class KeyedAction(Struct, frozen=True):
     """An action with all its files, what it is made of, and the document of its key."""
 
     action: Action
@@ -132,8 +133,7 @@ class Executions:
         return environment
 
 
-@dataclass(frozen=True)
-class _Workplace:
+class _Workplace(Struct, frozen=True):
     executions: Executions
     subject: KeyedAction
 

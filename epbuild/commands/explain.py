@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.cache.location import cache_directory
 from epbuild.cache.memory import Memory
@@ -16,7 +18,6 @@ from epbuild.commands.plan import survey
 from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.errors import PlanError, Problem
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress
 from epbuild.plan.key import Change, changes
 from epbuild.plan.result import action_records
@@ -26,8 +27,7 @@ from epbuild.survey.action_status import ActionStatus, StepState
 from epbuild.survey.status import Survey
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """Where a step stands and why. `built` is when it was last done here, in Unix seconds; None with `previous_key`: never.
 
     `reasons` are the survey's, in words; `changes` the facts behind them, where the reason is that its key has changed; `causes` explain
@@ -59,8 +59,7 @@ def explain(request: Request, steps: Sequence[str], progress: Progress | None = 
         return [explainer.explain(step) for step in wanted]
 
 
-@dataclass(frozen=True)
-class _Explainer:
+class _Explainer(Struct, frozen=True, dict=True):
     found: Survey
     memory: Memory
     records: ActionRecords

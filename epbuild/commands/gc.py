@@ -8,6 +8,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.cache.collect import Collected, Limits, collect
 from epbuild.cache.leases import lease
 from epbuild.cache.memory import Configuration
@@ -15,7 +17,6 @@ from epbuild.cache.needs import Needs
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import Problem, StoreError
-from epbuild.core.values import dataclass
 from epbuild.plan.result import is_action_record
 from epbuild.survey.orphans import RESULTS, files_of
 from epbuild.survey.snapshot_file import remove_older
@@ -25,8 +26,7 @@ LEASE = "upkeep"
 _REMOTE_FACT = "remote "  # what the workspace remembers of where a remote model is (`RemoteModels`)
 
 
-@dataclass(frozen=True)
-class Collection:
+class Collection(Struct, frozen=True):
     """What was collected; the workspaces that build with the cache, and those that are gone and were forgotten."""
 
     collected: Collected
@@ -52,8 +52,7 @@ def collect_garbage(root: Path, limits: Limits, *, dry_run: bool = False) -> Col
     return Collection(collected, tuple(there), tuple(gone))
 
 
-@dataclass(frozen=True)
-class _Workspaces:
+class _Workspaces(Struct, frozen=True):
     """The workspaces that use the store at `root`."""
 
     roots: Roots

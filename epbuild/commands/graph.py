@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+
 from epbuild.survey.action_status import StepState
 from epbuild.survey.status import StepStatus
 
@@ -18,8 +19,7 @@ REMOTE = " (remote)"
 WORST_FIRST: tuple[StepState, ...] = ("failed", "out of date", "new", "restorable", "current")
 
 
-@dataclass(frozen=True)
-class GraphNode:
+class GraphNode(Struct, frozen=True):
     """A step, or several that are one node; of one step with its id and why it would run."""
 
     name: str
@@ -43,8 +43,7 @@ class GraphNode:
         return sum(self.states.values())
 
 
-@dataclass(frozen=True)
-class StepGraph:
+class StepGraph(Struct, frozen=True):
     """Nodes, and the edges from what is needed to what needs it, by numbers of nodes."""
 
     recipe: str
@@ -59,8 +58,7 @@ class StepGraph:
         return sum(self.states.values())
 
 
-@dataclass(frozen=True)
-class _Parts:
+class _Parts(Struct, frozen=True):
     """What the id of a step has: `compile:decoder/phone/prefill`."""
 
     kind: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from epbuild.cluster.executor import Placement, RequestExecutor
 from epbuild.cluster.identifying import toolchain_request

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from epbuild.core.safepath import is_folder
-from epbuild.core.values import dataclass
 from epbuild.verify.inspection import inspect_files, inspect_model
 
 if TYPE_CHECKING:
     from epbuild.verify.inspected import BrokenModel, InspectedModel, Inspection, SharedFile
 
 
-@dataclass(frozen=True)
-class Inspected:
+class Inspected(Struct, frozen=True):
     """What was found in one file, or in several."""
 
     document: InspectedModel | Inspection

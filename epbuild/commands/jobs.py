@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import lock_path, lock_text
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.errors import Problem
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress
 from epbuild.survey.costs import likely_seconds
 from epbuild.survey.jobs import Label, RunnerJob, Runners, jobs_of, missing_actions
@@ -26,8 +27,7 @@ RUNNERS: Mapping[str, Label] = {
 """The labels of GitHub's own runners."""
 
 
-@dataclass(frozen=True)
-class JobMatrix:
+class JobMatrix(Struct, frozen=True):
     """The jobs, the longest first, with what there is to warn of."""
 
     jobs: tuple[RunnerJob, ...]

@@ -6,9 +6,12 @@ import sysconfig
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
@@ -22,7 +25,6 @@ from epbuild.commands.request import Request
 from epbuild.commands.run import lasting_workspace
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, nearest
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.planner import problems_of_the_rest
 from epbuild.plan.sources import find_source
@@ -42,8 +44,7 @@ from epbuild.toolchain.resolve import Python, asked, found_installed, named_pyth
 _CATALOG_PROBLEMS = ("EPB210", "EPB217")
 
 
-@dataclass(frozen=True)
-class Upgrade:
+class Upgrade(Struct, frozen=True):
     """Which versions of the lock that is there are not to be kept: those of some distributions, or all."""
 
     packages: Collection[str] = ()
@@ -65,8 +66,7 @@ class Resolver(Protocol):
         """What a toolchain needs on a platform, in the `preferred` versions where they do."""
 
 
-@dataclass(frozen=True)
-class Locking:
+class Locking(Struct, frozen=True):
     """A lock as it should be, and what is different in it from the one that is there."""
 
     recipe: Recipe

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.catalog.catalog import Catalog, session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import Position, Problem
-from epbuild.core.values import dataclass
 from epbuild.recipe.address import PackageAddress, parse_address
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.toolchain.lock_facts import Lock, LockedModel, LockedToolchain
@@ -20,8 +21,7 @@ _AGAIN = "Write the lock anew: `epbuild lock`."
 _SESSION_KEYS = "session-keys"
 
 
-@dataclass(frozen=True)
-class Misfit:
+class Misfit(Struct, frozen=True):
     """What is not as the lock has it; with the toolchain that it is about, if it is about one."""
 
     problem: Problem

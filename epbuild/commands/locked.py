@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.cache.digests import Digests
 from epbuild.core.errors import EpbuildError, PlanError, Position, Problem, ToolchainError
 from epbuild.core.safepath import read_regular
-from epbuild.core.values import dataclass
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
@@ -30,8 +31,7 @@ _LEFT_ALONE = "It is left alone; `epbuild lock` replaces it by this recipe's."
 _WITHOUT = "It is made without the lock; `epbuild lock` writes that anew."
 
 
-@dataclass(frozen=True)
-class HeldLock:
+class HeldLock(Struct, frozen=True):
     """What of a recipe's lock holds for a build."""
 
     path: Path

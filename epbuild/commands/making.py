@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import Struct
+
 from epbuild.commands.execution import KeyedAction
 from epbuild.core.errors import BuildError, Problem, StepId
-from epbuild.core.values import dataclass
 from epbuild.engine.action import Runnable
 from epbuild.engine.events import Outcome
 from epbuild.engine.loop import Idle
@@ -28,8 +29,7 @@ class NewResult(NamedTuple):
     machine: str | None = None
 
 
-@dataclass(frozen=True)
-class Making:
+class Making(Struct, frozen=True):
     """What a build may make: results at all, and once more what failed and would fail the same way; and where."""
 
     compiles: bool = True

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
@@ -19,7 +21,6 @@ from epbuild.commands.request import Request
 from epbuild.commands.shared_results import remote_cache, results_of
 from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.errors import Problem
-from epbuild.core.values import dataclass
 from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan
@@ -34,8 +35,7 @@ if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
     from epbuild.remote.cache import RemoteCache, Warn
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A recipe and its plan, or, in a `scope`, the part of them that has to be looked at again."""
 
     recipe: Recipe
@@ -77,8 +77,7 @@ def _planned_whole(request: Request, variables: ReadVariables, fetching: FetchMo
         return Planned(recipe, plan_of(request, recipe, fetching, workspace))
 
 
-@dataclass(frozen=True)
-class Surveyed:
+class Surveyed(Struct, frozen=True):
     """What is out of date, with what it was compared with."""
 
     found: Survey

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
@@ -110,7 +112,7 @@ def remote_of(request: Request, recipe: Recipe) -> RemoteSettings | None:
         return None
     mode = "off" if chosen.offline else chosen.mode
     found = remote_settings(recipe.cache, recipe.directory, os.environ, mode, insecure=chosen.insecure)
-    return replace(found, provides=True) if found is not None and request.cluster is not None else found
+    return dataclasses.replace(found, provides=True) if found is not None and request.cluster is not None else found
 
 
 def workspace_of(recipe: Path) -> Path:

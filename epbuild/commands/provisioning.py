@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from msgspec import Struct
+
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory, tag_cache
 from epbuild.commands.events import ToolchainFailed, ToolchainInstalling, ToolchainReady, ToolchainStarted
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
 from epbuild.core.redact import concealed
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.key import differences
 from epbuild.plan.steps import Action
@@ -43,8 +44,7 @@ class RecordSink(Protocol):
         """Share a record of an environment that is here, if this build shares what it makes."""
 
 
-@dataclass(frozen=True)
-class Circumstances:
+class Circumstances(Struct, frozen=True):
     """What toolchains are made under: the recipe's lock, and whether other machines may be asked."""
 
     lock: HeldLock
@@ -217,8 +217,7 @@ class Provisioning:
         self._progress.report(Warned(problem))
 
 
-@dataclass(frozen=True)
-class _Installation:
+class _Installation(Struct, frozen=True):
     """Reports how far the installation of a toolchain is."""
 
     toolchain: str

@@ -7,8 +7,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from epbuild.archive.artifact import Copy
 from epbuild.cache.errors import DamagedBlob, MissingBlob
@@ -19,7 +22,6 @@ from epbuild.core.directory import interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import HttpCancelled, StepId, StoreError
 from epbuild.core.shown import shown_path
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
@@ -186,8 +188,7 @@ class Publishing:
         raise AssertionError("the last attempt returns or raises")
 
 
-@dataclass(frozen=True)
-class _Pusher:
+class _Pusher(Struct, frozen=True):
     """Pushes the image of an output as part of a build."""
 
     step: str

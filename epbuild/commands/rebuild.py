@@ -6,6 +6,7 @@ again goes into the store or the records.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import threading
@@ -13,8 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
@@ -27,7 +30,6 @@ from epbuild.compile.makers import maker_of
 from epbuild.core.differences import shown
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.shown import shown_path
-from epbuild.core.values import dataclass
 from epbuild.diff.bytes_differ import FileDifference, compare_bytes
 from epbuild.diff.difference import compare
 from epbuild.engine.action import Runnable
@@ -176,7 +178,9 @@ class _Rebuilding:
     def _remake(self, made: Made, execution: Execution) -> Mapping[str, Path]:
         ident = made.action.id
         try:
-            return maker_of(made.action).remake(made.action, replace(execution, progress=OutputOf(self._progress, ident)))
+            return maker_of(made.action).remake(
+                made.action, dataclasses.replace(execution, progress=OutputOf(self._progress, ident))
+            )
         except EnvironmentFailure:
             raise
         except EpbuildError as error:

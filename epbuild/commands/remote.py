@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import PlanError, StoreError
-from epbuild.core.values import dataclass
 from epbuild.recipe.address import PackageAddress
 from epbuild.recipe.model import ModelSpec
 
@@ -40,8 +42,7 @@ class ModelFetcher(Protocol):
         """The model at the address `text`."""
 
 
-@dataclass(frozen=True)
-class RemoteModels:
+class RemoteModels(Struct, frozen=True):
     """What is known of a recipe's remote models; the workspace remembers where they were put."""
 
     workspace: Workspace

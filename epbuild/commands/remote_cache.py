@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Literal, Protocol, TypeVar
 
+from msgspec import Struct
+
 from epbuild.commands.plan import Surveyed, surveyed
 from epbuild.commands.request import Request
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem, RecipeError, StoreError
-from epbuild.core.values import dataclass
 from epbuild.plan.made import Made
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache
@@ -39,8 +40,7 @@ class TransferProgress(Protocol):
         """So many bytes of so many are done."""
 
 
-@dataclass(frozen=True)
-class PushedResult:
+class PushedResult(Struct, frozen=True):
     """What came of the result of an action that was to be published; `size` is that of its artifacts."""
 
     step: str
@@ -49,8 +49,7 @@ class PushedResult:
     size: int = 0
 
 
-@dataclass(frozen=True)
-class Push:
+class Push(Struct, frozen=True):
     """Results that were published in a `remote` cache, or were there before, or could not be; and what users are to be warned of."""
 
     remote: str
@@ -60,8 +59,7 @@ class Push:
     warnings: tuple[Problem, ...]
 
 
-@dataclass(frozen=True)
-class CheckedResult:
+class CheckedResult(Struct, frozen=True):
     """What a remote cache has of the result of an action; `why` it is not usable, or nothing is known of it. `size` is of all its files."""
 
     step: str
@@ -71,8 +69,7 @@ class CheckedResult:
     size: int = 0
 
 
-@dataclass(frozen=True)
-class RemoteCheck:
+class RemoteCheck(Struct, frozen=True):
     """What a `remote` cache has of the results of a recipe, all of it read; and what users are to be warned of."""
 
     remote: str

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from epbuild.core.defaults import DEFAULT_RECIPE
-from epbuild.core.values import dataclass
 from epbuild.toolchain.environment import Toolchains, toolchains_here
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from epbuild.remote.settings import Mode
 
 
-@dataclass(frozen=True)
-class RemoteChoice:
+class RemoteChoice(Struct, frozen=True):
     """What a user wants of the remote cache, if one is named: `offline`, nothing is asked of any machine."""
 
     mode: Mode = "read"
@@ -28,8 +28,7 @@ class RemoteChoice:
     """Whether a server may be spoken to without TLS."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """What a user asked for: a recipe, the steps of it (globs over ids; none: all), and how to go about it."""
 
     recipe: Path = Path(DEFAULT_RECIPE)

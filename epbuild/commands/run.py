@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
@@ -34,7 +36,6 @@ from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StoreError
 from epbuild.core.shown import shown_path
-from epbuild.core.values import dataclass
 from epbuild.engine.action import Runnable
 from epbuild.engine.capacity import memory_here
 from epbuild.engine.events import Progress, RunStarted, Serialised, Warned
@@ -60,8 +61,7 @@ _SETTLED = frozenset({"built", "emitted", "restored", "current"})
 """How the last step of an action has ended that need not be looked at before something changes."""
 
 
-@dataclass(frozen=True)
-class _NeededModels:
+class _NeededModels(Struct, frozen=True):
     """Fetches what a build needs and is not here."""
 
     request: Request

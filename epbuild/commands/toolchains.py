@@ -14,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct
+
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import file_digest
 from epbuild.core.installer import UvListener
-from epbuild.core.values import dataclass
 from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Action, InTarget, Plan, ToolchainNeeds
 from epbuild.survey.platforms import possible_platforms
@@ -49,8 +50,7 @@ class SharedRecords(Protocol):
         """The records of some keys that may be used, each key with the toolchain that it is for."""
 
 
-@dataclass(frozen=True)
-class ToolchainSources:
+class ToolchainSources(Struct, frozen=True):
     """Where what is known of toolchains comes from."""
 
     environments: Toolchains
@@ -58,8 +58,7 @@ class ToolchainSources:
     remote: SharedRecords | None = None
 
 
-@dataclass(frozen=True)
-class UnknownToolchain:
+class UnknownToolchain(Struct, frozen=True):
     """A locked toolchain of which nothing is known: an action that needs it, on a platform, and the keys of the records of it."""
 
     action: Action

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.archive.opened import OpenedArtifact, opened
 from epbuild.archive.refusal import UnsoundArchive
@@ -13,7 +16,6 @@ from epbuild.catalog.numbers import Thresholds
 from epbuild.commands.events import HashingEvents, NotedLines
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.shown import ProgressLines
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.findings import Finding, sentence
@@ -32,8 +34,7 @@ class Misuse(ValueError):
         self.option = option
 
 
-@dataclass(frozen=True)
-class LiveOptions:
+class LiveOptions(Struct, frozen=True):
     """What models are loaded and compared with; texts are as they are written on the command line."""
 
     numbers: bool = False
@@ -67,7 +68,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
         with opened(path, lines) as received:
             skipped = received.skipped()
             try:
-                artifacts = [replace(artifact, counting=counting) for artifact in find_artifacts(received.place)]
+                artifacts = [dataclasses.replace(artifact, counting=counting) for artifact in find_artifacts(received.place)]
             except NothingToVerify as error:
                 if not skipped:
                     raise
@@ -90,8 +91,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
             yield Finding("archive", path.as_posix(), "failed", sentence(problem.message), problem.code, problem.hint)
 
 
-@dataclass(frozen=True)
-class _Renamed:
+class _Renamed(Struct, frozen=True):
     """Lines about what was unpacked, under the name that it was asked for by."""
 
     received: OpenedArtifact

@@ -11,8 +11,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from epbuild.commands.locked import lock_path
 from epbuild.commands.plan import survey
@@ -20,7 +22,6 @@ from epbuild.commands.planning import read_plan, read_recipe
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError, Position
 from epbuild.core.shown import shown_path
-from epbuild.core.values import dataclass
 from epbuild.survey.snapshot import look_again
 from epbuild.survey.snapshot_file import place_of, read
 

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from epbuild.cache.workspace import Workspace
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
@@ -14,7 +16,6 @@ from epbuild.cluster.labels import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, eps_of,
 from epbuild.commands.jobs import locked_platforms
 from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request
-from epbuild.core.values import dataclass
 from epbuild.survey.costs import likely_seconds
 from epbuild.survey.jobs import Runners, missing_actions
 from epbuild.survey.status import Survey
@@ -27,8 +28,7 @@ class UnfitMachine(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(Struct, frozen=True):
     """The actions that need the same labels: how many, how long they take one after another, and the machines that serve them."""
 
     platform: str

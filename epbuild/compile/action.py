@@ -6,10 +6,12 @@ the result.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from epbuild.compile.executor import execute, remake
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, PlanError, Problem, StepId
@@ -61,7 +63,7 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
     alone = replace(group, members=(replace(member, expect=Expectation()),), share=False, steps=(compile_step,))
     execution.progress.report(StepOutput(share, f"compiling {name} alone, to measure what sharing saves"))
     try:
-        files = remake(alone, replace(execution, progress=OutputOf(execution.progress, share, f"{name} alone: ")))
+        files = remake(alone, dataclasses.replace(execution, progress=OutputOf(execution.progress, share, f"{name} alone: ")))
     except EpbuildError as error:
         problems = (
             replace(problem, message=f"the model '{name}' could not be measured alone: {problem.message}", where=StepId(share))

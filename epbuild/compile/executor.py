@@ -14,9 +14,11 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.compile.failure import compile_error
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
@@ -24,7 +26,6 @@ from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
 from epbuild.core.safepath import real_path
-from epbuild.core.values import dataclass
 from epbuild.engine.events import StepOutput, StepStarted
 from epbuild.onnxfile.epcontext import compatibility
 from epbuild.onnxfile.headers import read_header
@@ -147,8 +148,7 @@ def _make(group: SessionGroup, execution: Execution) -> _Compiled:
     return _Compiled(models, shared, ending, node_log)
 
 
-@dataclass(frozen=True)
-class _Staged:
+class _Staged(Struct, frozen=True):
     """A file that a session group reads as it is; `apart`: it must not be another name of the user's file."""
 
     path: Path

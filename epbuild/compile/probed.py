@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from epbuild.cache.staging import staged
 from epbuild.compile.probing import ProbeResult, probe_ability
 from epbuild.core.digest import document_digest
 from epbuild.core.typed_json import MalformedJson, from_json, to_json
-from epbuild.core.values import dataclass
 from epbuild.plan.ability import Ability
 from epbuild.plan.request import CONTRACT
 from epbuild.toolchain.environment import Environment

@@ -10,14 +10,16 @@ import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.compile.executor import remake
 from epbuild.core.errors import EpbuildError
-from epbuild.core.values import dataclass
 from epbuild.engine.events import EventList
 from epbuild.plan.ability import Ability
 from epbuild.plan.planner import make_plan
@@ -43,8 +45,7 @@ _QUOTE = " The EP logged: "
 Outcome = Literal["does", "cannot", "unclear"]
 
 
-@dataclass(frozen=True)
-class ProbeResult:
+class ProbeResult(Struct, frozen=True):
     """What came of a probe."""
 
     outcome: Outcome

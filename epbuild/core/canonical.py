@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
 
 _CONSTANTS = {None: "null", True: "true", False: "false"}
 
@@ -50,8 +50,7 @@ def _indented(value: Any, line: str, quoted: Callable[[str], str], *, sort_keys:
     return quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
-@dataclass(frozen=True)
-class JsonFile:
+class JsonFile(Struct, frozen=True):
     """A document as every file that epbuild emits has it: indented UTF-8 JSON, ending in a newline."""
 
     document: Mapping[str, Any]

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from msgspec import Struct
+
 from epbuild.core.canonical import canonical_json
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 
 if TYPE_CHECKING:
     from xxhash import xxh3_128
@@ -27,8 +28,7 @@ Write = Callable[[memoryview], object]
 """Function that accepts the next bytes of a content. They are valid for the call."""
 
 
-@dataclass(frozen=True)
-class Blob:
+class Blob(Struct, frozen=True):
     """Content by its SHA-256 in hex, with its size in bytes."""
 
     digest: str

@@ -10,17 +10,17 @@ import shutil
 import stat
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.core.digest import digest_of
 from epbuild.core.safepath import MAX_NAME_BYTES
-from epbuild.core.values import dataclass
 
 _MARK = ".epbuild-"
 _MAX_SUFFIX_BYTES = 32
 """Maximum length of the suffix of a hidden name: a word, an inode in hex, and eight random digits."""
 
 
-@dataclass(frozen=True)
-class Entries:
+class Entries(Struct, frozen=True):
     """Contents of a folder and its subfolders, as sorted POSIX paths."""
 
     files: list[str]

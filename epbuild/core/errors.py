@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NewType
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 from epbuild.core.redact import concealed
-from epbuild.core.values import dataclass
 
 
 class Position(NamedTuple):
@@ -26,8 +28,7 @@ class Position(NamedTuple):
         return f"{self.file}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """Argument of the command line, as typed: `--set vars.quality=3`."""
 
     text: str
@@ -46,8 +47,7 @@ Location = Position | Path | Argument | StepId
 _PLACES: Mapping[str, Callable[..., Location]] = {"position": Position, "path": Path, "argument": Argument, "step": StepId}
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Problem with its message, its location, and a hint for the user."""
 
     code: str
@@ -64,7 +64,7 @@ class Problem:
         for name in ("message", "hint", "reason"):
             text = getattr(self, name)
             if text and (shown := concealed(text)) != text:
-                object.__setattr__(self, name, shown)
+                force_setattr(self, name, shown)
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where is not None else ""

@@ -1,13 +1,15 @@
-"""Frozen dataclasses from JSON and back, refused where a value does not fit."""
+"""Frozen structs from JSON and back, refused where a value does not fit."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
 
 T = TypeVar("T")
 
@@ -34,7 +36,7 @@ class Forms(ABC):
 
 
 def from_json(kind: type[T], value: object, forms: Forms | None = None) -> T:
-    """A dataclass of a JSON object: keys that it does not know are ignored, and those with a default may be missing.
+    """A struct of a JSON object: keys that it does not know are ignored, and those with a default may be missing.
 
     Raises MalformedJson.
     """
@@ -43,7 +45,7 @@ def from_json(kind: type[T], value: object, forms: Forms | None = None) -> T:
 
 
 def to_json(value: object, forms: Forms | None = None) -> Any:
-    """A dataclass as JSON: a field that has its default, other than an empty list, is left out. A named tuple is a list."""
+    """A struct as JSON: a field that has its default, other than an empty list, is left out. A named tuple is a list."""
     kind: Any = type(value)
     if kind in _PLAIN:
         return value
@@ -57,7 +59,7 @@ def to_json(value: object, forms: Forms | None = None) -> Any:
         found: dict[str, Any] = {}
         for name, default in known:
             item = getattr(value, name)
-            if default is MISSING or item == () or (item is not default and item != default):
+            if default is NODEFAULT or item == () or (item is not default and item != default):
                 found[name] = item if type(item) in _PLAIN else to_json(item, forms)
         return found
     if isinstance(value, Mapping):
@@ -69,12 +71,12 @@ def to_json(value: object, forms: Forms | None = None) -> Any:
 
 @cache
 def _defaults(kind: Any) -> list[tuple[str, object]] | None:
-    """The fields of a dataclass with their defaults; None for another type."""
-    return [(field.name, _default(field)) for field in fields(kind)] if is_dataclass(kind) else None
+    """The fields of a struct with their defaults; None for another type."""
+    return [(field.name, _default(field)) for field in fields(kind)] if issubclass(kind, Struct) else None
 
 
 def _default(field: Any) -> object:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
+    return field.default_factory() if field.default_factory is not NODEFAULT else field.default
 
 
 @cache
@@ -82,8 +84,8 @@ def _reader(kind: Any, forms: Forms | None) -> Callable[[object], Any]:
     """What reads values of one type; made once for each, as a store has tens of thousands of them."""
     if forms is not None and kind in forms.types:
         return lambda value: forms.read(kind, value)
-    if is_dataclass(kind):
-        return _object_reader(kind, forms)  # type: ignore[arg-type]
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return _object_reader(kind, forms)
     if hasattr(kind, "_fields"):
         return _list_reader(kind, forms)
     origin, arguments = get_origin(kind), get_args(kind)
@@ -171,7 +173,7 @@ def _object_reader(kind: type, forms: Forms | None) -> Callable[[object], Any]:
             for field in fields(kind):
                 plain = hints[field.name] if hints[field.name] in _PLAIN else None
                 part = field.name, plain, _reader(hints[field.name], forms)
-                (required if _default(field) is MISSING else optional).append(part)
+                (required if _default(field) is NODEFAULT else optional).append(part)
             read_fields.update(name for name, _, _ in (*required, *optional))
         values: dict[str, Any] = {}
         for name, plain, read_field in required:

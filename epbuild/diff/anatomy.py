@@ -8,8 +8,9 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.places import model_places
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.verify.payload import Payload
@@ -21,8 +22,7 @@ _LEAST_ARCHIVE = 1 << 10  # a shorter text is a file's name, and no archive
 _MOST_MEMBERS = 10_000
 
 
-@dataclass(frozen=True)
-class FilePart:
+class FilePart(Struct, frozen=True):
     """A part of a file, by what a person would call it; the empty title is for what holds the others together."""
 
     title: str

@@ -9,13 +9,14 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 from epbuild.diff.anatomy import FilePart, parts, with_rest
 from epbuild.verify.payload import Payload
 
@@ -39,8 +40,7 @@ _SLOT = 2  # bytes of a half-precision number
 _LEAST_PADDING = 4  # bytes in one part: fewer may lie in such places by chance
 
 
-@dataclass(frozen=True)
-class DifferingBytes:
+class DifferingBytes(Struct, frozen=True):
     """Bytes of one meaning in one part of a file: `count` of them, in `runs` runs, the first at `offset` in the old file.
 
     `part` is empty outside of all that has a name. `old` and `new` are the first of them for people: the texts, the sizes, or a few bytes
@@ -56,8 +56,7 @@ class DifferingBytes:
     new: str | None = None
 
 
-@dataclass(frozen=True)
-class FileDifference:
+class FileDifference(Struct, frozen=True):
     """How a file that was made again differs from the old one. Sizes are in bytes; None where there is no such file.
 
     `offset` is the first byte that differs; `count` how many do, and bytes that only the larger file has count as differing.

@@ -7,13 +7,14 @@ has (the options, the toolchain and the source models, where there is no manifes
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from epbuild.core.differences import Kind, Place, changed_facts
-from epbuild.core.values import dataclass
 from epbuild.diff.matching import paired_models
 from epbuild.diff.pairing import Pair, paired_artifacts, place_of
 from epbuild.diff.sizes import SizeChange, model_files, size_changes
@@ -31,8 +32,7 @@ _LONE_ARTIFACT = ("artifact",)
 Side = Literal["A", "B"]
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One fact in which two artifacts differ; `old` is the first's, `new` the second's, and None where one has no such fact.
 
     `artifact` is the folder below the paths that were compared, where these hold several artifacts.
@@ -65,8 +65,7 @@ class Difference:
         return f"{where}: {_subject(self.place)}" if where else _subject(self.place)
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """All in which two artifacts differ, the weightiest sense first."""
 
     differences: tuple[Difference, ...]

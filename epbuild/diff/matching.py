@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain
 
+from msgspec import Struct
+
 from epbuild.core.differences import facts
-from epbuild.core.values import dataclass
 from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, ModelTraits
 
 ModelPair = tuple[ModelTraits | None, ModelTraits | None]
@@ -76,8 +77,7 @@ def _facts(model: ModelTraits) -> Hashable:
     return frozenset(chain(inside, outside)), tuple(sorted(model.data["external data"].values()))
 
 
-@dataclass(frozen=True)
-class _Names:
+class _Names(Struct, frozen=True):
     """What distinguishes models of the same facts."""
 
     inside: Hashable

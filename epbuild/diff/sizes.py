@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
+from msgspec import Struct
+
 from epbuild.core.safepath import BadReference, locate
-from epbuild.core.values import dataclass
 from epbuild.verify.facts import Model
 
 SizedKind = Literal["model", "context binary", "external data"]
 
 
-@dataclass(frozen=True)
-class FileSizes:
+class FileSizes(Struct, frozen=True):
     """The bytes of a model's file, and of what it refers to, by POSIX paths below the artifact's folder."""
 
     label: str
@@ -27,8 +27,7 @@ class FileSizes:
     data: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class SizeChange:
+class SizeChange(Struct, frozen=True):
     """A file with its bytes before and after; None where there is no such file. A model goes by its name in the manifest.
 
     `artifact` is the folder below the paths that were compared, where these hold several artifacts.

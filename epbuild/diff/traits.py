@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
-from epbuild.core.values import dataclass
 from epbuild.diff.sizes import FileSizes, model_files
 from epbuild.onnxfile.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, compatibility
 from epbuild.onnxfile.model_header import Initializer, ModelHeader
@@ -43,8 +44,7 @@ class Incomparable(VerifyError):
     exit_code = 2
 
 
-@dataclass(frozen=True)
-class ModelTraits:
+class ModelTraits(Struct, frozen=True):
     """A model: what its file has, what is known of what it refers to, and what its manifest adds.
 
     `inside` explains a difference of the model's file; `outside` does not.
@@ -69,8 +69,7 @@ class ModelTraits:
         return self.name or self.file
 
 
-@dataclass(frozen=True)
-class Traits:
+class Traits(Struct, frozen=True):
     """An artifact; `whole` has what its manifest has on all models together, and is empty without one."""
 
     has_manifest: bool

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from msgspec import Struct
+
 from epbuild.core.errors import EpbuildError
-from epbuild.core.values import dataclass
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """The seconds that an action is expected to take, and whether that was measured, or is a guess that can only order the work."""
 
     seconds: float
     measured: bool
 
 
-@dataclass(frozen=True)
-class Runnable:
+class Runnable(Struct, frozen=True):
     """An action that is to be executed. Its key may depend on what comes of those that it `needs`: the executor works it out."""
 
     id: str

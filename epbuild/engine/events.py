@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Literal, Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from epbuild.core.errors import Problem
-from epbuild.core.values import dataclass
 
 Outcome = Literal["built", "restored", "current", "emitted", "failed", "skipped", "allowed"]
 
@@ -16,8 +17,7 @@ Origin = Literal["remote"]
 """Where a result comes from that was neither made nor here: the remote cache."""
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Struct, frozen=True):
     """What happened in a build: a frozen value of plain fields. Events of a domain are subclasses beside what raises them."""
 
 
@@ -28,8 +28,7 @@ class Progress(Protocol):
         """Take note of an event, or show it."""
 
 
-@dataclass(frozen=True)
-class Completion:
+class Completion(Struct, frozen=True):
     """How far a build is: `done` of `total` steps that are to do have ended."""
 
     done: int
@@ -38,8 +37,7 @@ class Completion:
     """What the rest is likely to take, by what was measured; None as long as nothing was."""
 
 
-@dataclass(frozen=True)
-class RunStarted(Event):
+class RunStarted(Event, frozen=True):
     """The plan is made and compared with what is there: `todo` of `steps` steps are out of date."""
 
     recipe: str
@@ -51,16 +49,14 @@ class RunStarted(Event):
     """Whether a failure stops nothing but what depends on it."""
 
 
-@dataclass(frozen=True)
-class StepStarted(Event):
+class StepStarted(Event, frozen=True):
     """Work on a step begins; `doing` is what, in a few words."""
 
     step: str
     doing: str
 
 
-@dataclass(frozen=True)
-class StepOutput(Event):
+class StepOutput(Event, frozen=True):
     """A line that the EP, or whatever else works on the step, has logged."""
 
     step: str
@@ -69,8 +65,7 @@ class StepOutput(Event):
     """Whether it is about what is being done; what else an EP writes is for logs."""
 
 
-@dataclass(frozen=True)
-class StepFinished(Event):
+class StepFinished(Event, frozen=True):
     """A step came to its end; `note` has what is worth knowing of its result, `size` the bytes that it wrote."""
 
     step: str
@@ -88,8 +83,7 @@ class StepFinished(Event):
     """The peak memory of what made it in this build, on the last step of its action, in bytes; None where that is not known."""
 
 
-@dataclass(frozen=True)
-class StepsCurrent(Event):
+class StepsCurrent(Event, frozen=True):
     """Steps that were not to do, all at once, as there may be thousands: it stands for a `StepFinished` of each.
 
     Only what `TakesMany` is given it.
@@ -103,8 +97,7 @@ class StepsCurrent(Event):
         return (StepFinished(step, "current", 0.0) for step in self.steps)
 
 
-@dataclass(frozen=True)
-class StepFailed(Event):
+class StepFailed(Event, frozen=True):
     """A step failed, for these reasons."""
 
     step: str
@@ -116,15 +109,13 @@ class StepFailed(Event):
     """Whether it failed before, and was not tried again, as nothing that it depends on has changed."""
 
 
-@dataclass(frozen=True)
-class Warned(Event):
+class Warned(Event, frozen=True):
     """Something that is not wrong, but is not likely to be meant."""
 
     problem: Problem
 
 
-@dataclass(frozen=True)
-class RunFinished(Event):
+class RunFinished(Event, frozen=True):
     """The build is over; the counts are of steps."""
 
     exit_code: int
@@ -191,8 +182,7 @@ class Serialised:
             self._progress.report(event)
 
 
-@dataclass(frozen=True)
-class OutputOf:
+class OutputOf(Struct, frozen=True):
     """A `Progress` that passes on what steps put out, as output of one `step`, and drops all other events."""
 
     progress: Progress

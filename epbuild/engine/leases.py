@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.cache.leases import lease
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.engine.loop import Idle
 
 
-@dataclass(frozen=True)
-class WaitLine:
+class WaitLine(Struct, frozen=True):
     """The output of a step that waits for a lease: one line."""
 
     step: str
@@ -25,8 +25,7 @@ class WaitLine:
         self.progress.report(StepOutput(self.step, self.text))
 
 
-@dataclass(frozen=True)
-class _GivesWay(WaitLine):
+class _GivesWay(WaitLine, frozen=True):
     """That of a step whose action gives its place to others meanwhile."""
 
     action: str

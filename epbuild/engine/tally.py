@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from epbuild.core.values import dataclass
 from epbuild.engine.action import Cost
 from epbuild.engine.events import Completion
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct, field
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
@@ -16,7 +17,6 @@ from epbuild.core.atomic import rename
 from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.safepath import BadReference, check_reference
-from epbuild.core.values import dataclass
 from epbuild.fetch.download import FetchProgress, fetch
 from epbuild.fetch.failures import writing
 from epbuild.fetch.wheels import model_in_wheel
@@ -28,8 +28,7 @@ from epbuild.transfer.http import HttpClient
 _NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 
 
-@dataclass(frozen=True)
-class RemoteModel:
+class RemoteModel(Struct, frozen=True):
     """A model that has been fetched: its graph file, with its external data beside it, and the digest that each file must have.
 
     Of a model in a wheel no digests are known: the installer checked the wheel.
@@ -39,8 +38,7 @@ class RemoteModel:
     digests: Mapping[Path, str]
 
 
-@dataclass(frozen=True)
-class Pins:
+class Pins(Struct, frozen=True):
     """The digests that a model has to have, SHA-256 all of them; none of what is not pinned."""
 
     graph: str | None = None
@@ -77,8 +75,7 @@ def fetch_model(
     return _Fetching(address, pins.graph, dict(pins.data), store, progress, cancelled, client).model()
 
 
-@dataclass(frozen=True)
-class _Fetching:
+class _Fetching(Struct, frozen=True):
     address: Address
     sha256: str | None
     pins: Mapping[str, str]

@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from epbuild.core.errors import ChangeRefused, Problem
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ModelHeader, ValueInfo
 
 
@@ -21,8 +22,7 @@ class Connection(NamedTuple):
     input: str
 
 
-@dataclass(frozen=True)
-class ConnectedModel:
+class ConnectedModel(Struct, frozen=True, dict=True):
     """One of the models that are to be connected; `label` is what messages call it."""
 
     path: Path

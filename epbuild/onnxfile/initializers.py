@@ -12,8 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
+from msgspec import Struct
+
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.headers import parse_header, read_header, read_tensor
 from epbuild.onnxfile.model_header import Initializer
@@ -102,8 +103,7 @@ class _Weights:
         return offset
 
 
-@dataclass(frozen=True)
-class _Mover:
+class _Mover(Struct, frozen=True):
     """Finds what changes in one model whose weights move: to be called with the opened model, as `splice` does."""
 
     folder: Path

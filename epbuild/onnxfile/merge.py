@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.core.digest import file_digest
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.connection import ConnectedModel, Connection, check_connections, fits, same_names, shown
 from epbuild.onnxfile.epcontext import COMPATIBILITY, resolve
 from epbuild.onnxfile.equal_values import equal_inputs
@@ -29,8 +30,7 @@ from epbuild.onnxfile.staging import drafts, in_the_way, publish, stage
 _NAMES = 1024 * 1024
 
 
-@dataclass(frozen=True)
-class Merged:
+class Merged(Struct, frozen=True):
     """What was written."""
 
     model: Path

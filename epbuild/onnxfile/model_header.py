@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from epbuild.onnxfile.epcontext import EPContextNode
@@ -15,8 +15,7 @@ Dimension = int | str | None
 _NAMELESS = frozenset({"?", "-1", "None"})
 
 
-@dataclass(frozen=True)
-class ExternalData:
+class ExternalData(Struct, frozen=True):
     """Where a tensor's bytes lie outside the model: a path relative to it, an offset in bytes, and how many (None: to the end)."""
 
     location: str

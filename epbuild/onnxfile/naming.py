@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
 
 from epbuild.core.errors import ChangeRefused, Problem
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.connection import Connection
 from epbuild.onnxfile.protos import graphs, is_context, nodes, text_of
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from msgspec import Struct
+
 from epbuild.core.digest import part_digest
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference, check_reference, locate, open_regular, real_path
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
@@ -28,8 +29,7 @@ Packaging = Literal["embed", "extract", "rename"]
 _LENGTHS = 1024
 
 
-@dataclass(frozen=True)
-class Repackaged:
+class Repackaged(Struct, frozen=True):
     """What was made of some models."""
 
     models: tuple[Path, ...]
@@ -42,8 +42,7 @@ class Repackaged:
     unreadable: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Model:
+class _Model(Struct, frozen=True):
     """A compiled model with one context: `binary` is its file, or None where the model embeds it."""
 
     path: Path
@@ -59,8 +58,7 @@ class _Model:
             return part_digest(file, start, size).digest
 
 
-@dataclass(frozen=True)
-class _Draft:
+class _Draft(Struct, frozen=True):
     """What a model is to become: the names of the new model and of its context binary (None: embedded) in their folder."""
 
     old: _Model

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader
 
@@ -22,8 +23,7 @@ _NODE = {1: "input", 2: "output", 4: "operator", 6: "doc string", 7: "domain", 8
 _LONGEST_NAME = 1 << 16
 
 
-@dataclass(frozen=True)
-class ModelPlace:
+class ModelPlace(Struct, frozen=True):
     """`size` bytes of a model's file from `start` on; `title` is unique in the file."""
 
     title: str

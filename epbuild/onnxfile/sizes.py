@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.headers import parse_header, read_header
 from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo, symbol
@@ -46,8 +47,7 @@ class SizeConflict(NamedTuple):
     dimension: int | None = None
 
 
-@dataclass(frozen=True)
-class FixedSizes:
+class FixedSizes(Struct, frozen=True):
     """What sizes of inputs come to in one model.
 
     `shapes` has every input whose shape changes by them, as it is then, with all of its dimensions: those of inputs that have a symbol in
@@ -175,8 +175,7 @@ def _symbols(header: ModelHeader, shapes: Mapping[str, Shape]) -> dict[str, int]
     }
 
 
-@dataclass(frozen=True)
-class _Rewriting:
+class _Rewriting(Struct, frozen=True):
     """The places of one model that change with the sizes of its inputs."""
 
     _wire: WireReader

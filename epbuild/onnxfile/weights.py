@@ -11,8 +11,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from msgspec import Struct
+
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.tensors import digest, extent
@@ -30,8 +31,7 @@ class Weight(NamedTuple):
     plain: bool
 
 
-@dataclass(frozen=True)
-class WeightBytes:
+class WeightBytes(Struct, frozen=True):
     """The weights of several models: `total_bytes` counts a content once for each model that has it, `stored_bytes` once in all."""
 
     total_bytes: int

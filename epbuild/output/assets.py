@@ -10,8 +10,9 @@ from __future__ import annotations
 import posixpath
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
+
+from msgspec.structs import replace
 
 from epbuild.archive.artifact import Artifact
 from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, asset_uri, resolve

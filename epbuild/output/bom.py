@@ -9,13 +9,13 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile, canonical_json
-from epbuild.core.values import dataclass
 from epbuild.output.manifest import ManifestModel, beside, named_files
 from epbuild.output.materials import (
     Distribution,
@@ -37,8 +37,7 @@ _NOT_SHIPPED = {"scope": "excluded"}
 """What made the output and is not needed to run it."""
 
 
-@dataclass(frozen=True)
-class BomModel:
+class BomModel(Struct, frozen=True):
     """A model in an output, as the bill has it: its name, and its POSIX path below the output's root."""
 
     name: str

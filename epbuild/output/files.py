@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.core.digest import Blob
-from epbuild.core.values import dataclass
 from epbuild.plan.key import action_key
 
 
@@ -24,8 +25,7 @@ class FileSource(Protocol):
         """What the content is, as 64 hexadecimal digits: equal identities are equal bytes."""
 
 
-@dataclass(frozen=True)
-class OutputFile:
+class OutputFile(Struct, frozen=True):
     """A file of an output: its POSIX path below the output's root (or its part's folder), its role, and where its content comes from."""
 
     path: str
@@ -46,8 +46,7 @@ def named(file: OutputFile) -> Artifact:
     return Artifact(file.path, file.role, file.source.size if isinstance(file.source, Blob) else 0, file.source.identity)
 
 
-@dataclass(frozen=True)
-class RelinkedModel:
+class RelinkedModel(Struct, frozen=True):
     """A model in the store whose references to binaries are rewritten."""
 
     stored: Blob
@@ -59,8 +58,7 @@ class RelinkedModel:
         return action_key({"blob": self.stored.digest, "references": dict(self.references)})
 
 
-@dataclass(frozen=True)
-class UserFile:
+class UserFile(Struct, frozen=True):
     """A file of the user's as it is, whose SHA-256 was found before."""
 
     file: Path

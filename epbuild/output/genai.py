@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from itertools import chain
 from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from epbuild.catalog.catalog import BUILT_IN, CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.safepath import climbs, is_anchored
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.recipe.model import GenaiRole
 
 Shape = tuple[Any, ...] | None
@@ -59,8 +59,7 @@ class GenaiError(ValueError):
         self.sentences = tuple(sentences)
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """One compiled model of a decoder, and what its session needs."""
 
     role: GenaiRole

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from epbuild.archive.artifact import Artifact, changed
 from epbuild.core.digest import digest_of

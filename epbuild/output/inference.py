@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+
 from epbuild.plan.target import PlannedEp, PlannedTarget
 
 _SHARE = "ep.share_ep_contexts"
@@ -19,8 +20,7 @@ WRITES_FILES = frozenset(
 """Session options with which ONNX Runtime does not open a package, whatever their values (measured)."""
 
 
-@dataclass(frozen=True)
-class Inference:
+class Inference(Struct, frozen=True):
     """The options of a target that the sessions which run its models need."""
 
     session_options: Mapping[str, str]

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
-from epbuild.core.values import dataclass
 
 FORMAT = 1
 
 
-@dataclass(frozen=True)
-class ManifestModel:
+class ManifestModel(Struct, frozen=True):
     """One published EPContext model: where it came from and what is in it. `nodes` and `source` are plain data, as in the record.
 
     A model that was merged has no source of its own; `merged` has the name, the action key and the source of each of its members.
@@ -38,8 +37,7 @@ class ManifestModel:
     """`figures` of its outputs against those of its source, or why they were not `unjudged`; nothing where no check was asked for."""
 
 
-@dataclass(frozen=True)
-class PartManifest:
+class PartManifest(Struct, frozen=True):
     """All that is in the manifest of a group for a target."""
 
     recipe: str

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os.path
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PureWindowsPath
 from typing import TypeVar
 from urllib.parse import quote
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
 from epbuild.recipe.address import BadAddress, PackageAddress, beside, parse_address
@@ -24,8 +25,7 @@ from epbuild.recipe.model import Recipe
 _URI = "%:/?#[]@!$&'()*+,;="
 
 
-@dataclass(frozen=True, order=True)
-class InputFile:
+class InputFile(Struct, frozen=True, order=True):
     """A file that went in, by a name that it has on every machine; `uri` is its address, if it has one."""
 
     name: str
@@ -33,8 +33,7 @@ class InputFile:
     uri: str = ""
 
 
-@dataclass(frozen=True, order=True)
-class SourceMaterial:
+class SourceMaterial(Struct, frozen=True, order=True):
     """A source model: its name in the recipe, its graph, and the external data that the graph names."""
 
     name: str
@@ -42,8 +41,7 @@ class SourceMaterial:
     data: tuple[InputFile, ...]
 
 
-@dataclass(frozen=True, order=True)
-class Distribution:
+class Distribution(Struct, frozen=True, order=True):
     """An installed Python distribution."""
 
     name: str
@@ -55,8 +53,7 @@ class Distribution:
         return f"pkg:pypi/{quote(self.name, safe='')}@{quote(self.version, safe='')}"
 
 
-@dataclass(frozen=True, order=True)
-class ToolchainMaterial:
+class ToolchainMaterial(Struct, frozen=True, order=True):
     """An environment: its name in the recipe, its packages, and the shared libraries of ONNX Runtime and the EPs in it."""
 
     name: str
@@ -66,16 +63,14 @@ class ToolchainMaterial:
     libraries: tuple[InputFile, ...]
 
 
-@dataclass(frozen=True)
-class RecipeFiles:
+class RecipeFiles(Struct, frozen=True):
     """A recipe's name, and the files that it was read from, its own first."""
 
     name: str
     files: tuple[InputFile, ...]
 
 
-@dataclass(frozen=True)
-class Materials:
+class Materials(Struct, frozen=True):
     """All that went into an output."""
 
     recipe: RecipeFiles

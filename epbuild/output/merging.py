@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, VerifyError
 from epbuild.core.typed_json import to_json
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import compatibility
 from epbuild.onnxfile.headers import read_header
 from epbuild.output.files import OutputFile
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from epbuild.onnxfile.merge import Merged
 
 
-@dataclass(frozen=True)
-class MergedModels:
+class MergedModels(Struct, frozen=True):
     """The model that those of a part become."""
 
     part: Part
@@ -39,8 +39,7 @@ class MergedModels:
         return action_key({"merge": settings_of(self.merging), "members": members})
 
 
-@dataclass(frozen=True)
-class MergedModel:
+class MergedModel(Struct, frozen=True):
     """The merged model as a manifest has it: its EPContext nodes, and what its EPs wrote into it, as plain data."""
 
     nodes: tuple[dict[str, Any], ...] = ()

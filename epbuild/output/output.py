@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
 from epbuild.core.errors import StepId
-from epbuild.core.values import dataclass
 from epbuild.output.files import OutputFile, Resolve, named
 from epbuild.output.layout import LAYOUTS, Layout
 from epbuild.output.pack import PACKS, Destination, Files, Identities
@@ -31,8 +32,7 @@ FORMAT = 5
 otherwise, or when JSON gets another look. What is in JSON files counts by itself, so that a release publishes again only what differs."""
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(Struct, frozen=True, dict=True):
     """One output as it has to be: what is published and how, what its session groups came to, and what it is made of beside that."""
 
     emission: Emission

@@ -9,15 +9,15 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Any
+
+from msgspec import Struct, field
 
 from epbuild.archive.artifact import Artifact
 from epbuild.catalog.catalog import CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.digest import digest_of
-from epbuild.core.values import dataclass
 from epbuild.output.inference import WRITES_FILES
 from epbuild.output.manifest import FORMAT, listed
 from epbuild.plan.outputs import GENAI_CONFIG
@@ -31,8 +31,7 @@ _SCHEMA_VERSION = "1.0"
 _ASSET = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})(?:/(?P<path>.+))?")
 
 
-@dataclass(frozen=True)
-class PackageVariant:
+class PackageVariant(Struct, frozen=True):
     """A component for one target. Paths are POSIX paths below the package's root, unless noted otherwise."""
 
     component: str

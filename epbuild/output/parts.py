@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
@@ -15,7 +17,6 @@ from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.redact import concealed_values
 from epbuild.core.typed_json import to_json
-from epbuild.core.values import dataclass
 from epbuild.output.arrangement import arrange
 from epbuild.output.files import FileSource, OutputFile, RelinkedModel, Resolve, UserFile
 from epbuild.output.manifest import ManifestModel, PartManifest, beside
@@ -28,8 +29,7 @@ from epbuild.plan.steps import Emission, Genai, Merging, Part
 from epbuild.recipe.model import Recipe
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(Struct, frozen=True):
     """What goes into outputs beside the results of session groups: the recipe, and the digests of the user's files that count."""
 
     recipe: Recipe
@@ -41,8 +41,7 @@ class Inputs:
         return {Path(os.path.relpath(path, self.recipe.directory)).as_posix(): self.files[path] for path in self.recipe.files}
 
 
-@dataclass(frozen=True)
-class PartContents:
+class PartContents(Struct, frozen=True):
     """A part with its artifacts, whose paths are below the output's root, and its models as the manifest has them."""
 
     part: Part
@@ -65,8 +64,7 @@ class PartContents:
         return self.made[0].group.share
 
 
-@dataclass(frozen=True)
-class ArrangedPart:
+class ArrangedPart(Struct, frozen=True):
     """A part with its files, less its manifest, before any of them is made; its `models` where they are not merged."""
 
     part: Part

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from epbuild.catalog.entries import EpEntry
-from epbuild.core.values import dataclass
 from epbuild.plan.steps import Action, InTarget
 from epbuild.plan.target import PlannedEp
 from epbuild.plan.verification import Verification
@@ -16,8 +17,7 @@ VIRTUAL = "virtual-"
 _TYPES = re.compile("cpu|gpu|npu")
 
 
-@dataclass(frozen=True)
-class Ability:
+class Ability(Struct, frozen=True):
     """To compile for a device of an EP; or, if it `runs`, to run what was compiled on a real one."""
 
     entry: EpEntry

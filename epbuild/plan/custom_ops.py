@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file, user_path
-from epbuild.core.values import dataclass
 from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.model import Reference
 
 
-@dataclass(frozen=True)
-class CustomOpLibraries:
+class CustomOpLibraries(Struct, frozen=True):
     """What sessions are given so that they know operators which ONNX Runtime does not: a shared library, or a package that ships one."""
 
     name: str

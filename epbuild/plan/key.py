@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.core.differences import Kind, Place, changed_facts, facts, shown
 from epbuild.core.digest import document_digest
 from epbuild.core.redact import concealed
-from epbuild.core.values import dataclass
 
 _ORDERS = {"members": "member order", "eps": "EP order"}
 """The lists whose items go by their names, and what their order is called."""
@@ -24,8 +25,7 @@ _LISTS = {("prepare", "command")}
 """The parts whose items are shown as one when they come or go."""
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """One fact in which a document differs from an older one. `place` leads to it; a value that is not there is None.
 
     An order is a fact as well: its values are the names. So is an item that came or went as a whole: its value is a table.

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.cache.blobs import BlobStore
-from epbuild.core.values import dataclass
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.result import ActionResult, CompileResult, PreparationResult
 from epbuild.plan.steps import Action, SessionGroup
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(Struct, frozen=True):
     """An action whose result the store keeps, with what it came to: its key, the document behind the key, and its result."""
 
     action: Action

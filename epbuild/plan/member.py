@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from epbuild.core.errors import Position
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import Dimension
 from epbuild.recipe.model import CompileSettings, Expectation, GraphOptimization, InputShape, ModelSpec
 from epbuild.recipe.template import substitute
 
 
-@dataclass(frozen=True)
-class ModelFiles:
+class ModelFiles(Struct, frozen=True):
     """The files of a model: its graph, and each external data file by the location that the graph names."""
 
     graph: Path
@@ -28,8 +28,7 @@ class ModelFiles:
         return (self.graph, *self.external.values())
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Struct, frozen=True):
     """One source model of a session group: its files, the names under which it is staged and compiled, and how it is compiled.
 
     EPs write the staged names into their output, so they are part of the contract and of the key.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
+
+from msgspec import Struct
 
 from epbuild.catalog.catalog import Catalog, find_session_key, known_environments
 from epbuild.catalog.entries import EpEntry
@@ -13,7 +15,6 @@ from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, fin
 from epbuild.catalog.options import Option, release_numbers
 from epbuild.core.errors import Position, Problem, closest
 from epbuild.core.safepath import user_path
-from epbuild.core.values import dataclass
 from epbuild.plan.possible import compile_problems
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import EpChoice, Setting, Target, ToolchainSpec
@@ -229,8 +230,7 @@ def _nearest_ep(name: str, known: Sequence[str]) -> str | None:
     return f"Did you mean '{own[close[0]]}'?" if close else None
 
 
-@dataclass(frozen=True)
-class _Release:
+class _Release(Struct, frozen=True):
     """A version of a distribution, which a toolchain pins."""
 
     distribution: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.defaults import WORKSPACE

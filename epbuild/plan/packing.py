@@ -9,12 +9,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+
 from epbuild.plan.steps import Action
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(Struct, frozen=True):
     """Actions that stay together, with what they are likely to cost in all."""
 
     actions: tuple[str, ...]

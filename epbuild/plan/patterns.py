@@ -12,11 +12,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import Problem
 from epbuild.core.host import on_windows
 from epbuild.core.safepath import is_file
-from epbuild.core.values import dataclass
 from epbuild.recipe.model import Reference
 from epbuild.recipe.names import is_glob
 
@@ -28,8 +29,7 @@ _Part = Callable[[str], object] | None
 """Whether a name matches one part of a pattern; None: `**`, which stands for any number of folders."""
 
 
-@dataclass(frozen=True)
-class PatternLimits:
+class PatternLimits(Struct, frozen=True):
     """Limits that keep a walk short, whatever a recipe names."""
 
     entries: int = 2_000_000
@@ -40,8 +40,7 @@ class PatternLimits:
     """Total size of the files that one pattern may match."""
 
 
-@dataclass(frozen=True)
-class Matches:
+class Matches(Struct, frozen=True):
     """Files that one pattern matches, each as its folder and its name, in the order of their paths."""
 
     files: Sequence[tuple[str, str]]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
+
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem
-from epbuild.core.values import dataclass
 from epbuild.plan.custom_ops import CustomOpLibraries, clashes, plan_custom_ops, together
 from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
 from epbuild.plan.member import Member, settings_at

@@ -11,15 +11,16 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.catalog.preparations import preparation as built_in
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import Dimension
 from epbuild.onnxfile.sizes import fit_sizes
 from epbuild.plan.member import ModelFiles
@@ -46,8 +47,7 @@ _CONTRACT = 1
 _LONGEST_WORD = 1000
 
 
-@dataclass(frozen=True)
-class Preparation:
+class Preparation(Struct, frozen=True):
     """One entry of a model's `prepare`, as it is run."""
 
     model: ModelSpec

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.catalog.catalog import session_keys
 from epbuild.core.safepath import real_path
-from epbuild.core.values import dataclass
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.key import action_key
 from epbuild.plan.member import Member
@@ -25,8 +25,7 @@ HERE = "here"
 """Where a worker finds, beside the document, what only this machine knows: paths, and how packages are opened."""
 
 
-@dataclass(frozen=True)
-class CompileRequest:
+class CompileRequest(Struct, frozen=True):
     """All that the result of a session group depends on, as one JSON document, and which of its options are not part of the key.
 
     The worker gets the document with `places` of this machine beside it.
@@ -145,7 +144,7 @@ def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
 @cache
 def _setting_names() -> list[str]:
     """The settings of a member, less where they are written."""
-    return [item.name for item in fields(CompileSettings) if not item.name.endswith("_where")]
+    return [name for name in CompileSettings.__struct_fields__ if not name.endswith("_where")]
 
 
 def _inputs(member: Member) -> dict[str, Any]:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, fields
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
 from epbuild.core.typed_json import MalformedJson, from_json
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode
 from epbuild.onnxfile.weights import WeightBytes
 
 
-@dataclass(frozen=True)
-class Measurements:
+class Measurements(Struct, frozen=True):
     """What an action cost, and what each member of a session group took; the seconds of those, by name."""
 
     seconds: float
@@ -26,8 +25,7 @@ class Measurements:
     peak_memory: int | None
 
 
-@dataclass(frozen=True)
-class ActionResult:
+class ActionResult(Struct, frozen=True):
     """What every action comes to: its artifacts by name, its log and its cost."""
 
     artifacts: Mapping[str, Blob]
@@ -51,8 +49,7 @@ class Absent(Enum):
     ABSENT = "absent"
 
 
-@dataclass(frozen=True)
-class ValueType:
+class ValueType(Struct, frozen=True):
     """An input or an output of a model. A dimension is a size, a symbol's name, or None; a shape is None where the rank is unknown."""
 
     name: str
@@ -62,8 +59,7 @@ class ValueType:
     """Of a source's output that is declared with a shape which its graph does not compute: what ONNX Runtime made of it."""
 
 
-@dataclass(frozen=True)
-class ModelSignature:
+class ModelSignature(Struct, frozen=True):
     """The inputs and outputs of what was compiled, and the weights file beside it that it shares."""
 
     inputs: tuple[ValueType, ...]
@@ -71,8 +67,7 @@ class ModelSignature:
     weights_file: str | None = None
 
 
-@dataclass(frozen=True)
-class ContextNode:
+class ContextNode(Struct, frozen=True):
     """An EPContext node; attributes that are absent, or at the schema's default, are None."""
 
     name: str
@@ -93,11 +88,10 @@ class ContextNode:
     def of(cls, node: EPContextNode) -> ContextNode:
         made: dict[str, Any] = {"max_size": node.max_size or None, "others": dict(node.others) or None}
         made["payload_bytes"] = node.payload[1] if node.payload else None
-        return cls(**{field.name: getattr(node, field.name) for field in fields(cls) if field.name not in made}, **made)
+        return cls(**{name: getattr(node, name) for name in cls.__struct_fields__ if name not in made}, **made)
 
 
-@dataclass(frozen=True, slots=True)
-class LeftNode:
+class LeftNode(Struct, frozen=True):
     """A node outside the EPs: its name (empty where it has none), its operator with its domain, and why; None: no EP reported it."""
 
     node: str
@@ -105,8 +99,7 @@ class LeftNode:
     reason: str | None
 
 
-@dataclass(frozen=True)
-class ModelResult:
+class ModelResult(Struct, frozen=True):
     """What a member of a session group was compiled to: files are artifacts of the result."""
 
     member: str
@@ -128,8 +121,7 @@ class ModelResult:
         return (self.file, *self.binaries, *self.data)
 
 
-@dataclass(frozen=True)
-class CompileResult(ActionResult):
+class CompileResult(ActionResult, frozen=True, dict=True):
     """What a session group came to."""
 
     models: tuple[ModelResult, ...]
@@ -154,8 +146,7 @@ class CompileResult(ActionResult):
         return sum(self.artifacts[name].size for name in set(names))
 
 
-@dataclass(frozen=True)
-class PreparedModel:
+class PreparedModel(Struct, frozen=True):
     """The files of a prepared model."""
 
     file: str
@@ -163,8 +154,7 @@ class PreparedModel:
     subgraph_data: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class PreparationResult(ActionResult):
+class PreparationResult(ActionResult, frozen=True):
     """What a preparation came to."""
 
     model: PreparedModel
@@ -174,8 +164,7 @@ class PreparationResult(ActionResult):
         return (self.model.file, *self.model.external)
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """What one output of a model comes to. None: not defined, or no finite number."""
 
     output: str
@@ -202,8 +191,7 @@ class Figures:
     """How many of those that came out are, where a number is expected."""
 
 
-@dataclass(frozen=True)
-class FigureRow(Figures):
+class FigureRow(Figures, frozen=True):
     """The figures of one output of a member, and what they are from."""
 
     member: str
@@ -216,8 +204,7 @@ class FigureRow(Figures):
     worst: str | None
 
 
-@dataclass(frozen=True)
-class UnjudgedMember:
+class UnjudgedMember(Struct, frozen=True):
     """A member whose numbers could not be found here, and why."""
 
     member: str
@@ -226,8 +213,7 @@ class UnjudgedMember:
     """Whether its made inputs are to blame, so that no other machine can judge it either."""
 
 
-@dataclass(frozen=True)
-class VerificationResult(ActionResult):
+class VerificationResult(ActionResult, frozen=True):
     """What a check of numbers came to."""
 
     figures: tuple[FigureRow, ...]
@@ -238,13 +224,11 @@ class VerificationResult(ActionResult):
         return next((item for item in self.unjudged if item.member == name), None)
 
 
-@dataclass(frozen=True)
-class _Named:
+class _Named(Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True)
-class _SourceGraph:
+class _SourceGraph(Struct, frozen=True):
     graph: str
 
 

@@ -5,11 +5,13 @@ All of it is judged by a model's header alone: when the plan is made, or, of a m
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.onnxfile.headers import read_header
@@ -40,7 +42,7 @@ def sized_as_compiled(member: Member, header: ModelHeader) -> ModelHeader:
     """Return the header of a member's source with all sizes that the recipe gives to its inputs and to its dimensions."""
     header = sized_header(header, member.inputs)
     inputs, outputs = (tuple(_overridden(value, member.model) for value in values) for values in (header.inputs, header.outputs))
-    return replace(header, inputs=inputs, outputs=outputs)
+    return dataclasses.replace(header, inputs=inputs, outputs=outputs)
 
 
 def input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:

@@ -7,7 +7,8 @@ the same split in each of them.
 
 from __future__ import annotations
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+
 from epbuild.plan.packing import bundles, names, pack
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup
 
@@ -15,8 +16,7 @@ _BYTES_PER_STEP = 50_000_000
 """The bytes of models that count as much as one step more."""
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """One of several parts of a plan; `number` counts from 1."""
 
     number: int

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from msgspec import Struct
+
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.safepath import climbs, is_anchored, is_file, is_inside, leaves, real_path
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.wire import MalformedModel
@@ -19,8 +20,7 @@ from epbuild.plan.member import ModelFiles
 from epbuild.recipe.model import ModelSpec
 
 
-@dataclass(frozen=True)
-class SourceModel:
+class SourceModel(Struct, frozen=True):
     """A source model's files, and what its header holds."""
 
     files: ModelFiles

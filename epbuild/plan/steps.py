@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.connection import Connection
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
@@ -108,8 +109,7 @@ class InTarget:
         return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
 
 
-@dataclass(frozen=True)
-class SessionGroup(InTarget):
+class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     """What runs in one fresh process, in order: a sharing group for one target, or one model for one target."""
 
     id: str
@@ -170,8 +170,7 @@ class SessionGroup(InTarget):
         return tuple((member.model, member.original) for member in as_they_are if member.original is not None)
 
 
-@dataclass(frozen=True)
-class Merging:
+class Merging(Struct, frozen=True):
     """How the compiled models of a group become one: in the order of `members`, whose numbers the connections have."""
 
     name: str
@@ -184,8 +183,7 @@ class Merging:
     """The id of its step; every emission has one of its own."""
 
 
-@dataclass(frozen=True)
-class Genai:
+class Genai(Struct, frozen=True):
     """What onnxruntime-genai is given for a group: `config` holds all but the pipeline, `roles` the role of each member."""
 
     config: Path
@@ -194,8 +192,7 @@ class Genai:
     """The files that are shipped beside its configuration, such as the tokenizer's, by name."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """What one group for one target is in an output. Names are POSIX paths below the part's `folder`, and that below the output's root."""
 
     group: str
@@ -231,8 +228,7 @@ class Part:
         return (self.genai.config, *self.genai.files.values()) if self.genai is not None else ()
 
 
-@dataclass(frozen=True)
-class Emission:
+class Emission(Struct, frozen=True, dict=True):
     """One output: which compiled models go where, in which layout, and whether the files are packed into one."""
 
     id: str
@@ -315,8 +311,7 @@ class Emission:
         return tuple(dict.fromkeys(path for part in self.parts for path in part.files))
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True, dict=True):
     """The ordered graph of steps, every step after those that it needs, with the actions behind them."""
 
     steps: tuple[Step, ...]

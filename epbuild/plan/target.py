@@ -6,26 +6,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+
 from epbuild.catalog.catalog import session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import KnownDifference, Limitation
 from epbuild.core.errors import Position
-from epbuild.core.values import dataclass
 from epbuild.recipe.model import DeviceChoice, GraphOptimization, ToolchainSpec
 
 _ACCEPTED = "the recipe accepts that the same compile gives other bytes"
 
 
-@dataclass(frozen=True)
-class OptionFile:
+class OptionFile(Struct, frozen=True):
     """A file that an option names, and the name under which the EP is given it."""
 
     path: Path
     staged: str
 
 
-@dataclass(frozen=True)
-class PlannedEp:
+class PlannedEp(Struct, frozen=True):
     """One EP of a target, whose options have become the strings that ONNX Runtime takes."""
 
     entry: EpEntry
@@ -51,8 +50,7 @@ class PlannedEp:
         return self.entry.binary_target(self.provider_options)
 
 
-@dataclass(frozen=True)
-class PlannedTarget:
+class PlannedTarget(Struct, frozen=True):
     """A target whose EPs, in order of preference, and session keys are known to be what ONNX Runtime takes."""
 
     name: str

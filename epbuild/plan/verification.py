@@ -8,15 +8,17 @@ What metrics have to come to is no part of the key: any result may be judged aga
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import Position, Problem, nearest
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
@@ -35,8 +37,7 @@ _AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custo
 """The parts of a session group's document that a run of what it compiled depends on as well."""
 
 
-@dataclass(frozen=True)
-class CheckedMember:
+class CheckedMember(Struct, frozen=True):
     """A model whose numbers are checked, and on what."""
 
     name: str
@@ -82,7 +83,7 @@ class CheckedMember:
         return self.choice.unjudged == "fail" or (self.choice.unjudged is None and self.is_gate)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Verification(InTarget):
     """The check of the numbers of one group's models for one target."""
 
@@ -93,7 +94,7 @@ class Verification(InTarget):
     """Seconds that one process may take; None: no limit."""
     memory_asked: int | None = None
     custom_ops: tuple[CustomOpLibraries, ...] = ()
-    compiled: tuple[Made, ...] = field(default=(), compare=False)
+    compiled: tuple[Made, ...] = dataclasses.field(default=(), compare=False)
     """What its session groups came to, once that is known."""
 
     @property
@@ -194,7 +195,7 @@ def with_inputs(
         # Whether the source can be compared with shows once what is prepared is there.
         chosen_one = checked.choice.reference if member.prepared is not None else None
         found.append(replace(checked, member=member, inputs=files, reference=chosen_one or "source"))
-    return replace(verification, members=tuple(found))
+    return dataclasses.replace(verification, members=tuple(found))
 
 
 def _input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Problem]) -> Iterator[Path]:

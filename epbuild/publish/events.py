@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+
 from epbuild.engine.events import Event
 
 
-@dataclass(frozen=True)
-class ChangedFile:
+class ChangedFile(Struct, frozen=True):
     """A file of an output that has other bytes than before: its size then (None: it is new) and now (None: it is gone)."""
 
     path: str
@@ -15,8 +15,7 @@ class ChangedFile:
     after: int | None
 
 
-@dataclass(frozen=True)
-class OutputCompared(Event):
+class OutputCompared(Event, frozen=True):
     """An output was published: its bytes before (None: it is the first) and now, less its manifest, and which of its files changed."""
 
     step: str
@@ -26,8 +25,7 @@ class OutputCompared(Event):
     files: tuple[ChangedFile, ...]
 
 
-@dataclass(frozen=True)
-class SharingSaved(Event):
+class SharingSaved(Event, frozen=True):
     """What a sharing group's bytes come to without sharing, and with it.
 
     `measured`: those of its binaries and data, each member compiled alone. Otherwise those of its sources' weights, equal contents once.

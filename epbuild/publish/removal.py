@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+
 from epbuild.cache.digests import Digests, StatKey, unchanged
 from epbuild.core.directory import Owned, prepare, recover_swaps, swap_in
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.core.values import dataclass
 from epbuild.output.existing import Written
 from epbuild.output.owned import listed_files
 from epbuild.output.provenance import is_statement_about
@@ -19,8 +20,7 @@ from epbuild.plan.steps import STATEMENT
 Why = Literal["not made by epbuild", "changed since", "of another recipe"]
 
 
-@dataclass(frozen=True)
-class Cleaned:
+class Cleaned(Struct, frozen=True):
     """What was removed of the output at `place`, in POSIX paths below its directory, and what stayed there, with why."""
 
     step: str

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from epbuild.core.errors import BadText, Position, Problem, nearest
-from epbuild.core.values import dataclass
 from epbuild.recipe.model_path import PACKAGE, RELEASE, SCHEME
 from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.requirement import read_requirement
@@ -32,8 +33,7 @@ class BadAddress(BadText):
     """A text is no address of a remote file; the message shows nothing that may be a secret."""
 
 
-@dataclass(frozen=True)
-class WebAddress:
+class WebAddress(Struct, frozen=True):
     """A file on a web server."""
 
     url: str
@@ -52,8 +52,7 @@ class WebAddress:
         return unquote(urlsplit(self.url).path)
 
 
-@dataclass(frozen=True)
-class ObjectAddress:
+class ObjectAddress(Struct, frozen=True):
     """An object in a bucket of Amazon S3 or Google Cloud Storage, or in a container of Azure Blob Storage."""
 
     scheme: Literal["s3", "gs", "az"]
@@ -68,8 +67,7 @@ class ObjectAddress:
         return f"{self.scheme}://{self.bucket}/{self.file}"
 
 
-@dataclass(frozen=True)
-class HubAddress:
+class HubAddress(Struct, frozen=True):
     """A file in a model repository of the Hugging Face Hub, at a revision: a branch, a tag or a commit."""
 
     repository: str
@@ -84,8 +82,7 @@ class HubAddress:
         return f"hf://{self.repository}/{self.file}@{self.revision}"
 
 
-@dataclass(frozen=True)
-class PackageAddress:
+class PackageAddress(Struct, frozen=True):
     """A file in the wheel of a Python distribution, at a version of it; the installer's settings decide in which index."""
 
     distribution: str

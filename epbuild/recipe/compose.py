@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.core.safepath import is_file, is_folder, open_regular, real_path
 from epbuild.core.schemas import schema, schema_text
-from epbuild.core.values import dataclass
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, merged, without
 from epbuild.recipe.paths import is_same
@@ -35,8 +36,7 @@ _MAX_FILES_TO_JUDGE = 50
 _MAX_RECIPES_TO_NAME = 3
 
 
-@dataclass(frozen=True)
-class Composition:
+class Composition(Struct, frozen=True):
     """The merged tree, the files it was read from (the recipe first), and what is wrong with them, though they could be read."""
 
     root: MappingNode

@@ -6,14 +6,13 @@ What becomes of the files is in `output/layout.py` and `output/pack.py`, under t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from epbuild.core.values import dataclass
+from msgspec import Struct, field
+
 from epbuild.recipe.model import CompressionMethod, Layout, Pack
 
 
-@dataclass(frozen=True)
-class LayoutForm:
+class LayoutForm(Struct, frozen=True):
     """What is to be known of a layout."""
 
     prefix: str
@@ -22,8 +21,7 @@ class LayoutForm:
     """Whether all groups and targets of one path are one output: each has a folder of its own there, and each model is a component."""
 
 
-@dataclass(frozen=True)
-class PackForm:
+class PackForm(Struct, frozen=True):
     """What is to be known of a pack."""
 
     method: CompressionMethod

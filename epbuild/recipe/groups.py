@@ -77,8 +77,8 @@ def _overlaid(group: Fields, own: Fields, key: str) -> Fields | None:
 
 
 def _read_compile_settings(fields: Fields, model: str) -> CompileSettings:
-    initializers = fields.mapping("initializers")
-    store: Any = initializers.text("store") or CompileSettings.initializers
+    defaults, initializers = CompileSettings(), fields.mapping("initializers")
+    store: Any = initializers.text("store") or defaults.initializers
     level: Any = fields.text("graph_optimization_level")
     file, threshold = initializers.text("file"), initializers.whole("threshold")
     prefix = fields.text("node_name_prefix")
@@ -89,7 +89,7 @@ def _read_compile_settings(fields: Fields, model: str) -> CompileSettings:
         graph_optimization_level=level,
         initializers=store,
         external_file=file if store == "external" else None,
-        external_threshold=CompileSettings.external_threshold if threshold is None else threshold,
+        external_threshold=defaults.external_threshold if threshold is None else threshold,
         node_name_prefix=render(substitute(prefix, {"model": model})) if prefix else None,
         embed_where=fields.where_of("embed") if "embed" in fields.entries else None,
         initializers_where=initializers.where if "initializers" in fields.entries else None,
@@ -114,7 +114,7 @@ def _read_initializer_sharing(group: Fields) -> InitializerSharing | None:
     if not isinstance(entry.node, MappingNode):
         return InitializerSharing(where) if group.flag("share_initializers") else None
     threshold = group.mapping("share_initializers").whole("threshold")
-    return InitializerSharing(where, InitializerSharing.threshold if threshold is None else threshold)
+    return InitializerSharing(where) if threshold is None else InitializerSharing(where, threshold)
 
 
 def _read_merge(fields: Fields) -> Merge:

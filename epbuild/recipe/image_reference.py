@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from ipaddress import AddressValueError, IPv6Address
 
+from msgspec import Struct
+
 from epbuild.core.errors import BadText
-from epbuild.core.values import dataclass
 from epbuild.recipe.problems import quoted
 
 DEFAULT_TAG = "latest"
@@ -31,8 +32,7 @@ class BadImageReference(BadText):
         super().__init__(message, hint)
 
 
-@dataclass(frozen=True)
-class ImageReference:
+class ImageReference(Struct, frozen=True):
     """An image in a registry: `host` has the port, if one is given, and an IPv6 address its brackets."""
 
     host: str

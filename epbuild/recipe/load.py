@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from epbuild.core.digest import digest_of
@@ -74,7 +74,7 @@ def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: 
         broken.rest = recipe
         raise broken
     digests = dict(zip(composition.files, map(digest_of, composition.contents), strict=True))
-    return dataclasses.replace(recipe, files=composition.files, names=composition.names, digests=digests, digest=digest)
+    return replace(recipe, files=composition.files, names=composition.names, digests=digests, digest=digest)
 
 
 class _Assembler:

@@ -5,14 +5,15 @@ Every thing that a later message may have to point at carries `where`, its posit
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from msgspec import Struct, field
+
 from epbuild.core.errors import Position
-from epbuild.core.values import dataclass
 from epbuild.recipe.model_path import is_remote, package_file
 from epbuild.recipe.nodes import Node, Scalar
 from epbuild.recipe.requirement import Requirement, read_requirement
@@ -63,8 +64,7 @@ class InputShape(NamedTuple):
     name_where: Position
 
 
-@dataclass(frozen=True)
-class ToolchainSpec:
+class ToolchainSpec(Struct, frozen=True, dict=True):
     """A Python environment: one to make of `packages` (pip requirements) for a `python`, or that of an existing `interpreter`.
 
     Beside an `interpreter`, `packages` are what its environment must hold; each is a plain requirement.
@@ -85,8 +85,7 @@ class ToolchainSpec:
         return tuple(read_requirement(package) for package in self.packages)
 
 
-@dataclass(frozen=True)
-class MadeInputs:
+class MadeInputs(Struct, frozen=True):
     """Inputs that are made up, to check numbers by: from a seed, so many sets, with ranges for the numbers of single inputs."""
 
     seed: int = 0
@@ -97,8 +96,7 @@ class MadeInputs:
     """Where each range was written."""
 
 
-@dataclass(frozen=True)
-class VerifyChoice:
+class VerifyChoice(Struct, frozen=True):
     """Whether the numbers of what is compiled are checked, and how; what is None, is set elsewhere or nowhere."""
 
     where: Position
@@ -135,8 +133,7 @@ class PrepareStep(NamedTuple):
     """The bytes of memory that it is expected to need; None: it is estimated."""
 
 
-@dataclass(frozen=True)
-class ModelSpec:
+class ModelSpec(Struct, frozen=True):
     """A source model as written: a path relative to the recipe, `package:<package>/<file>` (installed), or the address of a remote file."""
 
     name: str
@@ -212,8 +209,7 @@ class Target(NamedTuple):
     """Whether a build counts as a success although something fails that is compiled for it."""
 
 
-@dataclass(frozen=True)
-class CompileSettings:
+class CompileSettings(Struct, frozen=True):
     """How an EPContext model is to be written.
 
     `initializers` is where those of nodes outside the EP go: the model, `external_file` (a template that may hold `${model}`)
@@ -232,8 +228,7 @@ class CompileSettings:
     initializers_where: Position | None = None
 
 
-@dataclass(frozen=True)
-class Expectation:
+class Expectation(Struct, frozen=True):
     """What must be true of every compiled member: the number of its EPContext nodes, and of nodes left outside the EP.
 
     What is asked of a sharing group as a whole, every member of it has alike.
@@ -247,8 +242,7 @@ class Expectation:
     where: Position | None = None
 
 
-@dataclass(frozen=True)
-class InitializerSharing:
+class InitializerSharing(Struct, frozen=True):
     """That the members of a sharing group are compiled with one weights file: initializers from `threshold` bytes on lie there."""
 
     where: Position
@@ -321,8 +315,7 @@ class Compression(NamedTuple):
     level: int
 
 
-@dataclass(frozen=True)
-class OutputSpec:
+class OutputSpec(Struct, frozen=True, dict=True):
     """One layout to emit. The templates still hold the names that only a group and a target give: see `recipe.template`."""
 
     where: Position
@@ -358,7 +351,7 @@ class OutputSpec:
         return groups, targets
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Recipe:
     """A whole recipe, read, checked against its schema, and expanded."""
 
@@ -377,7 +370,7 @@ class Recipe:
     """Every file that the recipe was read from: its own first, then those that it extends and includes."""
     names: tuple[Path, ...] = ()
     """The paths by which those files were asked for: where links are in use, several may lead to one of them."""
-    digests: Mapping[Path, str] = field(default_factory=dict, compare=False)
+    digests: Mapping[Path, str] = dataclasses.field(default_factory=dict, compare=False)
     """The SHA-256 of each of `files`, as it was read."""
     digest: str = ""
     """The digest of the recipe schema, of all those files, and of what is read into them: another recipe has another."""

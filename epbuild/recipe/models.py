@@ -27,7 +27,7 @@ def read_model(name: str, where: Position, fields: Fields) -> ModelSpec:
     elif path and package_file(path) is None:
         path = fields.rebased(path, path_where).name
     pins, sizes = fields.mapping("data_sha256"), fields.mapping("free_dimensions")
-    read: Any = fields.text("read") or ModelSpec.read
+    read: Any = fields.text("read") or "file"
     return ModelSpec(
         name=name,
         where=where,

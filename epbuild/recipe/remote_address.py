@@ -7,8 +7,9 @@ import re
 from typing import Literal
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from epbuild.core.errors import Position, nearest
-from epbuild.core.values import dataclass
 from epbuild.recipe.address import BUCKET, BadAddress
 from epbuild.recipe.model_path import SCHEME
 from epbuild.recipe.problems import one_of, quoted
@@ -38,8 +39,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class RemoteAddress:
+class RemoteAddress(Struct, frozen=True):
     """Where a remote cache is: a directory, a URL without a slash at its end, or a bucket and a prefix in it.
 
     It holds no secret: neither users nor queries are taken.
@@ -73,8 +73,7 @@ class RemoteAddress:
         return is_loopback(self.host)
 
 
-@dataclass(frozen=True)
-class CacheChoice:
+class CacheChoice(Struct, frozen=True):
     """What a recipe has under `cache`: a remote cache, and the public keys of those whose results are used."""
 
     where: Position

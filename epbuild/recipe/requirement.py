@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 # A version as indexes and installed metadata write it: 1.31.1, 2.0rc1, 1.24.0.post1, 1.25.0.dev20260801001, 1.22+cu12.
@@ -25,8 +25,7 @@ _REQUIREMENT = re.compile(rf"\s*({_NAME})\s*(\[[^\]]*\])?\s*(?:==\s*({_VERSION})
 _NAMED = re.compile(rf"\s*({_NAME})\s*(?:$|[\[(<>=!~;@,])")
 
 
-@dataclass(frozen=True)
-class Requirement:
+class Requirement(Struct, frozen=True):
     """What one pip requirement asks for."""
 
     text: str

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from epbuild.core.errors import Problem, nearest
 from epbuild.core.schemas import import_jsonschema, schema
-from epbuild.core.values import dataclass
 from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, plain, render
 from epbuild.recipe.problems import (
     BAD_NAME,
@@ -36,8 +37,7 @@ SchemaError = Any
 """A ValidationError of jsonschema, which takes too long to import."""
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """A problem, and the path of what it makes unusable: the value itself, or the key that is missing or unknown."""
 
     path: KeyPath

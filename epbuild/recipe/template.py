@@ -11,9 +11,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 
+from msgspec import Struct
+
 from epbuild.core.errors import Argument, Position, Problem, nearest
 from epbuild.core.redact import conceal
-from epbuild.core.values import dataclass
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, render
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, one_of, quoted
 
@@ -160,8 +161,7 @@ def _is_plain(node: Node) -> bool:
     return type(node) is ScalarNode and (type(node.value) is not str or "${" not in node.value)
 
 
-@dataclass(frozen=True)
-class _Name:
+class _Name(Struct, frozen=True):
     name: str
     default: str | None = None
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
-from epbuild.core.values import dataclass
 from epbuild.recipe.nodes import KeyedNode, Scalar, ScalarNode
 from epbuild.recipe.problems import TEMPLATE, WRONG_VALUE, quoted
 from epbuild.recipe.source import read
@@ -14,8 +15,7 @@ from epbuild.recipe.template import TemplateError, TemplateNames, substitute
 _PREFIX = "vars."
 
 
-@dataclass(frozen=True)
-class Override:
+class Override(Struct, frozen=True):
     """A variable's value, and where it comes from: the `--set`."""
 
     value: Scalar

@@ -60,7 +60,7 @@ def _globs(fields: Fields, node: Node) -> tuple[Reference, ...]:
 
 def _made(fields: Fields) -> MadeInputs:
     seed, samples = fields.whole("seed"), fields.whole("samples")
-    ranges = fields.mapping("ranges")
+    defaults, ranges = MadeInputs(), fields.mapping("ranges")
     found: dict[str, tuple[float, float]] = {}
     for name, entry in ranges.entries.items():
         bounds = ranges.numbers(name)
@@ -70,8 +70,8 @@ def _made(fields: Fields) -> MadeInputs:
             message = "a range is the least number and the largest one, in this order"
             fields.problems.append(Problem(WRONG_VALUE, message, entry.node.where))
     return MadeInputs(
-        seed=MadeInputs.seed if seed is None else seed,
-        samples=MadeInputs.samples if samples is None else samples,
+        seed=defaults.seed if seed is None else seed,
+        samples=defaults.samples if samples is None else samples,
         ranges=found,
         places={name: entry.name_where for name, entry in ranges.entries.items()},
     )

@@ -5,7 +5,6 @@ Failures are values or warnings: a build never fails because of its remote cache
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -14,12 +13,13 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from msgspec import Struct, structs
+
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, Hasher, Write, hash_stream
 from epbuild.core.errors import HttpCancelled, Problem
-from epbuild.core.values import dataclass
 from epbuild.remote.envelope import MOST_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.statistics import RemoteStatistics, RemoteTally
@@ -49,8 +49,7 @@ _GONE = "a file of it is gone from the remote cache"
 _DAMAGED = "a file of it is damaged in the remote cache"
 
 
-@dataclass(frozen=True)
-class Miss:
+class Miss(Struct, frozen=True):
     """There is no record; or, where nothing was `answered`, it is not known whether there is one."""
 
     answered: bool = True
@@ -237,7 +236,7 @@ class RemoteCache:
             return "there"
         log = kind.log(record)
         if log is not None and not store.has(log.digest, log.size):  # a result of another machine
-            kind = dataclasses.replace(kind, log=lambda record: None)
+            kind = structs.replace(kind, log=lambda record: None)
         blobs = _blobs(kind, record)
         is_mended = isinstance(there, RemoteRecord) and bad <= {blob.digest for blob in blobs}
         try:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Set
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import Blob
 from epbuild.core.safepath import BadReference, check_reference, unportable
-from epbuild.core.values import dataclass
 from epbuild.remote.keys import SigningKey, is_signed
 from epbuild.remote.reapi import MalformedMessage, ReapiFile, ReapiResult
 
@@ -41,8 +42,7 @@ class Reason(StrEnum):
     UNLISTED = "a file in it is not listed with it"
 
 
-@dataclass(frozen=True)
-class RecordKind:
+class RecordKind(Struct, frozen=True):
     """A kind of record, and what has to be known of it: the key that a record is for, its shape, and its blobs."""
 
     name: str
@@ -57,8 +57,7 @@ class RecordKind:
     """Whether it is what an action came to, which statistics count."""
 
 
-@dataclass(frozen=True)
-class RemoteRecord:
+class RemoteRecord(Struct, frozen=True):
     """A record that may be used: it is what a trusted key signed for its key."""
 
     key: str
@@ -73,8 +72,7 @@ class RemoteRecord:
         return tuple(dict.fromkeys(self.files.values()))
 
 
-@dataclass(frozen=True)
-class Unusable:
+class Unusable(Struct, frozen=True):
     """A record that is there and is not used."""
 
     reason: Reason

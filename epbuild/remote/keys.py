@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from epbuild.core.errors import Problem, StoreError
-from epbuild.core.values import dataclass
 from epbuild.recipe.remote_address import PUBLIC_KEY
 
 _PUBLIC = "ed25519:"

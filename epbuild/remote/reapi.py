@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
 from epbuild.core.digest import Blob
-from epbuild.core.values import dataclass
 
 _VARINT, _LENGTH = 0, 2  # wire types
 _FIXED_BYTES = {1: 8, 5: 4}
@@ -30,8 +31,7 @@ class MalformedMessage(ValueError):
     """Bytes that are no such message."""
 
 
-@dataclass(frozen=True)
-class ReapiFile:
+class ReapiFile(Struct, frozen=True):
     """An output file: its path, and its content in the cache."""
 
     path: str
@@ -39,8 +39,7 @@ class ReapiFile:
     is_executable: bool = False
 
 
-@dataclass(frozen=True)
-class ReapiResult:
+class ReapiResult(Struct, frozen=True):
     """The fields of the message that a record has: the files, what the action wrote to its standard streams, and who did it."""
 
     files: Sequence[ReapiFile]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from epbuild.core.errors import Location, Problem, RecipeError
-from epbuild.core.values import dataclass
 from epbuild.recipe.address import BadAddress
 from epbuild.recipe.remote_address import CacheChoice, RemoteAddress, parse_remote
 from epbuild.remote.keys import BadKey, SigningKey

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class RemoteStatistics:
+class RemoteStatistics(Struct, frozen=True):
     """What a build had of its remote cache; `seconds` are those in which at least one request was under way."""
 
     asked: int = 0

@@ -6,8 +6,9 @@ import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
 from epbuild.core.errors import printable
-from epbuild.core.values import dataclass
 from epbuild.report.terminal.screen import WIDTH, wrap
 
 _MAX_OPEN_ROWS = 12
@@ -16,8 +17,7 @@ _MAX_CODE = 120
 _GAP = 2
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows of cells below headings. A heading with `>` belongs to a column of numbers; without headings there are only rows."""
 
     title: str

@@ -10,18 +10,17 @@ failed        it failed the last time, and nothing has changed since: it is not 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import field
 from typing import Any, Literal
 
-from epbuild.core.values import dataclass
+from msgspec import Struct, field
+
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Action, Emission, Plan
 
 StepState = Literal["current", "restorable", "out of date", "new", "failed"]
 
 
-@dataclass(frozen=True)
-class ActionStatus:
+class ActionStatus(Struct, frozen=True):
     """Where one action stands.
 
     `key` is None while a toolchain that it depends on is not there, or something that it needs is not made; `made` while there is no
@@ -59,8 +58,7 @@ def waves(actions: Mapping[str, Action]) -> list[list[Action]]:
     return found
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """What there is to do: the actions whose results have to be known, and in order those of them that have to run."""
 
     wanted: Set[str]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
 
 from epbuild.core.errors import Problem
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.plan.packing import bundles, names, pack
 from epbuild.plan.steps import Action, Emission
 from epbuild.survey.platforms import possible_platforms
@@ -18,8 +20,7 @@ Label = str | tuple[str, ...]
 """What a CI system starts a job by: one label of a runner, or several that it must have."""
 
 
-@dataclass(frozen=True)
-class RunnerJob:
+class RunnerJob(Struct, frozen=True):
     """One job: where it runs, the steps that select what it makes, and the seconds of work that this is likely to be."""
 
     runner: Label

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from msgspec import Struct
+
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
 from epbuild.core.typed_json import from_json
-from epbuild.core.values import dataclass
 from epbuild.engine.capacity import estimated_memory
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
@@ -22,8 +23,7 @@ A = TypeVar("A", bound=Action)
 R = TypeVar("R", bound=ActionResult)
 
 
-@dataclass(frozen=True)
-class KeyInputs:
+class KeyInputs(Struct, frozen=True):
     """What the key of an action is made of, beside the action: the SHA-256 of its files, its toolchain's identity, and what it needs."""
 
     digests: Mapping[Path, str]
@@ -41,8 +41,7 @@ class KnownToolchains(Protocol):
         """Why that of an action is not known, as a reason for work."""
 
 
-@dataclass(frozen=True)
-class StepEnd:
+class StepEnd(Struct, frozen=True):
     """How one step of an action ended; `seconds` is None where it took what the action took."""
 
     step: str

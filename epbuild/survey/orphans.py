@@ -12,22 +12,22 @@ import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.cache.leases import lease, lease_if_free
 from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.digest import digest_of
-from epbuild.core.values import dataclass
 
 PLACE, RESULTS = "place", "results"
 """What the record of an emission's step holds as its result: where its output is, and the keys of the results that are in it."""
 
 
-@dataclass(frozen=True)
-class Orphan:
+class Orphan(Struct, frozen=True):
     """A folder that a step once wrote, with the SHA-256 and the size of each file there by its path below the folder."""
 
     step: str

@@ -15,8 +15,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.core.errors import Position
-from epbuild.core.values import dataclass
 from epbuild.recipe.model import GroupSpec, Recipe
 from epbuild.survey.snapshot_file import PIECES, read_own, write_own
 
@@ -28,8 +29,7 @@ _SECTIONS = ("models", "targets", "groups")
 _UNUSABLE = (OSError, ValueError, EOFError, TypeError, LookupError, AttributeError, ImportError, pickle.PickleError)
 
 
-@dataclass(frozen=True)
-class Pieces:
+class Pieces(Struct, frozen=True, dict=True):
     """Pieces of a recipe, by section and name, and the pickle of the rest of the recipe."""
 
     base: bytes

@@ -12,14 +12,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild import __version__
 from epbuild.cache.logs import action_name
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, VerifyError
-from epbuild.core.values import dataclass
 
 _FORMAT = 1
 _OF_THE_KEY = frozenset(
@@ -30,8 +31,7 @@ codes (EPB402, EPB403, EPB453, EPB458)."""
 _ERRORS: Mapping[str, type[EpbuildError]] = {error.__name__: error for error in (BuildError, VerifyError)}
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """How an action failed: the class of its error, its problems, and when, in Unix seconds."""
 
     error: str

@@ -12,8 +12,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from epbuild.core.errors import Problem
-from epbuild.core.values import dataclass
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step, StepKind
 from epbuild.plan.verification import Verification
 from epbuild.recipe.model import Recipe
@@ -44,8 +45,7 @@ class KnownAction(NamedTuple):
     """As `Problem.plain` has them."""
 
 
-@dataclass(frozen=True)
-class KnownPlan:
+class KnownPlan(Struct, frozen=True):
     """The steps and actions of a snapshot, each after those that it needs."""
 
     steps: Sequence[KnownStep]
@@ -113,8 +113,7 @@ class KnownPlan:
         return found
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """A part of a recipe to look at, and what is known of the rest."""
 
     recipe: Recipe
@@ -156,8 +155,7 @@ class Scope:
         return [step.id for step in self.known.steps if step.action in rest]
 
 
-@dataclass(frozen=True)
-class LastLook:
+class LastLook(Struct, frozen=True):
     """A snapshot of a whole recipe that holds but for some files, and the recipe in pieces."""
 
     look: Snapshot

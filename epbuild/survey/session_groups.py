@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference

@@ -5,11 +5,13 @@ from __future__ import annotations
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobSource, BlobStore
 from epbuild.cache.digests import Counting, Digests, uncounted
@@ -18,7 +20,6 @@ from epbuild.cache.memory import UNKNOWN, Configuration, OutputRecord, StepRecor
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
-from epbuild.core.values import dataclass
 from epbuild.output.existing import Written
 from epbuild.output.output import Output
 from epbuild.plan.key import action_key, differences
@@ -42,8 +43,7 @@ if TYPE_CHECKING:  # few builds use a remote cache
 _LOST = "its result is no longer in the store"
 
 
-@dataclass(frozen=True)
-class _Keyed:
+class _Keyed(Struct, frozen=True):
     """An action whose key is known, and what is known here of its result."""
 
     action: Action
@@ -70,8 +70,7 @@ class StepStatus(NamedTuple):
     """Whether its result is in the remote cache, and not here."""
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(Struct, frozen=True, dict=True):
     """The status of every action of a plan, which of them have to run, and which outputs nobody asks for any more."""
 
     plan: Plan

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+
 from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import digest_of
 from epbuild.core.safepath import links_on_the_way
-from epbuild.core.values import dataclass
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
 from epbuild.survey.pieces import Pieces
@@ -30,8 +30,7 @@ _SMALL_BYTES = 1 << 20
 """What is no larger is read again at the end of a run, where its times could not be trusted when it was written."""
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """How an action stands at the end of a run: its key, whether it is current, and its files with their SHA-256 where it is known."""
 
     key: str | None
@@ -39,8 +38,7 @@ class Ended:
     files: Mapping[str | Path, str]
 
 
-@dataclass(frozen=True)
-class Looked:
+class Looked(Struct, frozen=True):
     """What a run has looked at, and what came of it."""
 
     recipe: Recipe

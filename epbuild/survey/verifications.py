@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import Problem
@@ -29,8 +31,8 @@ class Verifications(Kind[Verification, VerificationResult]):
     result = VerificationResult
 
     def resolved(self, action: Verification, needed: Sequence[Made], store: BlobStore) -> Verification:
-        action = replace(action, compiled=tuple(made for made in needed if isinstance(made.action, SessionGroup)))
-        return replace(action, members=tuple(_with_reference(action, checked) for checked in action.members))
+        action = dataclasses.replace(action, compiled=tuple(made for made in needed if isinstance(made.action, SessionGroup)))
+        return dataclasses.replace(action, members=tuple(_with_reference(action, checked) for checked in action.members))
 
     def document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
         return verification_document(action, inputs.digests, inputs.toolchain)

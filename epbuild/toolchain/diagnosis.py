@@ -8,8 +8,9 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from epbuild.catalog.entries import EpEntry
-from epbuild.core.values import dataclass
 from epbuild.engine.capacity import memory_here
 from epbuild.toolchain.log_lines import without_boilerplate
 from epbuild.toolchain.process import Ending
@@ -35,8 +36,7 @@ _WINDOWS_CRASHES = {0xC0000005: "an access violation", 0xC0000409: "an abort", 0
 _UNFIT: Mapping[str, Cause] = {"unfit": "unfit", "custom_ops": "custom operators"}
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """Why a worker did not succeed."""
 
     cause: Cause

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.cache.location import toolchain_directory
 from epbuild.catalog.catalog import known_environments
@@ -16,7 +19,6 @@ from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.installer import UvListener
 from epbuild.core.safepath import user_path
-from epbuild.core.values import dataclass
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import Requirement
 from epbuild.toolchain.fingerprint import Fingerprint, look, of_package
@@ -39,8 +41,7 @@ if TYPE_CHECKING:
 RUNTIME = "onnxruntime"
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """A usable toolchain."""
 
     name: str

@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, file_digest
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import real_path
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.log_lines import readable, tells_progress
@@ -25,8 +26,7 @@ REQUEST = "request.json"
 """The file in the staging directory that a worker reads."""
 
 
-@dataclass(frozen=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """A script for the toolchain's Python, what errors call its process, and what it runs under."""
 
     title: str

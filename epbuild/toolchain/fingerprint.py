@@ -10,15 +10,15 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec import Struct, field
+
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.safepath import links_on_the_way
-from epbuild.core.values import dataclass
 from epbuild.toolchain.packages import REPAIRED, FileState, Tree, digest_of_all, digests_of, is_library, package_tree, state_of
 from epbuild.toolchain.process import ask_program
 from epbuild.worker.scripts import PROBE
@@ -31,8 +31,7 @@ _MAX_QUOTE = 500
 _CHECK_INTERPRETER = "Check the toolchain's interpreter."
 
 
-@dataclass(frozen=True)
-class Fingerprint:
+class Fingerprint(Struct, frozen=True):
     """The identity of an environment, free of paths, times and host names."""
 
     python: str
@@ -64,8 +63,7 @@ class Fingerprint:
         return document
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """A fingerprint, and the state of every file and folder that it came from when it was taken, or was seen to hold still."""
 
     fingerprint: Fingerprint

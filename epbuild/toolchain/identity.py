@@ -25,11 +25,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from epbuild.cache.records import ActionRecords
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import document_digest
 from epbuild.core.typed_json import MalformedJson, from_json
-from epbuild.core.values import dataclass
 from epbuild.recipe.requirement import is_same_version, plain_name
 from epbuild.toolchain.environment import RUNTIME, Environment, modules_of
 from epbuild.toolchain.host import host_identity
@@ -55,8 +56,7 @@ class Identified(Protocol):
         """What it is to an action that uses these EPs, and these packages of custom operators, as a key holds it."""
 
 
-@dataclass(frozen=True)
-class ModuleIdentity:
+class ModuleIdentity(Struct, frozen=True):
     """What an identity has of an environment and of one Python package in it."""
 
     python: str
@@ -66,8 +66,7 @@ class ModuleIdentity:
     files: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class RecordedToolchain:
+class RecordedToolchain(Struct, frozen=True):
     """A toolchain that is known by the records of its Python packages, by name."""
 
     modules: Mapping[str, ModuleIdentity]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Literal, TypeVar
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 
 Kind = Literal["added", "updated", "removed"]
@@ -15,8 +16,7 @@ About = Literal["recipe", "toolchain", "python", "package", "model", "catalog", 
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True)
-class LockChange:
+class LockChange(Struct, frozen=True):
     """One thing that a lock has, has no more, or has otherwise: what it was and what it is, in a word; None where there is none.
 
     Equal words mean the same version, and other files. `toolchain` and `platforms` are those of a package or a Python.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from epbuild.core.values import dataclass
+from msgspec import Struct, field
+
 from epbuild.recipe.requirement import plain_name
 
 
-@dataclass(frozen=True, order=True)
-class Package:
+class Package(Struct, frozen=True, order=True):
     """One distribution of an environment, in one version."""
 
     name: str
@@ -29,22 +28,28 @@ class Package:
         return not self.files
 
 
-@dataclass(frozen=True)
-class FileOrigin:
+class FileOrigin(Struct, frozen=True):
     """Where a file was found when it was resolved: ("url", ADDRESS) or ("path", PATH)."""
 
     place: tuple[str, str]
     is_wheel: bool
 
 
-@dataclass(frozen=True)
-class LockedEnvironment:
+class LockedEnvironment(Struct, frozen=True):
     """A toolchain on one platform: its Python, such as `cpython-3.11`, and every distribution in it, sorted by name."""
 
     python: str
     packages: tuple[Package, ...]
-    origins: Mapping[str, FileOrigin] = field(default_factory=dict, compare=False, repr=False)
-    """By SHA-256, where it was resolved just now: a lock on disk has none."""
+    origins: Mapping[str, FileOrigin] = field(default_factory=dict)
+    """By SHA-256, where it was resolved just now: a lock on disk has none. Equality ignores them."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LockedEnvironment):
+            return NotImplemented
+        return (self.python, self.packages) == (other.python, other.packages)
+
+    def __hash__(self) -> int:
+        return hash((self.python, self.packages))
 
     def package(self, name: str) -> Package | None:
         return next((package for package in self.packages if package.name == plain_name(name)), None)
@@ -54,8 +59,7 @@ class LockedEnvironment:
         return any(package.is_installed for package in self.packages)
 
 
-@dataclass(frozen=True)
-class LockedToolchain:
+class LockedToolchain(Struct, frozen=True):
     """A toolchain: what the recipe asked for when it was locked, in its own words, and what that came to on each platform."""
 
     requires: tuple[str, ...] = ()
@@ -63,16 +67,14 @@ class LockedToolchain:
     platforms: Mapping[str, LockedEnvironment] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class LockedModel:
+class LockedModel(Struct, frozen=True):
     """A remote model: the SHA-256 of its graph, and of each external data file by the location that the graph names."""
 
     graph: str
     data: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Lock:
+class Lock(Struct, frozen=True):
     """A whole lock."""
 
     recipe: str

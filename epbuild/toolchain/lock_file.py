@@ -24,10 +24,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from epbuild.core.errors import PlanError, Position, Problem
-from epbuild.core.values import dataclass
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.toml import toml_line
 

@@ -6,17 +6,17 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import ToolchainError
-from epbuild.core.values import dataclass
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import Environment, modules_of
 from epbuild.toolchain.fingerprint import look
 from epbuild.toolchain.provision import complete_file, provisioned
 
 
-@dataclass(frozen=True)
-class MadeToolchain:
+class MadeToolchain(Struct, frozen=True):
     """The folder of a complete environment, and the requirements that it was made for."""
 
     folder: Path

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
+from msgspec import Struct
+
 from epbuild.core.host import on_windows
-from epbuild.core.values import dataclass
 from epbuild.toolchain.reports import read_report
 
 if TYPE_CHECKING:
@@ -48,8 +49,7 @@ Worth = Literal["shown", "kept", "detail"]
 """What becomes of a line that a worker writes: shown and kept, only kept in the log, or neither."""
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How a worker ended, what it reported, and the end of what it wrote on standard error."""
 
     how: Literal["exited", "timed out", "cancelled"]
@@ -171,8 +171,7 @@ def supervise(
     return Ending(how, process.returncode, tuple(reports), tuple(tail), out_of_memory)
 
 
-@dataclass(frozen=True)
-class ShortAnswer:
+class ShortAnswer(Struct, frozen=True):
     """How a program ended that only answers, and what it wrote on standard output and standard error."""
 
     how: Literal["exited", "timed out", "wrote too much"]
@@ -267,8 +266,7 @@ def end_tree(pid: int) -> None:
                 found.kill()
 
 
-@dataclass(frozen=True)
-class _Tree:
+class _Tree(Struct, frozen=True):
     """A process, and all that it starts: its group, on Windows its job."""
 
     process: subprocess.Popen[bytes]

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.installer import UvListener, is_network, reported, run_uv
-from epbuild.core.values import dataclass
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.packages import digests_of, package_tree
 
@@ -30,8 +31,7 @@ LOCKED = "locked-"
 _SITES = ("lib/*/site-packages", "Lib/site-packages")
 
 
-@dataclass(frozen=True)
-class Requirements:
+class Requirements(Struct, frozen=True):
     """What an environment must hold: pip requirements for a Python (None: the one that epbuild runs on).
 
     Where they are `locked`, it is exactly that, and its Python unless another is asked for.

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.core.errors import Problem, ToolchainError
 from epbuild.core.installer import is_network, reported, run_uv
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import is_same_version, plain_name
 from epbuild.toolchain.environment import Environment
@@ -31,8 +32,7 @@ _DIRECT = ("archive", "directory", "vcs")
 _WHEEL_HINT = "Write <name>==<version>; where the package is in no index, name the folder of its wheel in UV_FIND_LINKS."
 
 
-@dataclass(frozen=True)
-class Python:
+class Python(Struct, frozen=True):
     """The Python that a toolchain is resolved for: as a fingerprint names it, and as uv takes it."""
 
     name: str

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+
 from epbuild.onnxfile.rewrite import PROTOBUF_LIMIT
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Flaw
 from epbuild.verify.payload import Payload
 
 
-@dataclass(frozen=True)
-class ExpectedEp:
+class ExpectedEp(Struct, frozen=True):
     """An EP that may have compiled a part: its `source` names, and the target that its binaries should name."""
 
     name: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.core.errors import Problem, StepId, VerifyError
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.verify.checks import (
     ExpectedEp,
@@ -25,8 +26,7 @@ from epbuild.verify.findings import Flaw
 from epbuild.verify.payload import Payload
 
 
-@dataclass(frozen=True)
-class ExpectedModel:
+class ExpectedModel(Struct, frozen=True):
     """What one compiled model must be; `file` is its name in the folder."""
 
     member: str
@@ -34,8 +34,7 @@ class ExpectedModel:
     embed: bool = False
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """What the compiled models of one session group must be."""
 
     step: str
@@ -44,8 +43,7 @@ class Expected:
     one_binary: bool = False
 
 
-@dataclass(frozen=True)
-class CompiledModel:
+class CompiledModel(Struct, frozen=True):
     """One EPContext model that passed, with the files that it needs beside it."""
 
     member: str
@@ -56,8 +54,7 @@ class CompiledModel:
     data: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class SharedBytes:
+class SharedBytes(Struct, frozen=True):
     """The bytes of the context binaries and data of a sharing group, and of those that its members make when each is compiled alone."""
 
     shared: int

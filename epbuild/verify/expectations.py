@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import CPU_EP
 from epbuild.catalog.facts import Limitation

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
+
 from epbuild.core.safepath import BadReference, locate
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode, compatibility
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
@@ -16,8 +17,7 @@ from epbuild.verify.payload import Payload
 _LONGEST_NAME = 60
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """What one EPContext node holds or refers to: where its bytes are, or why they cannot be read; neither where it names none."""
 
     node: EPContextNode
@@ -25,8 +25,7 @@ class Context:
     flaw: str | None = None
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(Struct, frozen=True, dict=True):
     """An ONNX model; `file` is its POSIX path below the artifact's folder. Everything about it is read once, when it is first asked for.
 
     One that was asked for by its name may be a link to a place elsewhere; one that was found, or that a manifest lists, may not.

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.plan.result import LeftNode, ModelResult
 
 _SHOWN = 5
 """The most operators, and the most reasons, that a sentence names."""
 
 
-@dataclass(frozen=True)
-class Outside:
+class Outside(Struct, frozen=True):
     """All of those of one compiled model. `nodes` are fewer than `count` in results of releases that did not list them."""
 
     member: str
@@ -58,8 +58,7 @@ class Outside:
         return tuple(sorted(listed, key=lambda group: (-len(group.nodes), group.operator, group.reason or "")))
 
 
-@dataclass(frozen=True)
-class LeftGroup:
+class LeftGroup(Struct, frozen=True):
     """Nodes of one operator that stayed outside for one reason."""
 
     operator: str

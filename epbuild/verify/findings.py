@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
 
 Outcome = Literal["passed", "failed", "skipped"]
 """`skipped`: it could not be checked here, for the reason in the message; that is no failure."""
 EMIT_AGAIN = "Emit or copy it again."
 
 
-@dataclass(frozen=True)
-class Flaw:
+class Flaw(Struct, frozen=True):
     """What is wrong with a file, as a clause that goes on after its name, or, with `apart`, has a subject of its own."""
 
     code: str
@@ -28,8 +27,7 @@ class Flaw:
         return sentence(self.text if self.apart else f"it {self.text}")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """The outcome of one check of one thing."""
 
     check: str

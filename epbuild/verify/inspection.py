@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec import Struct, field
+from msgspec.structs import asdict
+
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.core.typed_json import to_json
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode, compatibility
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader, operator_name
@@ -67,8 +68,7 @@ def inspect_files(paths: Iterable[Path]) -> Inspection:
     return {"format": FORMAT, "models": found, "shared": _shared(models)}
 
 
-@dataclass(frozen=True)
-class _Contexts:
+class _Contexts(Struct, frozen=True):
     """Digests and targets of contexts, each read once however many models refer to it."""
 
     digest: Callable[[Payload], str] = field(default_factory=lambda: cache(Payload.sha256))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import field
 
 from epbuild.catalog.catalog import entry, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue as BadOption
 from epbuild.catalog.normalize import UnknownName, find_option, normalize
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode
 from epbuild.verify.checks import ExpectedEp, read_target
 from epbuild.verify.facts import Model
@@ -17,8 +17,7 @@ from epbuild.verify.manifest import Manifest
 from epbuild.verify.payload import Payload
 
 
-@dataclass(frozen=True)
-class Maker(ExpectedEp):
+class Maker(ExpectedEp, frozen=True):
     """An EP with its catalog entry, if there is one, and the options that its contexts should be for, in the catalog's spelling."""
 
     entry: EpEntry | None = None

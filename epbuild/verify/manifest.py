@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from epbuild.core.safepath import BadReference, check_reference, open_regular
 from epbuild.core.schemas import import_jsonschema, schema
 from epbuild.core.typed_json import from_json
-from epbuild.core.values import dataclass
 from epbuild.plan.result import LeftNode, ModelSignature
 
 NAME = "manifest.json"
@@ -26,8 +26,7 @@ class BadManifest(ValueError):
     """The manifest cannot be used; the text is the reason."""
 
 
-@dataclass(frozen=True)
-class ListedFile:
+class ListedFile(Struct, frozen=True):
     """A file that was emitted: its POSIX path below the manifest's folder, what it is, its bytes and their digest."""
 
     path: str
@@ -36,8 +35,7 @@ class ListedFile:
     sha256: str
 
 
-@dataclass(frozen=True)
-class ListedModel:
+class ListedModel(Struct, frozen=True):
     """An EPContext model that was emitted, and what is known of its source model, or of those of the models that it was merged from.
 
     `signature` is the source's; None where the manifest has none, or there is no one source.
@@ -51,8 +49,7 @@ class ListedModel:
     """The nodes that were left outside the EP."""
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """What a manifest has; `eps` are the target's, in order, with the options that ONNX Runtime was given.
 
     That of a model package has no models: these are in folders with manifests of their own.

@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.cache.digests import Count
 from epbuild.core.digest import part_digest
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.epcontext import EPContextNode, resolve
 
 _CHUNK = 1 << 20
 _LONGEST_MATCH = 4096
 
 
-@dataclass(frozen=True)
-class Payload:
+class Payload(Struct, frozen=True):
     """`size` bytes of the file `path` from `start` on. Reading them raises OSError."""
 
     path: Path

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from epbuild.onnxfile.model_header import ModelHeader, ValueInfo
 from epbuild.plan.result import Absent, ModelSignature, ValueType

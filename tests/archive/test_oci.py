@@ -9,7 +9,6 @@ import os
 import sys
 import tracemalloc
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +17,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.archive.oci import Document, Image, image

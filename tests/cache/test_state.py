@@ -11,10 +11,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.leases import lease

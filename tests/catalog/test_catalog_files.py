@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 from catalog_options import normalize_option
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN, Catalog, entries_for, entry
 from epbuild.catalog.userfile import BadCatalog, load_catalog
@@ -184,12 +184,12 @@ def test_the_distributions_of_a_toolchain_decide_which_openvino_is_meant(distrib
 def test_a_digest_tells_how_the_ep_is_driven_and_is_not_moved_by_a_new_row_or_a_better_meaning() -> None:
     qnn = entry("QNNExecutionProvider")
     digest = qnn.digest
-    assert digest == dataclasses.replace(qnn, options={}, names={}, description="x", cannot=()).digest
+    assert digest == replace(qnn, options={}, names={}, description="x", cannot=()).digest
     changed = [
-        dataclasses.replace(qnn, revision=qnn.revision + 1),
-        dataclasses.replace(qnn, kind="provider"),
-        dataclasses.replace(qnn, output_depends_on_host=True),
-        dataclasses.replace(qnn, sharing=dataclasses.replace(qnn.sharing, binaries="each")),
+        replace(qnn, revision=qnn.revision + 1),
+        replace(qnn, kind="provider"),
+        replace(qnn, output_depends_on_host=True),
+        replace(qnn, sharing=replace(qnn.sharing, binaries="each")),
     ]
     assert len({digest, *(one.digest for one in changed)}) == 1 + len(changed)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from commands import RECIPE, epbuild, write_model
+from msgspec.structs import replace
 
 from epbuild.commands.explain import Explanation
 from epbuild.plan.key import Change

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from projects import RECIPES
 
 from epbuild.catalog.catalog import entries_for, entry

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
 from clusters import Cluster, running_cluster
 from local_executor import LocalExecutor
+from msgspec.structs import replace
 from projects import Project
 from quick_builds import write_project
 

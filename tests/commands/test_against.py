@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from small_builds import Workshop, source_model
 
 from epbuild.commands.reporting.against import read_report, with_comparison

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 
 from epbuild.cache.leases import lease

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from build_records import EMPTY
+from msgspec.structs import replace
 from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
 from epbuild.cache.memory import Configuration

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from small_builds import CLASSIFIER, LET_THE_CPU, Workshop
 
 from epbuild.commands.events import ModelCovered

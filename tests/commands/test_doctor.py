@@ -8,12 +8,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import RECIPE, write_model
+from msgspec.structs import replace
 from small_environments import install, make_environment
 
 from epbuild.cluster.address import ClusterAddress

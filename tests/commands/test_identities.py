@@ -5,11 +5,11 @@ from __future__ import annotations
 import sysconfig
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from local_executor import LocalExecutor
+from msgspec.structs import replace
 from small_builds import CLASSIFIER, Workshop
 from small_locks import digest
 

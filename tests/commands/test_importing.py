@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 from commands import write_model
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from epbuild.commands.importing.build import LeftBehind
 from epbuild.commands.importing.importing import ImportedRecipe, ImportRequest, import_recipe

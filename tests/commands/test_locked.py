@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import sysconfig
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fetching import FakeFetcher
+from msgspec.structs import replace
 from small_builds import EMIT_DECODER, Workshop, source_model
 
 from epbuild.commands.lock_fit import catalog_facts

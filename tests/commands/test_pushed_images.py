@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from registry_pushes import as_nobody
 from remote_places import DirectoryPlace, Place
 from shared_machines import ALL_COMPILES, Machines, machines_in, origins, remote_place, warnings

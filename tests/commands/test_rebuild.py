@@ -6,12 +6,12 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+from msgspec.structs import replace
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, STEPS, Workshop
 
 from epbuild.catalog.facts import KnownDifference

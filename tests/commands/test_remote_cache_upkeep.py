@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cache_server import CacheServer, Fault
+from msgspec.structs import replace
 from remote_places import DirectoryPlace, Place, ServerPlace
 from shared_machines import THEIRS, Machines, machines_in, outputs, remote_place, shared_by, warnings
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop

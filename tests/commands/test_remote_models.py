@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fetching import SIZE, FakeFetcher
+from msgspec.structs import replace
 from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, HERE, SHARE, STEPS, Workshop, source_model
 
 from epbuild.cache.blobs import BlobStore

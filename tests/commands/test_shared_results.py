@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cache_server import CacheServer, Fault, serving_cache
 from moments import at_each_return
+from msgspec.structs import replace
 from remote_places import Place, ServerPlace
 from shared_machines import (
     ALL_COMPILES,

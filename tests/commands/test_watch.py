@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from small_builds import Workshop, source_model
 
 from epbuild.cli.run import build_and_watch
@@ -60,7 +60,7 @@ def nothing() -> None:
 
 def watched(workshop: Workshop, *steps: Callable[[], object], **changes: object) -> tuple[int, Kept, EventList]:
     kept, notes = Kept(), EventList()
-    watch = SourceWatch(replace(workshop.request, **changes), Pauses(*steps))  # type: ignore[arg-type]
+    watch = SourceWatch(replace(workshop.request, **changes), Pauses(*steps))
     return build_and_watch(watch, lambda: kept, notes), kept, notes
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 from moments import at_each_return
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 from small_builds import sharing_group
 

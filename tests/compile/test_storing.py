@@ -6,13 +6,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 from moments import at_each_call
+from msgspec.structs import replace
 from small_builds import SHARE, Workshop
 
 from epbuild.cache.blobs import BlobStore

@@ -8,10 +8,10 @@ import os
 import shutil
 import sqlite3
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from projects import Project
 
 from epbuild.cache.memory import OutputRecord, all_outputs

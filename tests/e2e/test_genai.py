@@ -7,12 +7,12 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from genai_runs import ask, genai_python
+from msgspec.structs import replace
 from ort_package import CPU, QNN, open_package
 from projects import Project, copy_of_quickstart
 

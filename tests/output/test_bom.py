@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, quickstart, with_source
 
 from epbuild.archive.artifact import Artifact

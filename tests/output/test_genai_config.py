@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pytest
 
@@ -18,8 +17,7 @@ QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 
 
-@dataclass(frozen=True)
-class StoredFile(Blob):
+class StoredFile(Blob, frozen=True):
     """A file in the store that knows its name."""
 
     name: str

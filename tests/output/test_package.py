@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.output.assets import share_files

@@ -12,7 +12,6 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
 from in_toto_attestation.v1.statement import Statement
+from msgspec.structs import replace
 from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, RECIPE, quickstart, sha256, with_source
 from packageurl import PackageURL
 

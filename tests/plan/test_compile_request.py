@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from plan_recipes import RECIPE, TOOLCHAIN, edited, plan_of, write_models
 
 from epbuild.core.digest import file_digest
@@ -61,7 +61,7 @@ def test_every_setting_that_is_sent_is_in_the_key_unless_the_catalog_says_that_i
 ) -> None:
     left_out = set[Keys]()
     for place in leaves(dict(request_.document)):
-        other = dataclasses.replace(request_, document=changed(dict(request_.document), place))
+        other = replace(request_, document=changed(dict(request_.document), place))
         if other.key == request_.key:
             left_out.add(place)
     unkeyed = {("eps", number, "options", name) for number, names in enumerate(request_.unkeyed) for name in names} | {
@@ -80,7 +80,7 @@ def test_what_is_sent_beside_the_document_is_known_to_the_key_by_the_catalog_or_
 
 def test_every_compile_setting_of_the_recipe_reaches_the_worker(request_: CompileRequest, group: SessionGroup) -> None:
     for member, sent in zip(group.members, request_.document["members"], strict=True):
-        settings = {field.name for field in dataclasses.fields(member.compile) if not field.name.endswith("_where")}
+        settings = {name for name in member.compile.__struct_fields__ if not name.endswith("_where")}
         assert sent["compile"].keys() == settings
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from plan_recipes import RECIPE, TOOLCHAIN, document_of, edited, plan_of, write_model, write_models
 
 from epbuild.catalog.catalog import session_keys
@@ -314,9 +314,9 @@ def test_a_change_of_the_toolchain_is_told_by_its_package_or_library(
 def test_a_better_catalog_compiles_again_and_says_that_it_was_the_catalog(workshop: Path) -> None:
     group = plan_of(workshop).session_groups[SHARED]
     (ep,) = group.target.eps
-    entry = dataclasses.replace(ep.entry, revision=ep.entry.revision + 1)
-    better = dataclasses.replace(ep, entry=entry)
-    newer = dataclasses.replace(group, target=dataclasses.replace(group.target, eps=(better,)))
+    entry = replace(ep.entry, revision=ep.entry.revision + 1)
+    better = replace(ep, entry=entry)
+    newer = replace(group, target=replace(group.target, eps=(better,)))
     before, after = document_of(group), document_of(newer)
     assert differences(before, after) == [
         f"epbuild's catalog of QNNExecutionProvider changed: {ep.entry.digest[:8]} -> {entry.digest[:8]}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from epbuild.core.errors import Position
 from epbuild.recipe.address import (
@@ -118,9 +117,9 @@ def test_a_path_is_never_taken_for_an_address(path: str) -> None:
 def test_a_model_knows_where_it_lies() -> None:
     where = Position("epbuild.yaml", 1, 1)
     model = ModelSpec("m", where, "models/m.onnx", where)
-    there = dataclasses.replace(model, path="https://example.com/m.onnx")
-    packed = dataclasses.replace(model, path="package:my_models/onnx/m.onnx")
-    in_wheel = dataclasses.replace(model, path="package:my-models==1.0/onnx/m.onnx")
+    there = replace(model, path="https://example.com/m.onnx")
+    packed = replace(model, path="package:my_models/onnx/m.onnx")
+    in_wheel = replace(model, path="package:my-models==1.0/onnx/m.onnx")
     assert [one.is_remote for one in (model, there, packed, in_wheel)] == [False, True, False, True]
     assert [one.package_file for one in (model, there, packed, in_wheel)] == [None, None, ("my_models", "onnx/m.onnx"), None]
 

@@ -5,6 +5,7 @@ Each fault of what lies there is tried in a directory and on a strict server; in
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -14,7 +15,6 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import pytest
 from cache_server import CacheServer, Fault, serving_cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from object_servers import SERVERS, ObjectServer
 from quick_builds import wait_until
 from remote_places import COMPILE, DirectoryPlace, Maker, ObjectPlace, Place, ServerPlace
@@ -370,7 +371,7 @@ def test_what_passes_is_tried_again(
     on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, fault: str, space: str
 ) -> None:
     place, key, _ = on_server
-    place.server.faults.append(replace(PASSING[fault], space=space))
+    place.server.faults.append(dataclasses.replace(PASSING[fault], space=space))
     remote = user.remote(place, trust=TRUST)
     hit = found(remote, key)
     remote.fetch(hit.files["sub/weights.bin"], user.store)
@@ -386,7 +387,7 @@ def test_a_server_that_fails_costs_seconds_and_one_warning(
 ) -> None:
     place, key, record = on_server
     what, cause = LASTING[fault]
-    place.server.faults.append(replace(what))
+    place.server.faults.append(dataclasses.replace(what))
     user.record("one", FILES)
     remote = user.remote(place, trust=TRUST, signer=OURS)
     begin = time.monotonic()

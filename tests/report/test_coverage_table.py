@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem, StepId

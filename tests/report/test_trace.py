@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any
 
 from build_records import EMPTY
+from msgspec.structs import replace
 
 from epbuild.commands.reporting.build_record import ReportedError, ReportedSpan, StepRun
 from epbuild.report.json.trace import trace_document

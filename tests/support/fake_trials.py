@@ -6,9 +6,10 @@ import importlib.util
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 import epbuild
 from epbuild.catalog.catalog import entry

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
 from epbuild.catalog.catalog import entry, known_eps
 from epbuild.core.errors import EpbuildError
 from epbuild.onnxfile.rewrite import relink
@@ -238,7 +240,7 @@ def inspect(folder: Path) -> str:
 def verify(folder: Path) -> str:
     """What `epbuild verify` does."""
     findings = [finding for artifact in find_artifacts(folder) for finding in check_artifact(artifact)]
-    json.dumps([vars(finding) for finding in findings])
+    json.dumps([asdict(finding) for finding in findings])
     return "failed" if any(finding.outcome == "failed" for finding in findings) else "passed"
 
 

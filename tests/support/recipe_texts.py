@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.recipe.load import load
 from epbuild.recipe.model import Recipe
@@ -142,7 +144,9 @@ _OF_FILES = ("file", "files", "names", "digests", "digest")
 def values(thing: Any) -> Any:
     """A part of a recipe as plain data, without positions."""
     fields = thing._asdict() if hasattr(thing, "_asdict") else None
-    if dataclasses.is_dataclass(thing):
+    if isinstance(thing, msgspec.Struct):
+        fields = msgspec.structs.asdict(thing)
+    elif dataclasses.is_dataclass(thing):
         fields = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
     if fields is not None:
         return {name: values(value) for name, value in fields.items() if not name.endswith("where") and name not in _OF_FILES}

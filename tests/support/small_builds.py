@@ -11,12 +11,12 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from epbuild.cache.memory import Configuration, Memory, StepRecord

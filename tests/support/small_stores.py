@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from unittest.mock import patch
 
+from msgspec.structs import asdict
+
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.memory import Configuration, StepRecord
 from epbuild.cache.records import ActionRecords
@@ -35,7 +37,7 @@ def fill(folder: Path) -> Path:
         "fallback_nodes": 0,
         "compatibility": {},
     }
-    result = {"artifacts": {"relu_ctx.onnx": vars(context)}, "models": [model], "log": vars(log), "measured": measured}
+    result = {"artifacts": {"relu_ctx.onnx": asdict(context)}, "models": [model], "log": asdict(log), "measured": measured}
     document = {"members": [{"name": "relu"}]}
     ActionRecords(store.root).put(KEY, {"document": document, "result": result})
     # The workspace is only used with the key that lies in the store.

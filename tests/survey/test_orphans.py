@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from moments import at_each_call, at_each_return
+from msgspec.structs import replace
 from small_builds import Workshop
 
 from epbuild.cache.memory import Memory

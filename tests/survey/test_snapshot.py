@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import on_cpu
 from moments import at_each_call
+from msgspec.structs import replace
 from snapshots import take_snapshot
 from typer.main import get_command
 

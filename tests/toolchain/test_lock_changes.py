@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from small_locks import LOCK, NUMPY, ONNXRUNTIME, digest, environment, package
 
 from epbuild.toolchain.lock_changes import LockChange, changes

@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from any_locks import digests, locks, models, toolchains, versions
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from small_locks import LOCK, ONNXRUNTIME, environment, package
 
 from epbuild.core.errors import PlanError

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import tomllib
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from any_locks import locks
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from small_locks import LOCK, NUMPY, digest
 
 from epbuild.core.errors import PlanError, Position, Problem

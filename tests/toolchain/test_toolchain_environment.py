@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import hashlib
 import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from small_environments import install, make_environment, site_of, write_wheel
 
 from epbuild.catalog.catalog import entry
@@ -164,19 +164,17 @@ def test_an_existing_environment_is_held_against_the_recipe_though_it_was_seen_b
 def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "contoso-ep-cuda13", "3.1", {"contoso_ep/libep.so": b"EP"})
-    contoso = dataclasses.replace(QNN, distributions=("contoso-ep", "contoso-ep-cuda13"))
+    contoso = replace(QNN, distributions=("contoso-ep", "contoso-ep-cuda13"))
     environment = Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [contoso])
     assert environment.fingerprint.distributions["contoso-ep-cuda13"] == "3.1"
     with pytest.raises(ToolchainError, match="has no package contoso-ep,"):
-        Toolchains(tmp_path / "home").prepare(
-            existing(python), tmp_path, [dataclasses.replace(contoso, distributions=("contoso-ep",))]
-        )
+        Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [replace(contoso, distributions=("contoso-ep",))])
 
 
 def test_an_ep_whose_catalog_file_names_no_package_is_looked_for_by_the_runtime_alone(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "contoso-onnxruntime", "1.31.1", {"onnxruntime/capi/libort.so": b"ORT"})
-    built_in = dataclasses.replace(OPENVINO, distributions=())
+    built_in = replace(OPENVINO, distributions=())
     assert Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [built_in]).interpreter == python
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from machines import on_cpu
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN, entries_for, entry
 from epbuild.catalog.facts import Driver, HostDependence

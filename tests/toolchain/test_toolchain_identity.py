@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import sysconfig
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import on_cpu
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entry
 from epbuild.toolchain.environment import Environment

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from compiled_models import BINARY, OPENVINO, QNN, TARGET_PATTERN, context_node, relu, save
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from epbuild.core.errors import VerifyError
 from epbuild.verify.checks import ExpectedEp, check_embedded_size, read_target

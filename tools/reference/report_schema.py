@@ -1,4 +1,4 @@
-"""The JSON Schema of reports, out of the dataclasses that they are made of, and the docstrings of their fields."""
+"""The JSON Schema of reports, out of the structs that they are made of, and the docstrings of their fields."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 from epbuild.commands.reporting.values import FORMAT, Report
 
@@ -30,10 +31,10 @@ def report_schema() -> str:
     return json.dumps({**head, **root, "$defs": dict(sorted(definitions.items()))}, indent=2) + "\n"
 
 
-def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
+def _object(kind: type[Struct], definitions: dict[str, Any]) -> dict[str, Any]:
     hints, descriptions = get_type_hints(kind), _descriptions(kind)
     properties = {
-        field.name: {"description": descriptions[field.name], **_value(hints[field.name], definitions)} for field in fields(kind)
+        name: {"description": descriptions[name], **_value(hints[name], definitions)} for name in kind.__struct_fields__
     }
     return {
         "description": inspect.getdoc(kind),
@@ -64,7 +65,7 @@ def _value(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "items": _value(arguments[0], definitions)}
     if origin is Mapping:
         return {"type": "object", "additionalProperties": _value(arguments[1], definitions)}
-    if is_dataclass(kind) and isinstance(kind, type):
+    if isinstance(kind, type) and issubclass(kind, Struct):
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removeprefix("Reported")).lower()
         if name not in definitions:
             definitions[name] = None  # a type may hold itself

@@ -7,10 +7,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.catalog.entries import EpEntry
 from epbuild.compile.probing import NAME, compile_probe, planned_probe, write_probe_model
 from epbuild.core.errors import EpbuildError, Position
-from epbuild.core.values import dataclass
 from epbuild.plan.ability import Ability
 from epbuild.plan.planner import make_plan
 from epbuild.plan.steps import SessionGroup
@@ -23,8 +24,7 @@ _SECONDS = 60.0
 """How long opening it may take."""
 
 
-@dataclass(frozen=True)
-class CompileAttempt:
+class CompileAttempt(Struct, frozen=True):
     """What came of it: whether a small model was compiled and then opened here, and why not."""
 
     target: str
@@ -38,8 +38,7 @@ class CompileAttempt:
     """Whether this machine is the reason: it has no device, or no driver."""
 
 
-@dataclass(frozen=True)
-class Bench:
+class Bench(Struct, frozen=True):
     """Where it is tried: an environment, an empty folder, and what ends it when it is set."""
 
     environment: Environment

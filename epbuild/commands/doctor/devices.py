@@ -7,9 +7,11 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
@@ -18,7 +20,6 @@ from epbuild.commands.doctor.health import HealthCheck, HealthState, of_error
 from epbuild.commands.init.kinds import StarterKind
 from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.core.errors import EpbuildError
-from epbuild.core.values import dataclass
 from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Plan, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
@@ -36,8 +37,7 @@ _MOST_TOOLCHAINS = 6
 """How many of those that are here are looked at without a recipe: the newest."""
 
 
-@dataclass(frozen=True)
-class EpDevice:
+class EpDevice(Struct, frozen=True):
     """A device as `get_ep_devices()` reports it."""
 
     type: str
@@ -45,8 +45,7 @@ class EpDevice:
     metadata: dict[str, str]
 
 
-@dataclass(frozen=True)
-class EpHealth:
+class EpHealth(Struct, frozen=True):
     """An EP in a toolchain: what it offers, and what came of an attempt with it (None: none was made, or none can be)."""
 
     ep: str
@@ -63,8 +62,7 @@ class EpHealth:
     """Whether its devices only stand for the one that it compiles for."""
 
 
-@dataclass(frozen=True)
-class ToolchainHealth:
+class ToolchainHealth(Struct, frozen=True):
     """A toolchain, whether it is here, and its EPs."""
 
     name: str
@@ -74,16 +72,14 @@ class ToolchainHealth:
     eps: tuple[EpHealth, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """One EP to look at: of a target of a recipe, or by itself."""
 
     entry: EpEntry
     target: PlannedTarget | None = None
 
 
-@dataclass(frozen=True)
-class EpSurvey:
+class EpSurvey(Struct, frozen=True):
     """Looks at the EPs of toolchains; `attempts`: also compiles a small model with each."""
 
     toolchains: Toolchains

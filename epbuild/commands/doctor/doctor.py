@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cluster.address import ClusterAddress
@@ -20,7 +22,6 @@ from epbuild.commands.planning import read_plan, workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
 from epbuild.toolchain.environment import Toolchains
@@ -30,8 +31,7 @@ _MOVE_TOOLCHAINS = "Get the right to write there, or set EPBUILD_TOOLCHAIN_DIR t
 _MOVE_WORKSPACE = "Get the right to write beside the recipe, or build in a copy of its folder."
 
 
-@dataclass(frozen=True)
-class DoctorRequest:
+class DoctorRequest(Struct, frozen=True):
     """What to look at: a recipe (None: this machine alone), and as what builds of it are started."""
 
     recipe: Path | None
@@ -46,8 +46,7 @@ class DoctorRequest:
     disks: Disks = field(default_factory=Disks)
 
 
-@dataclass(frozen=True)
-class Diagnoses:
+class Diagnoses(Struct, frozen=True):
     """All that was looked at, and the toolchains in full."""
 
     checks: tuple[HealthCheck, ...]
@@ -92,12 +91,12 @@ def devices_of(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
     return Diagnoses(tuple(found.checks), tuple(toolchains))
 
 
-@dataclass
+@dataclasses.dataclass
 class _Found:
     """The lines so far, of which `listener` gets each."""
 
     listener: HealthListener
-    checks: list[HealthCheck] = field(default_factory=list)
+    checks: list[HealthCheck] = dataclasses.field(default_factory=list)
 
     def add(self, *checks: HealthCheck) -> None:
         for check in checks:

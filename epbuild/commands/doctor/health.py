@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
+from msgspec import Struct
+
 from epbuild.core.errors import EpbuildError
-from epbuild.core.values import dataclass
 
 HealthState = Literal["ok", "note", "warning", "error"]
 """An `error` has to be mended before builds can work; with a `warning` they do, though not all of what they could; a `note` is to know."""
@@ -20,8 +21,7 @@ Topic = Literal[
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class HealthCheck:
+class HealthCheck(Struct, frozen=True):
     """One thing: what it is about, which one of several (`name`), how it is, in words, and what to do."""
 
     topic: Topic

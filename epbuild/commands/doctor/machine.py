@@ -10,14 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from epbuild.commands.doctor.health import HealthCheck, TooSlow, of_error, within
 from epbuild.core.errors import ToolchainError
 from epbuild.core.installer import run_uv
-from epbuild.core.values import dataclass
 from epbuild.engine.capacity import memory_here
 from epbuild.toolchain.platforms import platform_here
 
@@ -35,8 +35,7 @@ _EXTRAS = {
 RunProgram = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
-@dataclass(frozen=True)
-class ThisMachine:
+class ThisMachine(Struct, frozen=True):
     """What is looked at of this machine; tests have others."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.commands.doctor.health import HealthCheck, Topic
 from epbuild.core.clone import CannotClone, clone
-from epbuild.core.values import dataclass
 
 _FULL_BYTES = 200 << 20
 _SHORT_BYTES = 5 << 30
@@ -28,8 +29,7 @@ _LONGEST_NAMES = {"cache": len("actions/xx/.json") + 64, "toolchains": 190}
 """How long names get below a folder; of a toolchain, the deepest file that packages with an EP were seen to have."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """A folder that epbuild writes to, what it is about, and how another one is chosen."""
 
     topic: Topic
@@ -114,8 +114,7 @@ def _space(path: Path) -> tuple[int, int]:
     return usage.total, usage.free
 
 
-@dataclass(frozen=True)
-class Disks:
+class Disks(Struct, frozen=True):
     """What is asked of file systems; tests have others."""
 
     space: Callable[[Path], tuple[int, int]] = _space

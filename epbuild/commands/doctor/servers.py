@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.executor import Offer
 from epbuild.commands.doctor.health import HealthCheck, TooSlow, of_error, within
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.plan.remote_record import COMPILE
 from epbuild.recipe.remote_address import CacheChoice
 from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, remote_settings, signing_key
@@ -28,8 +29,7 @@ _CONNECT_SECONDS = 3.0
 _NETWORK = "Check the address and the network; builds work without it."
 
 
-@dataclass(frozen=True)
-class Servers:
+class Servers(Struct, frozen=True):
     """What a build would ask: the recipe's choice of a remote cache, where the recipe is, the variables, and the scheduler."""
 
     choice: CacheChoice | None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from epbuild.catalog.catalog import find_session_key
 from epbuild.catalog.normalize import BadValue, UnknownName, find_option, normalize, refusals
 from epbuild.commands.init.kinds import KINDS, StarterKind
 from epbuild.core.errors import Argument, Location, PlanError, Problem
-from epbuild.core.values import dataclass
 
 _BACKEND_LIBRARY = re.compile(r"(?:^|[\\/])(?:lib)?Qnn(Htp|Cpu|Gpu|Saver|Ir)(?:\.dll|\.so|\.dylib)?$", re.IGNORECASE)
 _IMPLIED = {

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.commands.importing import olive, weight_sharing_tool, winml
 from epbuild.commands.importing.build import ImportedBuild, LeftBehind, refuse
 from epbuild.commands.init.kinds import StarterKind
@@ -15,13 +17,11 @@ from epbuild.commands.init.sizing import BadSizes, Sized, Sizing
 from epbuild.commands.init.sources import find_models
 from epbuild.core.errors import Position, Problem, printable
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 
 _MOST_BYTES = 16 << 20
 
 
-@dataclass(frozen=True)
-class ImportRequest:
+class ImportRequest(Struct, frozen=True):
     """What to import, and what the command line adds to that."""
 
     words: tuple[str, ...]
@@ -35,8 +35,7 @@ class ImportRequest:
     force: bool = False
 
 
-@dataclass(frozen=True)
-class ImportedRecipe:
+class ImportedRecipe(Struct, frozen=True):
     """A recipe that was written, with what it does not have of its source."""
 
     path: Path

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.commands.init.kinds import StarterKind
 from epbuild.commands.init.recipe import RecipeChoices, model_names, why_not, write_recipe
@@ -13,7 +15,6 @@ from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, 
 from epbuild.commands.init.sources import FoundModel, LeftOut, find_models
 from epbuild.core.errors import Problem
 from epbuild.core.safepath import is_folder
-from epbuild.core.values import dataclass
 
 
 class BadAnswer(ValueError):
@@ -45,8 +46,7 @@ class Questions(SizeQuestions, Protocol):
         """Show that sizes are asked for since the EP takes no open ones."""
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(Struct, frozen=True):
     """What a command line holds of a first recipe; what is empty or None may be asked for."""
 
     places: Sequence[str]
@@ -61,8 +61,7 @@ class Given:
     force: bool
 
 
-@dataclass(frozen=True)
-class FirstRecipe:
+class FirstRecipe(Struct, frozen=True):
     """A recipe that was written, and what there is to know of it."""
 
     path: Path

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 
+from msgspec import Struct
+
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Limitation, Start
-from epbuild.core.values import dataclass
 
 
-@dataclass(frozen=True)
-class StarterKind:
+class StarterKind(Struct, frozen=True):
     """An EP in one packaging, and what a first recipe for it holds."""
 
     entry: EpEntry

@@ -8,15 +8,16 @@ import secrets
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path, PurePath
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.commands.init.kinds import StarterKind
 from epbuild.commands.init.sizing import Sized
 from epbuild.commands.init.sources import is_address
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import EpbuildError, Problem, printable
-from epbuild.core.values import dataclass
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.load import load
 
@@ -27,8 +28,7 @@ _WIDTH = 120
 _NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
-@dataclass(frozen=True)
-class CarriedOver:
+class CarriedOver(Struct, frozen=True):
     """What a recipe has of another tool's configuration, beside what a person chooses."""
 
     head: tuple[str, ...] = ()
@@ -39,8 +39,7 @@ class CarriedOver:
     fallback_nodes: str = "any"
 
 
-@dataclass(frozen=True)
-class RecipeChoices:
+class RecipeChoices(Struct, frozen=True):
     """What the recipe is to build: models (paths as given, or addresses) for targets, each a value, by name."""
 
     kind: StarterKind

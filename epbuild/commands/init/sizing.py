@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+
 from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo, symbol
 from epbuild.onnxfile.sizes import fit_sizes, shape_text, sized_header
 from epbuild.onnxfile.suggestion import suggest_sizes
@@ -24,8 +25,7 @@ class BadSizes(ValueError):
     """Sizes that an input cannot have; the text is a sentence."""
 
 
-@dataclass(frozen=True)
-class Sized:
+class Sized(Struct, frozen=True):
     """The sizes of an input, its shape in the model, and whether a person chose them for this model."""
 
     sizes: Sizes
@@ -103,8 +103,7 @@ class Sizing:
                 self._symbols.setdefault(name, size)
 
 
-@dataclass(frozen=True)
-class _FittingSizes:
+class _FittingSizes(Struct, frozen=True):
     """Sizes of one input that fit those which others have by now."""
 
     model: str

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.core.errors import PlanError, Position
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.sources import find_source
 from epbuild.recipe.model import ModelSpec
@@ -17,8 +18,7 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: one 
 _ENDING = ".onnx"
 
 
-@dataclass(frozen=True)
-class FoundModel:
+class FoundModel(Struct, frozen=True):
     """A model as it was named; `size` has its external data. Of one at an address, or that cannot be read, nothing is known."""
 
     path: str
@@ -31,8 +31,7 @@ class FoundModel:
         return any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes)
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """What was found and cannot be compiled, with the reason as a sentence."""
 
     path: str

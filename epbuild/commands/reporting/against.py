@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from epbuild.archive.artifact import MANIFEST
 from epbuild.archive.opened import opened
@@ -26,7 +28,6 @@ from epbuild.commands.reporting.changes import (
 from epbuild.commands.reporting.values import FORMAT, Report
 from epbuild.core.errors import Problem
 from epbuild.core.typed_json import MalformedJson, from_json
-from epbuild.core.values import dataclass
 from epbuild.diff.traits import Incomparable
 from epbuild.publish.sizes import is_about_others
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
@@ -40,16 +41,14 @@ _Key = tuple[str, str, str]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class _ComparedOutput:
+class _ComparedOutput(Struct, frozen=True):
     path: str
     groups: tuple[str, ...]
     targets: tuple[str, ...]
     files: Mapping[str, ComparedFile]
 
 
-@dataclass(frozen=True)
-class _Side:
+class _Side(Struct, frozen=True):
     """What a report is compared with, or the report itself, as far as both can have it."""
 
     recipe: str
@@ -211,7 +210,7 @@ def _model_changes(before: Mapping[_Key, ComparedModel], after: Mapping[_Key, Co
 
 def _differ(old: ComparedModel, new: ComparedModel) -> bool:
     """Whether two models differ in what is known of both."""
-    pairs = ((value, getattr(new, name)) for name, value in vars(old).items())
+    pairs = ((value, getattr(new, name)) for name, value in asdict(old).items())
     return any(one != other for one, other in pairs if one is not None and other is not None)
 
 

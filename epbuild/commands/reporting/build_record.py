@@ -16,11 +16,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.safepath import read_regular
 from epbuild.core.typed_json import from_json, to_json
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Origin, Outcome
 from epbuild.survey.action_status import StepState
 
@@ -34,8 +35,7 @@ RunOutcome = Outcome | Literal["interrupted"]
 """What came of a step; `interrupted`: it had begun when the build was stopped."""
 
 
-@dataclass(frozen=True)
-class ReportedError:
+class ReportedError(Struct, frozen=True):
     """What went wrong with a step."""
 
     code: str
@@ -54,8 +54,7 @@ class ReportedError:
         return Problem(self.code, self.message, StepId(self.step or step), self.hint, self.reason)
 
 
-@dataclass(frozen=True)
-class ReportedSpan:
+class ReportedSpan(Struct, frozen=True):
     """Work of a build beside its steps: a toolchain that is made, a model that is fetched, results that are sent."""
 
     kind: Literal["toolchain", "fetch", "upload"]
@@ -70,8 +69,7 @@ class ReportedSpan:
     """Whether it failed, or did not end."""
 
 
-@dataclass(frozen=True)
-class ReportedChange:
+class ReportedChange(Struct, frozen=True):
     """A file of an output with other bytes than before a build."""
 
     path: str
@@ -82,8 +80,7 @@ class ReportedChange:
     """Its size now; null: it is gone."""
 
 
-@dataclass(frozen=True)
-class ReportedPublication:
+class ReportedPublication(Struct, frozen=True):
     """An output that a build published, or removed, with what was there before; manifests and provenance are left out."""
 
     step: str
@@ -98,8 +95,7 @@ class ReportedPublication:
     """The files with other bytes."""
 
 
-@dataclass(frozen=True)
-class ReportedTraffic:
+class ReportedTraffic(Struct, frozen=True):
     """What a build had of a remote cache."""
 
     remote: str
@@ -120,8 +116,7 @@ class ReportedTraffic:
     """The time in which at least one request was under way."""
 
 
-@dataclass(frozen=True)
-class StepRun:
+class StepRun(Struct, frozen=True):
     """What one build did for a step; times are seconds from the build's start."""
 
     step: str
@@ -149,8 +144,7 @@ class StepRun:
     """What was done for it, in a few words, and when each began."""
 
 
-@dataclass(frozen=True)
-class BuildRecord:
+class BuildRecord(Struct, frozen=True):
     """One build that had something to do."""
 
     format: int

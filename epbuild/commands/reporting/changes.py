@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from msgspec import Struct
+
 from epbuild.commands.events import Coverage
-from epbuild.core.values import dataclass
 
 
-@dataclass(frozen=True)
-class ComparedModel:
+class ComparedModel(Struct, frozen=True):
     """A model for a target, on one side of a comparison."""
 
     outcome: Coverage
@@ -30,8 +30,7 @@ class ComparedModel:
     """The worst figures of all its outputs."""
 
 
-@dataclass(frozen=True)
-class ModelChange:
+class ModelChange(Struct, frozen=True):
     """A model for a target that differs, or that only one side has."""
 
     group: str
@@ -46,8 +45,7 @@ class ModelChange:
     """What it is; null: it is gone."""
 
 
-@dataclass(frozen=True)
-class ComparedFile:
+class ComparedFile(Struct, frozen=True):
     """A file on one side of a comparison."""
 
     size: int
@@ -56,8 +54,7 @@ class ComparedFile:
     """Its SHA-256."""
 
 
-@dataclass(frozen=True)
-class FileChange:
+class FileChange(Struct, frozen=True):
     """A file of an output that differs, or that only one side has."""
 
     path: str
@@ -68,8 +65,7 @@ class FileChange:
     """What it is; null: it is gone."""
 
 
-@dataclass(frozen=True)
-class OutputChange:
+class OutputChange(Struct, frozen=True):
     """An output that differs, or that only one side has; manifests and provenance are left out."""
 
     path: str
@@ -86,8 +82,7 @@ class OutputChange:
     """The files that differ."""
 
 
-@dataclass(frozen=True)
-class VersionChange:
+class VersionChange(Struct, frozen=True):
     """A package of a toolchain in another version."""
 
     toolchain: str
@@ -100,8 +95,7 @@ class VersionChange:
     """The version that it has; null: it is gone."""
 
 
-@dataclass(frozen=True)
-class SourceChange:
+class SourceChange(Struct, frozen=True):
     """A source model whose files differ."""
 
     model: str
@@ -114,8 +108,7 @@ class SourceChange:
     """Whether its external data differs."""
 
 
-@dataclass(frozen=True)
-class ReportedAgainst:
+class ReportedAgainst(Struct, frozen=True):
     """What changed since another report was made, or outputs were published."""
 
     path: str

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from msgspec import Struct
+
 from epbuild.commands.events import Coverage
-from epbuild.core.values import dataclass
 
 
-@dataclass(frozen=True)
-class ReportedRecipe:
+class ReportedRecipe(Struct, frozen=True):
     """The recipe."""
 
     name: str
@@ -27,8 +27,7 @@ class ReportedRecipe:
     """The SHA-256 of the file."""
 
 
-@dataclass(frozen=True)
-class ReportedMachine:
+class ReportedMachine(Struct, frozen=True):
     """The machine that the report was made on."""
 
     name: str
@@ -43,8 +42,7 @@ class ReportedMachine:
     """How much memory a build may use."""
 
 
-@dataclass(frozen=True)
-class ReportedPackage:
+class ReportedPackage(Struct, frozen=True):
     """A package of a toolchain."""
 
     name: str
@@ -55,8 +53,7 @@ class ReportedPackage:
     """The SHA-256 of each file that the lock lets it be installed from; none where it is not locked."""
 
 
-@dataclass(frozen=True)
-class ReportedToolchain:
+class ReportedToolchain(Struct, frozen=True):
     """A toolchain."""
 
     name: str
@@ -75,8 +72,7 @@ class ReportedToolchain:
     """All that is in it, by name; none while nothing is known of it."""
 
 
-@dataclass(frozen=True)
-class ReportedEp:
+class ReportedEp(Struct, frozen=True):
     """An EP of a target."""
 
     ep: str
@@ -91,8 +87,7 @@ class ReportedEp:
     """Its provider options, as it is given them."""
 
 
-@dataclass(frozen=True)
-class ReportedTarget:
+class ReportedTarget(Struct, frozen=True):
     """A target."""
 
     name: str
@@ -107,8 +102,7 @@ class ReportedTarget:
     """Its EPs, in their order."""
 
 
-@dataclass(frozen=True)
-class ReportedData:
+class ReportedData(Struct, frozen=True):
     """A file of external data of a model."""
 
     location: str
@@ -119,8 +113,7 @@ class ReportedData:
     """Its SHA-256."""
 
 
-@dataclass(frozen=True)
-class ReportedModel:
+class ReportedModel(Struct, frozen=True):
     """A source model that some step begins with."""
 
     name: str
@@ -137,8 +130,7 @@ class ReportedModel:
     """The size of its graph and its external data; null while it is not here."""
 
 
-@dataclass(frozen=True)
-class ReportedOperator:
+class ReportedOperator(Struct, frozen=True):
     """Nodes of one operator that stayed outside the EPs for one reason."""
 
     operator: str
@@ -153,8 +145,7 @@ class ReportedOperator:
     """What the catalog has to do about it."""
 
 
-@dataclass(frozen=True)
-class ReportedCoverage:
+class ReportedCoverage(Struct, frozen=True):
     """How far the EPs of a target took a model."""
 
     step: str
@@ -185,8 +176,7 @@ class ReportedCoverage:
     """The worst figures of all its outputs; null where they were not checked."""
 
 
-@dataclass(frozen=True)
-class ReportedFile:
+class ReportedFile(Struct, frozen=True):
     """A file of an output."""
 
     path: str
@@ -197,8 +187,7 @@ class ReportedFile:
     """Its SHA-256."""
 
 
-@dataclass(frozen=True)
-class ReportedOutput:
+class ReportedOutput(Struct, frozen=True):
     """An output that the recipe asks for."""
 
     step: str
@@ -227,8 +216,7 @@ class ReportedOutput:
     """The files, as they were written the last time."""
 
 
-@dataclass(frozen=True)
-class ReportedSharing:
+class ReportedSharing(Struct, frozen=True):
     """What a sharing group for a target saves, or can save."""
 
     step: str
@@ -247,8 +235,7 @@ class ReportedSharing:
     """Whether these are bytes of what was compiled, each model alone as well; else they are those of the sources' weights."""
 
 
-@dataclass(frozen=True)
-class ReportedAccuracy:
+class ReportedAccuracy(Struct, frozen=True):
     """How near one output of a compiled model is to that of its source."""
 
     step: str

@@ -10,8 +10,10 @@ import heapq
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from epbuild import __version__
 from epbuild.commands.events import (
@@ -37,7 +39,6 @@ from epbuild.commands.reporting.build_record import (
     StepRun,
 )
 from epbuild.core.errors import Problem
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, StepStarted
 from epbuild.publish.events import OutputCompared
 
@@ -155,7 +156,7 @@ class _RecordMaking:
             case OutputRemoved(step, directory, size=size):
                 self.published.append(ReportedPublication(step, directory, size, None, ()))
             case RemoteCacheUsed():
-                self.remote.append(ReportedTraffic(**vars(event)))
+                self.remote.append(ReportedTraffic(**asdict(event)))
 
     def stop(self, at: float) -> None:
         """Nothing goes on any more."""

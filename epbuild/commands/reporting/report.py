@@ -7,8 +7,9 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from epbuild import __version__
 from epbuild.cache.digests import Digests

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from epbuild.commands.reporting.build_record import ReportedError, ReportedPublication, ReportedSpan, ReportedTraffic, RunOutcome
 from epbuild.commands.reporting.changes import ReportedAgainst
 from epbuild.commands.reporting.recipe_values import (
@@ -20,7 +22,6 @@ from epbuild.commands.reporting.recipe_values import (
     ReportedTarget,
     ReportedToolchain,
 )
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Origin
 from epbuild.plan.steps import StepKind
 from epbuild.survey.action_status import StepState
@@ -28,8 +29,7 @@ from epbuild.survey.action_status import StepState
 FORMAT = 1
 
 
-@dataclass(frozen=True)
-class ReportedStep:
+class ReportedStep(Struct, frozen=True):
     """A step of the plan: its state now, and what the last build did for it."""
 
     id: str
@@ -82,8 +82,7 @@ class ReportedStep:
     """Why it failed, where it is not made: in the last build that tried, if nothing has changed for it since."""
 
 
-@dataclass(frozen=True)
-class ReportedBuild:
+class ReportedBuild(Struct, frozen=True):
     """The last build of this configuration that had something to do."""
 
     began: str
@@ -112,8 +111,7 @@ class ReportedBuild:
     """What it had of remote caches."""
 
 
-@dataclass(frozen=True)
-class ReportedWarning:
+class ReportedWarning(Struct, frozen=True):
     """Something that is not wrong, but is not likely to be meant."""
 
     code: str
@@ -126,8 +124,7 @@ class ReportedWarning:
     """The place in the recipe, or the step."""
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """What a recipe's builds came to, as `epbuild report` has it."""
 
     format: int

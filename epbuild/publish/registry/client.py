@@ -10,14 +10,16 @@ import json
 import re
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
+
+from msgspec import Struct
 
 from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.oci import Document, Image
 from epbuild.archive.oci_layout import MANIFEST_TYPE
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.core.values import dataclass
 from epbuild.publish.registry.credentials import PASSWORD, REGISTRY, USER, Credentials, UnusableCredentials, credentials_for
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
 from epbuild.transfer.connection import Body
@@ -44,8 +46,7 @@ class PushProgress(Protocol):
         """How many bytes of the image's blobs the registry has, and how many it is to have; a try that failed is taken back."""
 
 
-@dataclass(frozen=True)
-class Pushed:
+class Pushed(Struct, frozen=True):
     """A push that is done: the image's digest, how many blobs were sent and of how many bytes, and how many were there before."""
 
     reference: ImageReference

@@ -9,12 +9,11 @@ import base64
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 from epbuild.publish.registry.helpers import HelperFailed, ask, program_of
 
 REGISTRY = "EPBUILD_REGISTRY"

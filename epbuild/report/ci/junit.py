@@ -9,12 +9,13 @@ import re
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import EpbuildError, Problem, printable
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunStarted, StepFailed, StepFinished, StepsCurrent, StepStarted
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -23,8 +24,7 @@ _OWN_SUITE = "epbuild run"
 _MADE_AGAIN = "made again: "
 
 
-@dataclass(frozen=True)
-class _Case:
+class _Case(Struct, frozen=True):
     name: str
     seconds: float = 0.0
     kind: str | None = None

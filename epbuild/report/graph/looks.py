@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
 from epbuild.commands.graph import REMOTE, GraphNode, StepGraph
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 
 _LONGEST = 48
 _MOST_REASONS = 6
 
 
-@dataclass(frozen=True)
-class StateLook:
+class StateLook(Struct, frozen=True):
     """What a state looks like: a sign, a kind of border, and its colors on a light page and on a dark one (fill, border)."""
 
     sign: str

@@ -6,10 +6,11 @@ import json
 import re
 import sys
 import time
-from dataclasses import fields, is_dataclass
 from functools import cache
 from json.encoder import encode_basestring_ascii
 from typing import Any
+
+from msgspec import Struct
 
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Event, StepFinished, StepsCurrent
@@ -49,7 +50,7 @@ def _event_name(kind: Any) -> str:
 @cache
 def _fields(kind: Any) -> tuple[tuple[str, str], ...] | None:
     """Return the fields of a record and their names in JSON, such as `from` for `from_`. Return None for other types."""
-    return tuple((field.name, field.name.rstrip("_")) for field in fields(kind)) if is_dataclass(kind) else None
+    return tuple((name, name.rstrip("_")) for name in kind.__struct_fields__) if issubclass(kind, Struct) else None
 
 
 def _plain(value: Any) -> Any:

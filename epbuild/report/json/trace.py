@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.commands.reporting.build_record import BuildRecord, ReportedSpan, StepRun
-from epbuild.core.values import dataclass
 
 _Event = dict[str, Any]
 
@@ -22,8 +23,7 @@ _FIRST_LANE = 10_000
 """The number of the first thread for work beside the steps."""
 
 
-@dataclass(frozen=True)
-class _Begun:
+class _Begun(Struct, frozen=True):
     """A step that began, in the process of its machine."""
 
     run: StepRun

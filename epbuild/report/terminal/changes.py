@@ -13,9 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
+from msgspec import Struct
+
 from epbuild.commands.events import OutputRemoved, ToolchainReady
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFinished
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.formatting import format_percent, format_size, format_size_change
@@ -37,8 +38,7 @@ _MIN_SECONDS = 0.05
 _Row = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class SizeChange:
+class SizeChange(Struct, frozen=True):
     """Size of something before and after; None if it did not exist."""
 
     name: str

@@ -14,18 +14,18 @@ import re
 import sys
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Problem, printable
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.engine.events import Event, RunStarted, StepFailed
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, wrap
 
 _MOST_STEPS = 20
 
 
-@dataclass(frozen=True)
-class FailureGroup:
+class FailureGroup(Struct, frozen=True):
     """Why steps failed, and which."""
 
     reason: str

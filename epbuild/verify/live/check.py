@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from epbuild.core.shown import ProgressLines
-from epbuild.core.values import dataclass
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding, Outcome, sentence
@@ -31,8 +32,7 @@ _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class LiveCheck:
+class LiveCheck(Struct, frozen=True):
     """What is checked: every model is loaded, and compared with its source where `numbers` asks for it.
 
     `strict` makes a failure of what cannot be loaded here. `options` and `sources`: with what; `comparison`: on what and how exactly.
@@ -45,8 +45,7 @@ class LiveCheck:
     comparison: OutputComparison = field(default_factory=OutputComparison)
 
 
-@dataclass(frozen=True)
-class _Batch:
+class _Batch(Struct, frozen=True):
     """Models that are open at the same time, in order."""
 
     models: tuple[tuple[str, Model], ...]

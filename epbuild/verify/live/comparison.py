@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import BuildError, EpbuildError, Problem
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.engine.events import NoProgress
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ValueInfo
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 _ELEMENTS = "Where that is what the target's precision comes to, allow it with --atol and --rtol, or judge by --metric."
 
 
-@dataclass(frozen=True)
-class OutputComparison:
+class OutputComparison(Struct, frozen=True):
     """On what models are run, and how exact they have to be."""
 
     inputs: Mapping[str, Path] = field(default_factory=dict)
@@ -86,8 +86,7 @@ class OutputComparison:
         return made_samples(self.made or usual or MadeInputs(), inputs, source.sizes, source.tables)
 
 
-@dataclass(frozen=True)
-class CompareModels:
+class CompareModels(Struct, frozen=True):
     """The comparison of the models of one process, whose findings go by the models' names, with clauses as messages."""
 
     comparison: OutputComparison

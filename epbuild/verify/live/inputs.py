@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from epbuild.core.safepath import open_regular
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.model_header import ValueInfo
 from epbuild.recipe.model import MadeInputs
 
@@ -40,8 +41,7 @@ class NoInputs(ValueError):
     """Inputs of a kind that cannot be made here; the text is a sentence."""
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """One set of inputs, by name, and what to call it in a sentence."""
 
     name: str

@@ -15,10 +15,9 @@ Everything is summed as 64-bit floats, a block at a time, so that memory does no
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from epbuild.core.values import dataclass
 from epbuild.plan.result import Figures
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
+from msgspec import Struct
+
 from epbuild.core.clone import copy_file
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.tables import table_sizes
@@ -19,8 +20,7 @@ from epbuild.verify.signature import signature
 _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 
 
-@dataclass(frozen=True)
-class RunnableSource:
+class RunnableSource(Struct, frozen=True, dict=True):
     """A source model that is the one in the manifest, as far as there is one."""
 
     graph: Path

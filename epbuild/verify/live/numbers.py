@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+
 from epbuild.verify.live.metrics import check_alike
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-@dataclass(frozen=True)
-class Tolerance:
+class Tolerance(Struct, frozen=True):
     """The difference that an output may have: absolute, and as a part of its largest expected magnitude."""
 
     atol: float
@@ -46,8 +46,7 @@ def default_float(*, quantised: bool) -> Tolerance:
     return _QUANTISED if quantised else _FLOATING
 
 
-@dataclass(frozen=True)
-class Worst:
+class Worst(Struct, frozen=True):
     """The element of one output that is furthest from what it should be, in terms of what is allowed."""
 
     output: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epbuild.core.values import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from epbuild.plan.result import Figures
 from epbuild.verify.live.inputs import Sample
 from epbuild.verify.live.metrics import DifferentOutput, Meter
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 _BY_RANGE = Tolerance(0, 1)
 
 
-@dataclass(frozen=True)
-class ReferenceRun:
+class ReferenceRun(Struct, frozen=True):
     """A source model's outputs on each sample, by ONNX Runtime's CPU EP."""
 
     source: RunnableSource
@@ -49,8 +49,7 @@ class ReferenceRun:
         return "made" if any(sample.made for sample in self.samples) else "given"
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """What all outputs of a model come to."""
 
     figures: tuple[Figures, ...]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN, entries_for, find_session_key, known_eps
 from epbuild.core.errors import Position
 from epbuild.core.shown import ProgressLines
-from epbuild.core.values import dataclass
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.custom_ops import names_library
@@ -29,8 +30,7 @@ class CannotLoad(Exception):
     """The artifact cannot be loaded with what is known of it; the text is a sentence: why, and what would help."""
 
 
-@dataclass(frozen=True)
-class LoadOptions:
+class LoadOptions(Struct, frozen=True):
     """How the user wants an artifact to be opened, over what its manifest has."""
 
     interpreter: Path | None = None

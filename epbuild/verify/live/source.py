@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from epbuild.cache.errors import MissingBlob
 from epbuild.cache.location import cache_directory
 from epbuild.core.digest import file_digest
 from epbuild.core.safepath import BadReference, check_reference
-from epbuild.core.values import dataclass
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.member import Member, ModelFiles

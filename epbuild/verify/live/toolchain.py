@@ -6,14 +6,15 @@ import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.shown import ProgressLines
-from epbuild.core.values import dataclass
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import Environment, Toolchains
@@ -23,8 +24,7 @@ _NAME = "verify"
 _RUNTIME = "onnxruntime"
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What an environment has to hold beside ONNX Runtime: packages with EPs, and with custom operators, these by their modules."""
 
     entries: Sequence[EpEntry]

@@ -7,12 +7,12 @@ throughout, or one that stays below what the EP's precision or a tolerance can d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from epbuild.catalog.numbers import METRICS, Numbers, Thresholds
 from epbuild.core.units import counted
-from epbuild.core.values import dataclass
 from epbuild.plan.result import Figures
 
 Outcome = Literal["passed", "failed", "unjudgeable"]
@@ -25,8 +25,7 @@ _MULTIPLES = 16
 OTHER_INPUTS = "Give inputs like those in use (--inputs, or `inputs` of a recipe's `verify`)."
 
 
-@dataclass(frozen=True)
-class OutputVerdict:
+class OutputVerdict(Struct, frozen=True):
     """What becomes of one output."""
 
     figures: Figures
@@ -38,8 +37,7 @@ class OutputVerdict:
     """Whether it was judged by its own scale, since what is asked is met by zeros as well."""
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """By what outputs are judged: what the user asks for, in place of what the EP's catalog entry has for models of this kind."""
 
     numbers: Numbers

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from epbuild.cache.leases import Cancelled
-from epbuild.core.values import dataclass
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.request import HERE, ep_document, places
 from epbuild.plan.target import PlannedEp
@@ -31,8 +32,7 @@ _DOING = {
 _BEFORE = ("setting up the EPs", "while its EPs were set up")
 
 
-@dataclass(frozen=True)
-class Feed:
+class Feed(Struct, frozen=True):
     """Inputs for one run: a `.npz` file of arrays in the order of `names`, and the file that the outputs go to, in their order."""
 
     file: Path
@@ -40,8 +40,7 @@ class Feed:
     outputs: Path
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Struct, frozen=True):
     """A model to open, what its EPs wrote into it about where it runs, by EP, and what to run it on."""
 
     name: str
@@ -50,8 +49,7 @@ class Load:
     feeds: tuple[Feed, ...] = ()
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(Struct, frozen=True):
     """What every model of one process is opened with; no EP: ONNX Runtime's CPU EP alone."""
 
     environment: Environment
@@ -74,8 +72,7 @@ RAISED = "EPB641"
 """The code of a failure that ONNX Runtime or an EP reported itself, and not this machine."""
 
 
-@dataclass(frozen=True)
-class LoadFailure:
+class LoadFailure(Struct, frozen=True):
     """Why a run did not come to its end, and at which model (None: before any); `cannot_load`: no model is at fault."""
 
     model: str | None
@@ -84,8 +81,7 @@ class LoadFailure:
     cannot_load: bool = False
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """How far a run came."""
 
     reports: tuple[Mapping[str, Any], ...]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from fake_trials import QNN, environment, fake_worker, planned
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from epbuild.catalog.catalog import entry
@@ -211,7 +213,7 @@ def test_sharing_models_are_open_at_the_same_time_with_the_option_that_lets_them
 def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(folder: Path, strict: bool) -> None:
     known = replace(entry(QNN), cannot=(Limitation("load models that share", "it crashes", "measured", symptom="its reason"),))
     behave(folder, "prefill_ctx", open="crash")
-    limited = replace(sources(folder), planned=planned(entry=known))
+    limited = dataclasses.replace(sources(folder), planned=planned(entry=known))
     found = tried(folder, LiveCheck(numbers=True, strict=strict, sources=limited), share=True)
     assert set(found) == {(check, name) for check in ("load", "numbers") for name in NAMES}
     assert {finding.outcome for finding in found.values()} == {"failed" if strict else "skipped"}
@@ -223,7 +225,7 @@ def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(folder:
 def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path) -> None:
     found = artifact(folder)
     assert found.manifest is not None
-    strange = replace(found, manifest=replace(found.manifest, eps={"AcmeExecutionProvider": {}}))
+    strange = dataclasses.replace(found, manifest=replace(found.manifest, eps={"AcmeExecutionProvider": {}}))
     findings = list(check_live(strange, LiveCheck(), NO_LINES))
     assert {finding.outcome for finding in findings} == {"skipped"}
     assert findings[0].message.startswith("The catalog does not know AcmeExecutionProvider; ")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from onnx import helper
 from small_builds import sharing_group
 
@@ -253,7 +255,7 @@ def with_ops(folder: Path, *ops: Mapping[str, str]) -> ArtifactFolder:
     found = artifact(folder)
     assert found.manifest is not None
     document = {**found.manifest.document, "custom_ops": list(ops)}
-    return replace(found, manifest=replace(found.manifest, document=document))
+    return dataclasses.replace(found, manifest=replace(found.manifest, document=document))
 
 
 PACKAGE_OPS = {"module": "acme_ops"}

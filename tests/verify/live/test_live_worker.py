@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_trials import QNN, fake_worker, planned, session
+from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation
