@@ -97,7 +97,7 @@ def test_the_wheel_has_the_package_its_schemas_and_no_more(built: Built) -> None
 def test_the_index_can_show_what_it_is(metadata: Metadata) -> None:
     assert metadata.version is not None
     assert str(metadata.version) == __version__
-    assert metadata.license_expression == "Apache-2.0 AND ISC AND MIT"
+    assert metadata.license_expression == "Apache-2.0 AND BSD-3-Clause AND ISC AND MIT"
     assert metadata.project_urls is not None
     assert {"Documentation", "Source", "Issues", "Changelog"} <= metadata.project_urls.keys()
     assert metadata.description is not None

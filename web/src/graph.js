@@ -1,18 +1,27 @@
 // The graph of steps: moved by d3. A node is a step, or a cluster of steps that opens.
 
-const NODE = { height: 40, letter: 6.6, most: 34 };
-const RANK = ["failed", "interrupted", "allowed", "skipped", "built", "emitted", "restored", "not run", "current"];
+import { select } from "d3-selection";
+import { curveMonotoneX, line } from "d3-shape";
+import { zoom as d3Zoom, zoomIdentity, zoomTransform } from "d3-zoom";
+import { countBy, counted, formatNumber } from "./amounts.js";
+import { LEVELS, MAX_NODES, clusterSteps, clusterSum, fittingLevel, nodeLabel, stepsAround } from "./clusters.js";
+import { showStep } from "./details.js";
+import { add, el, linkButton, svg } from "./elements.js";
+import { layoutGraph } from "./layout.js";
+import { SHOW_IN_GRAPH } from "./panel.js";
+import { OUTCOME_LETTERS, outcomeOf, report, runReasons } from "./report.js";
 
-let showInGraph = () => {};
+export const RANK = ["failed", "interrupted", "allowed", "skipped", "built", "emitted", "restored", "not run", "current"];
 
-function drawGraph(section) {
+export function drawGraph(section) {
   const place = el("div.graph");
   const trail = el("nav.trail", { "aria-label": "Part of the graph" });
-  const levels = el("select", { "aria-label": "Draw together", change: () => { views.at(-1).level = LEVELS[levels.value]; fill(); } });
+  const levels = el("select", { "aria-label": "Draw together", change: () => { views[views.length - 1].level = LEVELS[levels.value]; fill(); } });
+  /** @type {any[]} */
   const views = [{ name: "All steps", steps: report.steps, level: fittingLevel(report.steps) }];
   const zooms = el("span.buttons");
   add(section, 
-    el("p.legend", {}, RANK.filter((kind) => report.steps.some((step) => standing(step) === kind)).map((kind) =>
+    el("p.legend", {}, RANK.filter((kind) => report.steps.some((step) => outcomeOf(step) === kind)).map((kind) =>
       el("span", {}, el("span", { class: `cell ${kind.replace(" ", "-")}`, "aria-hidden": "true" }, OUTCOME_LETTERS[kind] ?? "–"), ` ${kind}`))),
     el("div.toolbar", {}, trail, el("label", {}, "By ", levels), zooms),
     place,
@@ -24,16 +33,16 @@ function drawGraph(section) {
   }
 
   function fill() {
-    const view = views.at(-1);
-    trail.replaceChildren(...views.map((one, at) => at === views.length - 1
+    const view = views[views.length - 1];
+    trail.replaceChildren(...views.flatMap((one, at) => at === views.length - 1
       ? el("span", { "aria-current": "true" }, one.name)
-      : [opener(one.name, () => { views.length = at + 1; fill(); }), " › "]).flat());
+      : [linkButton(one.name, () => { views.length = at + 1; fill(); }), " › "]));
     levels.replaceChildren(...LEVELS.map((level, at) => {
       const nodes = new Set(view.steps.map(level.key)).size;
-      return el("option", { value: at, disabled: nodes > 4 * MOST_NODES, selected: view.level === level }, `${level.name} (${number(nodes)})`);
+      return el("option", { value: at, disabled: nodes > 4 * MAX_NODES, selected: view.level === level }, `${level.name} (${formatNumber(nodes)})`);
     }), ...(view.level ? [] : [el("option", { value: "", selected: true, disabled: true }, "range of names")]));
-    const { clusters, edges } = clustered(view.steps, view.level);
-    const drawing = graphDrawing(laidOut(clusters, edges, place.clientWidth || 900), (cluster) => {
+    const { clusters, edges } = clusterSteps(view.steps, view.level);
+    const drawing = graphDrawing(layoutGraph(clusters, edges, place.clientWidth || 900), (cluster) => {
       if (cluster.steps.length === 1) showStep(cluster.steps[0].id);
       else open(cluster);
     }, view.centre);
@@ -42,42 +51,32 @@ function drawGraph(section) {
     drawing.fit();
   }
 
-  showInGraph = (id) => {
+  document.addEventListener(SHOW_IN_GRAPH, (event) => {
+    const id = /** @type {CustomEvent<string>} */ (event).detail;
     views.length = 1;
-    open({ name: `Around ${id}`, steps: around(id), centre: id });
+    open({ name: `Around ${id}`, steps: stepsAround(id), centre: id });
     section.scrollIntoView();
-    place.querySelector(".chosen")?.focus({ preventScroll: true });
-  };
+    /** @type {SVGElement | null} */ (place.querySelector(".chosen"))?.focus({ preventScroll: true });
+  });
   fill();
 }
 
-/** How many steps a cluster has, and how many of them failed. */
-function clusterSum({ steps }) {
-  const failed = steps.filter((step) => standing(step) === "failed").length;
-  return counted(steps.length, "step") + (failed ? `, ${number(failed)} failed` : "");
-}
-
-/** The name of a node, short enough: its middle is left out. */
-function nodeLabel(name) {
-  return name.length <= NODE.most ? name : `${name.slice(0, NODE.most / 2 - 2)}…${name.slice(-NODE.most / 2)}`;
-}
-
 function graphDrawing(layout, open, centre) {
-  const line = d3.line((point) => point.x, (point) => point.y).curve(d3.curveMonotoneX);
+  const curve = line((/** @type {any} */ point) => point.x, (/** @type {any} */ point) => point.y).curve(curveMonotoneX);
   const nodes = layout.nodes.map((node) => graphNode(node, open, centre));
-  const inside = svg("g", {}, layout.edges.map(({ points }) => svg("path.edge", { d: line(points), "marker-end": "url(#arrow)" })), nodes);
+  const inside = svg("g", {}, layout.edges.map(({ points }) => svg("path.edge", { d: curve(points), "marker-end": "url(#arrow)" })), nodes);
   const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path.arrow", { d: "M0,0L8,4L0,8z" }));
   const picture = svg("svg", { role: "group", "aria-label": "Graph of steps", width: "100%", height: Math.min(620, Math.max(220, layout.height + 20)) }, svg("defs", {}, arrow), inside);
-  moveAlong(picture, layout, nodes);
-  return { picture, ...zoomed(picture, inside, layout, centre) };
+  addArrowKeys(picture, layout, nodes);
+  return { picture, ...addZoom(picture, inside, layout, centre) };
 }
 
 function graphNode({ cluster, x, y, width, height }, open, centre) {
-  const kinds = tally(cluster.steps, standing);
-  const worst = RANK.find((kind) => kinds.has(kind));
+  const kinds = countBy(cluster.steps, outcomeOf);
+  const worst = RANK.find((kind) => kinds.has(kind)) ?? RANK[0];
   const single = cluster.steps.length === 1;
   const what = [...kinds].map(([kind, steps]) => `${steps} ${kind}`).join(", ");
-  const why = single ? (whyRan(cluster.steps[0])[0] ?? cluster.steps[0].reasons[0]) : null;
+  const why = single ? (runReasons(cluster.steps[0])[0] ?? cluster.steps[0].reasons[0]) : null;
   const label = single ? `${cluster.steps[0].id}: ${worst}${why ? `, ${why}` : ""}` : `${cluster.name}: ${counted(cluster.steps.length, "step")}, ${what}`;
   const activate = (event) => {
     if (event.type === "keydown" && event.key !== "Enter" && event.key !== " ") return;
@@ -97,9 +96,9 @@ function graphNode({ cluster, x, y, width, height }, open, centre) {
 }
 
 /** Pan and zoom: the wheel only with Ctrl and touch only with two fingers, so that the page itself still scrolls. */
-function zoomed(picture, inside, layout, centre) {
-  const target = d3.select(picture);
-  const zoom = d3.zoom().scaleExtent([0.1, 4])
+function addZoom(picture, inside, layout, centre) {
+  const target = select(picture);
+  const zoom = d3Zoom().scaleExtent([0.1, 4])
     .filter((event) => (event.type === "wheel" ? event.ctrlKey : event.touches ? event.touches.length > 1 : !event.button))
     .on("zoom", (event) => inside.setAttribute("transform", event.transform));
   target.call(zoom).on("dblclick.zoom", null);
@@ -110,7 +109,7 @@ function zoomed(picture, inside, layout, centre) {
     const middle = layout.nodes.find(({ cluster }) => cluster.steps.length === 1 && cluster.steps[0].id === centre);
     const x = middle && layout.width * scale > width ? width / 2 - middle.x * scale : Math.max(0, (width - layout.width * scale) / 2);
     const y = middle && layout.height * scale > height ? height / 2 - middle.y * scale : Math.max(0, (height - layout.height * scale) / 2);
-    target.call(zoom.transform, d3.zoomIdentity.translate(x, y).scale(scale));
+    target.call(zoom.transform, zoomIdentity.translate(x, y).scale(scale));
   };
   picture.addEventListener("focusin", (event) => bringIntoView(picture, target, zoom, event.target));
   const button = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, click: act }, text);
@@ -127,24 +126,25 @@ function zoomed(picture, inside, layout, centre) {
 function bringIntoView(picture, target, zoom, node) {
   const [frame, box] = [picture.getBoundingClientRect(), node.getBoundingClientRect()];
   if (box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom) return;
-  const scale = d3.zoomTransform(picture).k;
+  const scale = zoomTransform(picture).k;
   target.call(zoom.translateBy, (frame.left + frame.width / 2 - box.left - box.width / 2) / scale, (frame.top + frame.height / 2 - box.top - box.height / 2) / scale);
 }
 
 /** One stop for the Tab key; an arrow key goes to the nearest node in its direction. */
-function moveAlong(picture, layout, nodes) {
-  nodes.forEach((node, at) => node.setAttribute("tabindex", at ? "-1" : "0"));
+function addArrowKeys(picture, layout, nodes) {
+  for (const [at, node] of nodes.entries()) node.setAttribute("tabindex", at ? "-1" : "0");
   picture.addEventListener("keydown", (event) => {
     const from = layout.nodes[nodes.indexOf(event.target)];
     const way = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
     if (!from || !way) return;
     event.preventDefault();
+    /** @type {{ at: number, distance: number } | null} */
     let best = null;
-    layout.nodes.forEach((node, at) => {
+    for (const [at, node] of layout.nodes.entries()) {
       const along = (node.x - from.x) * way[0] + (node.y - from.y) * way[1];
       const across = Math.abs((node.x - from.x) * way[1]) + Math.abs((node.y - from.y) * way[0]);
       if (along > 1 && (!best || along + 2 * across < best.distance)) best = { at, distance: along + 2 * across };
-    });
+    }
     if (!best) return;
     for (const node of nodes) node.setAttribute("tabindex", "-1");
     nodes[best.at].setAttribute("tabindex", "0");

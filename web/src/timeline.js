@@ -1,11 +1,26 @@
 // The timeline: what each place worked at and when, and how much memory the actions took. Scales, axes and zoom are d3's.
 
+import { max, min } from "d3-array";
+import { axisBottom, axisLeft } from "d3-axis";
+import { scaleLinear } from "d3-scale";
+import { select } from "d3-selection";
+import { area, curveStepAfter } from "d3-shape";
+import { zoom as d3Zoom, zoomIdentity, zoomTransform } from "d3-zoom";
+import { counted, formatBytes, formatSeconds, sum } from "./amounts.js";
+import { showStep, stepLink } from "./details.js";
+import { add, bytes, count, el, limitedList, seconds, svg } from "./elements.js";
+import { RANK } from "./graph.js";
+import { badge, openPanel } from "./panel.js";
+import { build, groupedBy, longestSteps, outcomeOf, ownStart, ownTime, report } from "./report.js";
+import { COLLATOR, table } from "./tables.js";
+
 const LANE = 26;
 const MARGIN = { left: 110, right: 12, top: 6, axis: 24 };
 const MEMORY_HEIGHT = 90;
-const NARROWEST = 3; // pixels; bars that are narrower are drawn as one
+const SPAN_LANES = { toolchain: "toolchains", fetch: "models fetched", upload: "results sent" };
+const MIN_WIDTH = 3; // pixels; bars that are narrower are drawn as one
 
-function drawTimeline(section) {
+export function drawTimeline(section) {
   const bars = timelineBars();
   if (!bars.length) {
     add(section, el("p.empty", {}, "No build is remembered here that had something to do."));
@@ -32,21 +47,21 @@ function drawTimeline(section) {
 }
 
 function timelineFacts() {
-  const work = sum(longest(), spent);
+  const work = sum(longestSteps(), ownTime);
   return el("p.sum", {}, "The build took ", seconds(build?.seconds), build ? [" on ", build.machine, ", at most ", count(build.jobs), " at once"] : "", "; its steps took ", seconds(work), " in all.");
 }
 
 function memoryNote() {
-  const most = d3.max(memoryCurve(), (point) => point.memory);
+  const most = max(memoryCurve(), (point) => point.memory);
   return most ? el("p.note", {}, "The curve is memory: the sum of the peaks of what ran at once; at most ", bytes(most), ".") : null;
 }
 
 function timesTable() {
-  const made = longest();
+  const made = longestSteps();
   return table("Steps by the time that they took in the last build", [
     { head: "Step", cell: (step) => stepLink(step.id), value: (step) => step.id },
-    { head: "Outcome", cell: (step) => badge(standing(step), standing(step)), value: standing },
-    { head: "Time", numeric: true, cell: (step) => seconds(spent(step)), value: spent },
+    { head: "Outcome", cell: (step) => badge(outcomeOf(step), outcomeOf(step)), value: outcomeOf },
+    { head: "Time", numeric: true, cell: (step) => seconds(ownTime(step)), value: ownTime },
     { head: "From", numeric: true, cell: (step) => seconds(ownStart.get(step.id)), value: (step) => ownStart.get(step.id) },
     { head: "Peak memory", numeric: true, cell: (step) => bytes(step.memory), value: (step) => step.memory },
   ], made, { most: 10 });
@@ -54,25 +69,25 @@ function timesTable() {
 
 /** Bars of steps and of other work: {lane, start, end, kind, name, open}. */
 function timelineBars() {
-  const steps = report.steps.filter((step) => spent(step) !== null).map((step) => ({
+  const steps = report.steps.filter((step) => ownTime(step) !== null).map((step) => ({
     lane: step.worker === null && step.machine === null ? "steps" : `${step.machine ?? build?.machine ?? "here"} ${(step.worker ?? 0) + 1}`,
-    start: ownStart.get(step.id), end: step.ended, kind: standing(step), name: step.id, open: () => showStep(step.id),
+    start: ownStart.get(step.id), end: step.ended, kind: outcomeOf(step), name: step.id, open: () => showStep(step.id),
   }));
   const spans = (build?.spans ?? []).map((span) => ({
-    lane: { toolchain: "toolchains", fetch: "models fetched", upload: "results sent" }[span.kind],
+    lane: SPAN_LANES[span.kind],
     start: span.started, end: span.ended, kind: span.failed ? "failed" : "span", name: `${span.kind} ${span.name}`, open: null,
   }));
   return [...spans, ...steps];
 }
 
 function timelineDrawing(bars, width) {
-  const names = [...new Set(bars.map((bar) => bar.lane))].sort((a, b) => bars.find((bar) => bar.lane === a).kind.localeCompare("span") ** 2 - bars.find((bar) => bar.lane === b).kind.localeCompare("span") ** 2 || COLLATOR.compare(a, b));
+  const names = laneNames(bars);
   const byLane = groupedBy([...bars].sort((a, b) => a.start - b.start), (bar) => bar.lane);
   const memory = memoryCurve();
   const lanes = MARGIN.top + names.length * LANE;
   const height = lanes + MARGIN.axis + (memory.length ? MEMORY_HEIGHT + 18 : 0);
-  const end = Math.max(build?.seconds ?? 0, d3.max(bars, (bar) => bar.end));
-  const base = d3.scaleLinear([0, end], [MARGIN.left, width - MARGIN.right]);
+  const end = Math.max(build?.seconds ?? 0, Number(max(bars, (bar) => bar.end)));
+  const base = scaleLinear([0, end], [MARGIN.left, width - MARGIN.right]);
   const axis = svg("g.axis", { transform: `translate(0,${lanes})` });
   const inside = svg("g", { "clip-path": "url(#timeline-clip)" });
   const picture = svg("svg", { role: "group", "aria-label": "Timeline of the last build", viewBox: `0 0 ${width} ${height}`, width, height },
@@ -81,18 +96,18 @@ function timelineDrawing(bars, width) {
       svg("rect.lane", { x: MARGIN.left, y: MARGIN.top + at * LANE, width: width - MARGIN.left - MARGIN.right, height: LANE - 3 }),
       svg("text.lane", { x: MARGIN.left - 6, y: MARGIN.top + at * LANE + LANE / 2 - 1, dy: "0.35em", "text-anchor": "end" }, svg("title", {}, name), name.length > 15 ? `${name.slice(0, 7)}…${name.slice(-7)}` : name),
     ]), inside, axis);
-  const memoryScale = memory.length ? d3.scaleLinear([0, d3.max(memory, (point) => point.memory)], [height - 4, lanes + MARGIN.axis + 14]).nice(3) : null;
+  const memoryScale = memory.length ? scaleLinear([0, Number(max(memory, (point) => point.memory))], [height - 4, lanes + MARGIN.axis + 14]).nice(3) : null;
   if (memoryScale) picture.append(memoryAxis(memoryScale));
 
   const draw = (scale) => {
     inside.replaceChildren(...names.flatMap((name, at) => laneBars(byLane.get(name), scale, MARGIN.top + at * LANE, [MARGIN.left, width - MARGIN.right])));
     if (memoryScale) inside.append(memoryArea(memory, scale, memoryScale));
-    d3.select(axis).call(d3.axisBottom(scale).ticks(Math.max(3, width / 110)).tickFormat((value) => `${value} s`));
+    select(axis).call(axisBottom(scale).ticks(Math.max(3, width / 110)).tickFormat((value) => `${value} s`));
   };
-  const zoom = d3.zoom().scaleExtent([1, 2000]).extent([[MARGIN.left, 0], [width - MARGIN.right, height]]).translateExtent([[MARGIN.left, 0], [width - MARGIN.right, height]])
+  const zoom = d3Zoom().scaleExtent([1, 2000]).extent([[MARGIN.left, 0], [width - MARGIN.right, height]]).translateExtent([[MARGIN.left, 0], [width - MARGIN.right, height]])
     .filter((event) => (event.type === "wheel" ? event.ctrlKey : event.touches ? event.touches.length > 1 : !event.button))
     .on("zoom", (event) => draw(event.transform.rescaleX(base)));
-  const target = d3.select(picture).call(zoom).on("dblclick.zoom", null);
+  const target = select(picture).call(zoom).on("dblclick.zoom", null);
   draw(base);
   const button = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, click: act }, text);
   return {
@@ -100,24 +115,32 @@ function timelineDrawing(bars, width) {
     buttons: [
       button("+", "Zoom in", () => target.call(zoom.scaleBy, 2)),
       button("−", "Zoom out", () => target.call(zoom.scaleBy, 0.5)),
-      button("‹", "Earlier", () => target.call(zoom.translateBy, 200 / d3.zoomTransform(picture).k, 0)),
-      button("›", "Later", () => target.call(zoom.translateBy, -200 / d3.zoomTransform(picture).k, 0)),
-      button("All", "Show all of the build", () => target.call(zoom.transform, d3.zoomIdentity)),
+      button("‹", "Earlier", () => target.call(zoom.translateBy, 200 / zoomTransform(picture).k, 0)),
+      button("›", "Later", () => target.call(zoom.translateBy, -200 / zoomTransform(picture).k, 0)),
+      button("All", "Show all of the build", () => target.call(zoom.transform, zoomIdentity)),
     ],
   };
+}
+
+/** Names of lanes: first those of work beside the steps. */
+function laneNames(bars) {
+  const beside = new Set(Object.values(SPAN_LANES));
+  const names = [...new Set(bars.map((bar) => bar.lane))];
+  return names.sort((a, b) => Number(beside.has(b)) - Number(beside.has(a)) || COLLATOR.compare(a, b));
 }
 
 /** The bars of a lane that are in sight; neighbours that are too narrow for the screen become one. */
 function laneBars(bars, scale, y, [left, right]) {
   const drawn = [];
+  /** @type {any} */
   let narrow = null;
   for (const bar of bars) {
     const [from, to] = [scale(bar.start), scale(bar.end)];
     if (to < left || from > right) continue;
-    if (to - from >= NARROWEST) {
+    if (to - from >= MIN_WIDTH) {
       narrow = null;
       drawn.push({ from, to, bars: [bar] });
-    } else if (narrow && from - narrow.from < 2 * NARROWEST) {
+    } else if (narrow && from - narrow.from < 2 * MIN_WIDTH) {
       narrow.to = Math.max(narrow.to, to);
       narrow.bars.push(bar);
     } else {
@@ -132,10 +155,10 @@ function timelineBar({ from, to, bars }, y) {
   const [bar] = bars;
   const kinds = new Set(bars.map(({ kind }) => kind));
   const kind = RANK.find((one) => kinds.has(one)) ?? bar.kind;
-  const label = bars.length > 1 ? `${counted(bars.length, "step")}, ${bar.name} first` : `${bar.name}: ${kind === "span" ? "" : `${kind}, `}${secondsText(bar.end - bar.start)}`;
+  const label = bars.length > 1 ? `${counted(bars.length, "step")}, ${bar.name} first` : `${bar.name}: ${kind === "span" ? "" : `${kind}, `}${formatSeconds(bar.end - bar.start)}`;
   const width = Math.max(1, to - from - 0.5);
   const text = width > 60 ? bar.name.slice(0, Math.floor(width / 6.5)) : null;
-  const open = bars.length > 1 ? () => openPanel(counted(bars.length, "step"), () => listed(bars, (one) => stepLink(one.name), 200)) : bar.open;
+  const open = bars.length > 1 ? () => openPanel(counted(bars.length, "step"), () => limitedList(bars, (one) => stepLink(one.name), 200)) : bar.open;
   return svg("g", { class: `event ${kind.replace(" ", "-")}`, click: open ?? false },
     svg("title", {}, label),
     svg("rect", { x: from, y, width, height: LANE - 3, rx: Math.min(3, width / 2) }),
@@ -145,22 +168,27 @@ function timelineBar({ from, to, bars }, y) {
 /** The sum of the peaks of the actions at work, from one moment at which it changes to the next: what they may have taken at once. */
 function memoryCurve() {
   const changes = [];
-  for (const steps of groupedBy(report.steps.filter((step) => spent(step) !== null), (step) => step.action).values()) {
-    const memory = d3.max(steps, (step) => step.memory);
-    if (memory) changes.push([d3.min(steps, (step) => step.started), memory], [d3.max(steps, (step) => step.ended), -memory]);
+  for (const steps of groupedBy(report.steps.filter((step) => ownTime(step) !== null), (step) => step.action).values()) {
+    const memory = max(steps, (step) => step.memory);
+    if (memory) changes.push([min(steps, (step) => step.started), memory], [max(steps, (step) => step.ended), -memory]);
   }
   changes.sort(([a, more], [b, less]) => a - b || more - less);
   let memory = 0;
-  return changes.map(([at, by]) => ({ at, memory: (memory += by) }));
+  return changes.map(([at, by]) => {
+    memory += by;
+    return { at, memory };
+  });
 }
 
 function memoryArea(points, scale, memoryScale) {
-  const area = d3.area().x((point) => scale(point.at)).y0(memoryScale(0)).y1((point) => memoryScale(point.memory)).curve(d3.curveStepAfter);
-  return svg("path.memory", { d: area(points) });
+  /** @type {any} */
+  const shape = area();
+  shape.x((point) => scale(point.at)).y0(memoryScale(0)).y1((point) => memoryScale(point.memory)).curve(curveStepAfter);
+  return svg("path.memory", { d: shape(points) });
 }
 
 function memoryAxis(scale) {
   const axis = svg("g.axis", { transform: `translate(${MARGIN.left},0)` });
-  d3.select(axis).call(d3.axisLeft(scale).ticks(3).tickFormat((value) => bytesText(Math.round(value))));
+  select(axis).call(axisLeft(scale).ticks(3).tickFormat((value) => formatBytes(Math.round(Number(value)))));
   return axis;
 }

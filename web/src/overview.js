@@ -1,9 +1,19 @@
 // The overview: what is whole where, what failed, and what it came to, each with the way to more.
 
-function drawOverview(section) {
-  const failed = failures();
+import { accuracySum } from "./accuracy.js";
+import { counted, sum } from "./amounts.js";
+import { coverageSum, stepLink, targetLink } from "./details.js";
+import { differencesSum } from "./differences.js";
+import { add, bytes, count, dash, el, limitedList, seconds } from "./elements.js";
+import { badge } from "./panel.js";
+import { COVERAGE, build, coverageByTarget, failedSteps, failuresByReason, isAllowed, longestSteps, outputsSum, ownTime, report } from "./report.js";
+import { sharingSum } from "./sizes.js";
+import { table, tile } from "./tables.js";
+
+export function drawOverview(section) {
+  const failed = failedSteps();
   const total = sum(report.outputs, (output) => output.size);
-  const [slowest] = longest();
+  const [slowest] = longestSteps();
   add(section, 
     el("div.tiles", {},
       tile("Coverage", "coverage", coverageSum(report.coverage)),
@@ -11,7 +21,7 @@ function drawOverview(section) {
       tile("Size", "sizes", el("p.large", {}, bytes(total)), el("p", {}, outputsSum())),
       report.sharing.length ? tile("Sharing", "sharing", sharingSum()) : null,
       build ? tile("Time", "timeline", el("p.large", {}, seconds(build.seconds)),
-        slowest ? el("p", {}, "longest: ", seconds(spent(slowest)), ", ", stepLink(slowest.id)) : null) : null,
+        slowest ? el("p", {}, "longest: ", seconds(ownTime(slowest)), ", ", stepLink(slowest.id)) : null) : null,
       tile("Changes", "differences", differencesSum()),
       report.accuracy.length ? tile("Accuracy", "accuracy", accuracySum()) : null,
     ),
@@ -27,12 +37,12 @@ function drawOverview(section) {
     failed.length ? el("h3", { id: "failures" }, "What failed") : "",
     failed.length ? el("div.failures", {}, failuresByReason().slice(0, 30).map(failure)) : "",
     report.warnings.length ? el("h3", {}, "Warnings") : "",
-    report.warnings.length ? listed(report.warnings, (one) => [one.message, " ", el("code", {}, one.code), one.where ? ` ${one.where}` : "", one.hint ? el("div.hint", {}, one.hint) : null]) : "",
+    report.warnings.length ? limitedList(report.warnings, (one) => [one.message, " ", el("code", {}, one.code), one.where ? ` ${one.where}` : "", one.hint ? el("div.hint", {}, one.hint) : null]) : "",
   );
 }
 
 function failedSum(failed) {
-  const wrong = failed.filter((step) => !allowed(step)).length;
+  const wrong = failed.filter((step) => !isAllowed(step)).length;
   return [
     el("p.large", {}, count(wrong), wrong === 1 ? " step" : " steps"),
     el("p", {}, wrong ? `for ${counted(failuresByReason().length, "reason")}` : `of ${counted(report.steps.length, "step")}`),
@@ -40,26 +50,15 @@ function failedSum(failed) {
   ];
 }
 
-/** "in 5 outputs", or in how many of them that were published. */
-function outputsSum() {
-  const published = report.outputs.filter((output) => output.files.length).length;
-  const all = counted(report.outputs.length, "output");
-  return published === report.outputs.length ? `in ${all}` : `in ${number(published)} of ${all}`;
-}
-
 function coveredAs(target, outcome) {
   return (coverageByTarget.get(target) ?? []).filter((row) => row.outcome === outcome).length;
-}
-
-function tile(title, place, ...contents) {
-  return el("section.tile", {}, el("h3", {}, el("a", { href: `#${place}` }, title)), contents);
 }
 
 /** Steps that failed for one reason. */
 function failure(steps) {
   const [error] = steps[0].errors;
   return el("article.error", {},
-    el("p", {}, steps.every(allowed) ? [badge("allowed", "allowed"), " "] : null, error.reason ?? error.message, " ", el("code", {}, error.code)),
+    el("p", {}, steps.every(isAllowed) ? [badge("allowed", "allowed"), " "] : null, error.reason ?? error.message, " ", el("code", {}, error.code)),
     error.hint ? el("p.hint", {}, error.hint) : null,
-    listed(steps, (step) => stepLink(step.id), 5));
+    limitedList(steps, (step) => stepLink(step.id), 5));
 }

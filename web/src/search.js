@@ -1,8 +1,13 @@
 // Search over steps, models and targets: a field with a list below it. "/" goes to it.
 
-const MOST_FOUND = 20;
+import { formatNumber } from "./amounts.js";
+import { showModel, showStep, showTarget } from "./details.js";
+import { byId, el } from "./elements.js";
+import { coverageByModel, report } from "./report.js";
 
-function prepareSearch() {
+const MAX_FOUND = 20;
+
+export function prepareSearch() {
   const field = byId("search");
   const list = byId("found");
   let chosen = -1;
@@ -22,11 +27,11 @@ function prepareSearch() {
   function find() {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = words.length ? known.filter(({ name }) => words.every((word) => name.toLowerCase().includes(word))) : [];
-    list.replaceChildren(...found.slice(0, MOST_FOUND).map((one, place) => el("li", {
+    list.replaceChildren(...found.slice(0, MAX_FOUND).map((one, place) => el("li", {
       role: "option", id: `found-${place}`, "aria-selected": "false",
       mousedown: (event) => { event.preventDefault(); close(); one.open(); },
     }, el("span.kind", {}, one.kind), " ", one.name)));
-    if (words.length) list.append(el("li.note", { role: "presentation" }, found.length > MOST_FOUND ? `and ${number(found.length - MOST_FOUND)} more` : found.length ? "" : "Nothing has this name."));
+    if (words.length) list.append(el("li.note", { role: "presentation" }, found.length > MAX_FOUND ? `and ${formatNumber(found.length - MAX_FOUND)} more` : found.length ? "" : "Nothing has this name."));
     list.hidden = !words.length;
     field.setAttribute("aria-expanded", String(!list.hidden));
     choose(found.length ? 0 : -1);
@@ -35,7 +40,7 @@ function prepareSearch() {
   function choose(place) {
     const options = [...list.querySelectorAll('[role="option"]')];
     chosen = options.length ? Math.max(-1, Math.min(place, options.length - 1)) : -1;
-    options.forEach((option, at) => option.setAttribute("aria-selected", String(at === chosen)));
+    for (const [at, option] of options.entries()) option.setAttribute("aria-selected", String(at === chosen));
     if (chosen < 0) field.removeAttribute("aria-activedescendant");
     else field.setAttribute("aria-activedescendant", `found-${chosen}`);
     options[chosen]?.scrollIntoView({ block: "nearest" });
@@ -53,7 +58,7 @@ function prepareSearch() {
     event.preventDefault();
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.target.closest("input, select, textarea, dialog")) return;
+    if (event.key !== "/" || /** @type {Element} */ (event.target).closest("input, select, textarea, dialog")) return;
     event.preventDefault();
     field.focus();
   });

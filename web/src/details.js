@@ -1,21 +1,28 @@
 // Details of a step, of a model for a target, of a model, and of a target.
 
-function stepLink(id, text = id) {
-  return stepById.has(id) ? opener(text, () => showStep(id)) : el("code", {}, text);
+import { countBy, counted, formatNumber } from "./amounts.js";
+import { bytes, copyable, count, dash, definitionList, el, figure, limitedList, linkButton, seconds } from "./elements.js";
+import { SHOW_IN_GRAPH, badge, closePanel, openPanel } from "./panel.js";
+import { COVERAGE, COVERAGE_WORDS, coverageByModel, coverageByStep, coverageByTarget, neededBy, outcomeOf, outputByStep, ownStart, ownTime, runReasons, stepById, targetByName } from "./report.js";
+import { stackedBar, table } from "./tables.js";
+
+export function stepLink(id, text = id) {
+  return stepById.has(id) ? linkButton(text, () => showStep(id)) : el("code", {}, text);
 }
 
-function showStep(id) {
+export function showStep(id) {
+  /** @type {any} */
   const step = stepById.get(id);
   openPanel(id, () => [
-    el("p", {}, badge(standing(step), standing(step)), ` ${step.kind}`, step.origin ? ` from the ${step.origin} cache` : "", step.note ? `: ${step.note}` : ""),
+    el("p", {}, badge(outcomeOf(step), outcomeOf(step)), ` ${step.kind}`, step.origin ? ` from the ${step.origin} cache` : "", step.note ? `: ${step.note}` : ""),
     step.errors.map(errorDetails),
-    whyList("Why the last build ran it", whyRan(step)),
+    whyList("Why the last build ran it", runReasons(step)),
     whyList("Why a build would run it now", step.reasons),
-    facts([
+    definitionList([
       ["State now", step.remote ? `${step.state}, its result is in the remote cache` : step.state],
       ["Group", step.group],
       ["Target", step.target && targetLink(step.target)],
-      ["Time in the last build", spent(step) === null ? null : [seconds(spent(step)), " from ", seconds(ownStart.get(step.id)), " to ", seconds(step.ended)]],
+      ["Time in the last build", ownTime(step) === null ? null : [seconds(ownTime(step)), " from ", seconds(ownStart.get(step.id)), " to ", seconds(step.ended)]],
       ["With the steps before it", !ownStart.has(step.id) || ownStart.get(step.id) === step.started ? null : seconds(step.ended - step.started)],
       ["Time when it was made", step.seconds === null ? null : seconds(step.seconds)],
       ["Ran on", step.worker === null ? step.machine : `${step.machine ?? "this machine"}, place ${step.worker + 1}`],
@@ -25,14 +32,14 @@ function showStep(id) {
     ]),
     (coverageByStep.get(id) ?? []).filter((row) => row.outcome !== "failed").map((row) => [el("h3", {}, `Coverage of ${row.model}`), coverageDetails(row)]),
     outputByStep.has(id) && outputDetails(outputByStep.get(id)),
-    el("h3", {}, "Needs"), step.needs.length ? listed(step.needs, (need) => stepLink(need)) : el("p.empty", {}, "Nothing."),
-    el("h3", {}, "Needed by"), neededBy.get(id).length ? listed(neededBy.get(id), (next) => stepLink(next)) : el("p.empty", {}, "Nothing."),
-    el("p.actions", {}, el("button", { type: "button", click: () => { closePanel(); showInGraph(id); } }, "Show in the graph")),
+    el("h3", {}, "Needs"), step.needs.length ? limitedList(step.needs, (need) => stepLink(need)) : el("p.empty", {}, "Nothing."),
+    el("h3", {}, "Needed by"), neededBy.get(id)?.length ? limitedList(neededBy.get(id), (next) => stepLink(next)) : el("p.empty", {}, "Nothing."),
+    el("p.actions", {}, el("button", { type: "button", click: () => { closePanel(); document.dispatchEvent(new CustomEvent(SHOW_IN_GRAPH, { detail: id })); } }, "Show in the graph")),
   ]);
 }
 
 function whyList(title, reasons) {
-  return reasons.length ? [el("h3", {}, title), listed(reasons, (reason) => reason)] : [];
+  return reasons.length ? [el("h3", {}, title), limitedList(reasons, (reason) => reason)] : [];
 }
 
 function errorDetails(error) {
@@ -43,12 +50,12 @@ function errorDetails(error) {
     error.step ? el("p", {}, "Because of ", stepLink(error.step)) : null);
 }
 
-function showCoverage(row) {
+export function showCoverage(row) {
   openPanel(`${row.model} for ${row.target}`, () => [
     coverageDetails(row),
     [row.step, verifyStep(row)].flatMap((step) => stepById.get(step)?.errors ?? []).map(errorDetails),
-    facts([
-      ["Model", opener(row.model, () => showModel(row.model))],
+    definitionList([
+      ["Model", linkButton(row.model, () => showModel(row.model))],
       ["Target", targetLink(row.target)],
       ["Step", stepLink(row.step)],
       ["Verified by", stepById.has(verifyStep(row)) ? stepLink(verifyStep(row)) : null],
@@ -66,7 +73,7 @@ function coverageDetails(row) {
     el("p", {}, badge(words, row.outcome)),
     row.reason ? el("p.reason", {}, row.reason) : null,
     row.outside.map(operatorOutside),
-    facts([
+    definitionList([
       ["EPContext nodes", row.ep_context_nodes === null ? null : count(row.ep_context_nodes)],
       ["Size", row.size === null ? null : bytes(row.size)],
       ["Compile time", row.seconds === null ? null : seconds(row.seconds)],
@@ -81,7 +88,7 @@ function operatorOutside(one) {
     el("h3", {}, count(one.count), " ", el("code", {}, one.operator)),
     el("p", {}, one.reason ?? "The EP logged no reason."),
     one.advice.map((advice) => el("p.hint", {}, advice)),
-    one.nodes.length ? el("details", {}, el("summary", {}, counted(one.nodes.length, "node")), listed(one.nodes, (node) => el("code", {}, node), 40)) : null);
+    one.nodes.length ? el("details", {}, el("summary", {}, counted(one.nodes.length, "node")), limitedList(one.nodes, (node) => el("code", {}, node), 40)) : null);
 }
 
 function figures(values) {
@@ -89,7 +96,7 @@ function figures(values) {
   return known.map(([name, value], place) => [place ? ", " : "", `${name} `, figure(value)]);
 }
 
-function showModel(name) {
+export function showModel(name) {
   const rows = coverageByModel.get(name) ?? [];
   openPanel(name, () => [
     coverageSum(rows),
@@ -102,12 +109,12 @@ function showModel(name) {
   ]);
 }
 
-function targetLink(name) {
-  return opener(name, () => showTarget(name));
+export function targetLink(name) {
+  return linkButton(name, () => showTarget(name));
 }
 
 /** A target: first which models are whole, then which are not, each a click away from why. */
-function showTarget(name) {
+export function showTarget(name) {
   const target = targetByName.get(name);
   const rows = coverageByTarget.get(name) ?? [];
   openPanel(name, () => [
@@ -115,11 +122,11 @@ function showTarget(name) {
     COVERAGE.map((outcome) => {
       const found = rows.filter((row) => row.outcome === outcome);
       return found.length ? [
-        el("h3", {}, COVERAGE_WORDS[outcome][0].toUpperCase() + COVERAGE_WORDS[outcome].slice(1), ` (${number(found.length)})`),
-        listed(found, (row) => coverageLink(row, row.model), 200),
+        el("h3", {}, COVERAGE_WORDS[outcome][0].toUpperCase() + COVERAGE_WORDS[outcome].slice(1), ` (${formatNumber(found.length)})`),
+        limitedList(found, (row) => coverageLink(row, row.model), 200),
       ] : [];
     }),
-    target && facts([
+    target && definitionList([
       ["SoC", target.soc],
       ["Toolchain", target.toolchain],
       ["Platforms", target.platforms.join(", ")],
@@ -134,13 +141,13 @@ function showTarget(name) {
 }
 
 function coverageLink(row, text) {
-  const words = row.outcome === "partial" ? `${number(row.fallback_nodes)} outside` : COVERAGE_WORDS[row.outcome];
-  return el("span", {}, badge(words, row.outcome), " ", opener(text ?? "Details", () => showCoverage(row), text ? {} : { "aria-label": `Details of ${row.model} for ${row.target}` }));
+  const words = row.outcome === "partial" ? `${formatNumber(row.fallback_nodes)} outside` : COVERAGE_WORDS[row.outcome];
+  return el("span", {}, badge(words, row.outcome), " ", linkButton(text ?? "Details", () => showCoverage(row), text ? {} : { "aria-label": `Details of ${row.model} for ${row.target}` }));
 }
 
 /** "9 of 14 whole, 3 in part, 2 failed", with a bar. */
-function coverageSum(rows) {
-  const counts = tally(rows, (row) => row.outcome);
+export function coverageSum(rows) {
+  const counts = countBy(rows, (row) => row.outcome);
   const words = COVERAGE.filter((outcome) => counts.get(outcome));
   const label = words.map((outcome) => `${counts.get(outcome)} ${COVERAGE_WORDS[outcome]}`).join(", ");
   return [
@@ -152,7 +159,7 @@ function coverageSum(rows) {
 function outputDetails(output) {
   return [
     el("h3", {}, "Output"),
-    facts([
+    definitionList([
       ["Place", copyable(output.path, "the path", 60)],
       ["Layout", output.pack ? `${output.layout}, packed into ${output.pack}` : output.layout],
       ["Pushed as", output.push],

@@ -1,14 +1,21 @@
 // Accuracy: the figures of every output of every model that is verified, and what they have to come to.
 
+import { countBy, counted } from "./amounts.js";
+import { stepLink, targetLink } from "./details.js";
+import { add, count, dash, el, figure } from "./elements.js";
+import { badge } from "./panel.js";
+import { report } from "./report.js";
+import { table } from "./tables.js";
+
 const PASSED = ["passed", "failed", "unjudgeable"];
 
-function accuracySum() {
-  const counts = tally(report.accuracy, (row) => row.outcome);
+export function accuracySum() {
+  const counts = countBy(report.accuracy, (row) => row.outcome);
   const shown = PASSED.filter((outcome) => counts.get(outcome));
   return el("p.sum", {}, shown.map((outcome, place) => [place ? ", " : "", count(counts.get(outcome)), ` ${outcome}`]));
 }
 
-function drawAccuracy(section) {
+export function drawAccuracy(section) {
   if (!report.accuracy.length) {
     add(section, el("p.empty", {}, "The recipe asks for no comparison of numbers (`verify`), or none was made yet."));
     return;

@@ -1,6 +1,8 @@
 // The theme: the system's, or the one that was chosen here.
 
-function prepareTheme() {
+import { byId } from "./elements.js";
+
+export function prepareTheme() {
   const choice = byId("theme");
   try {
     choice.value = localStorage.getItem("epbuild-theme") ?? "";

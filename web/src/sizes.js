@@ -1,8 +1,16 @@
 // Sizes: a treemap of outputs and their files by target, with what sharing saves, and the sharing groups. The layout is d3's.
 
-const MOST_TILES = 400;
+import { hierarchy, treemap } from "d3-hierarchy";
+import { counted, formatBytes, formatNumber, formatPercent, sum } from "./amounts.js";
+import { showStep, stepLink, targetLink } from "./details.js";
+import { add, bytes, count, el, limitedList, linkButton } from "./elements.js";
+import { closePanel, openPanel } from "./panel.js";
+import { groupedBy, outputsSum, report } from "./report.js";
+import { stackedBar, table } from "./tables.js";
 
-function drawSizes(section) {
+const MAX_TILES = 400;
+
+export function drawSizes(section) {
   if (!report.outputs.length) add(section, el("p.empty", {}, "Nothing is published yet."));
   else drawTreemap(section);
   add(section, el("h3", { id: "sharing" }, "What sharing saves"), el("div.sums", {}, sharingSum()), sharingTable(), outputTable());
@@ -22,7 +30,7 @@ function drawTreemap(section) {
     const path = shown.ancestors().reverse();
     trail.replaceChildren(...path.flatMap((node, at) => at === path.length - 1
       ? [el("span", { "aria-current": "true" }, node.data.name)]
-      : [opener(node.data.name, () => { shown = node; fill(); }), " › "]));
+      : [linkButton(node.data.name, () => { shown = node; fill(); }), " › "]));
     place.replaceChildren(treemapPicture(shown, place.clientWidth || 900, (node) => {
       if (node.children) {
         shown = node;
@@ -57,7 +65,9 @@ function sizesTree() {
       name: `saved: ${row.group}`, size: row.saved, kind: "saved", open: () => showStep(row.step),
     }))],
   }));
-  return d3.hierarchy({ name: "All targets", children }).sum((node) => node.size ?? 0).sort((a, b) => b.value - a.value);
+  /** @type {any} */
+  const root = { name: "All targets", children };
+  return hierarchy(root).sum((node) => node.size ?? 0).sort((a, b) => (b.value ?? 0) - (a.value ?? 0));
 }
 
 function outputNode(output, name) {
@@ -73,16 +83,17 @@ function fileKind(path) {
 /** A node's children and their children as rectangles: the largest ones, and the others as one. */
 function treemapPicture(node, width, open) {
   const height = Math.round(Math.min(460, Math.max(260, width * 0.45)));
-  const groups = largest(node, MOST_TILES / 4);
-  const each = Math.max(4, Math.floor(MOST_TILES / groups.length));
-  const shown = d3.hierarchy({ children: groups.map((group) => (group.of?.children ? { of: group.of, children: largest(group.of, each) } : group)) }).sum((part) => part.size ?? 0);
-  d3.treemap().size([width, height]).paddingOuter(2).paddingTop((one) => (one.depth === 1 && one.children ? 20 : 2)).paddingInner(1).round(true)(shown);
+  const groups = largest(node, MAX_TILES / 4);
+  const each = Math.max(4, Math.floor(MAX_TILES / groups.length));
+  /** @type {any} */
+  const shown = hierarchy(/** @type {any} */ ({ children: groups.map((group) => (group.of?.children ? { of: group.of, children: largest(group.of, each) } : group)) })).sum((part) => part.size ?? 0);
+  treemap().size([width, height]).paddingOuter(2).paddingTop((one) => (one.depth === 1 && one.children ? 20 : 2)).paddingInner(1).round(true)(shown);
   const [seen, small] = [true, false].map((drawn) => shown.descendants().slice(1).filter((tile) => (tile.x1 > tile.x0 && tile.y1 > tile.y0) === drawn));
   const tiles = seen.map((tile) => treemapTile(tile, width, open));
-  moveInOrder(tiles);
+  addTileKeys(tiles);
   const picture = el("div.tiles-picture", { role: "group", "aria-label": `Sizes of ${node.data.name}` }, tiles);
   picture.style.height = `${height}px`;
-  return el("div", {}, picture, small.length ? el("p.note", {}, `${number(small.length)} more, too small to be drawn`) : null);
+  return el("div", {}, picture, small.length ? el("p.note", {}, `${formatNumber(small.length)} more, too small to be drawn`) : null);
 }
 
 /** The children of a node, {of, size}, at most so many; the smallest of more are one, {others, size}. */
@@ -95,10 +106,10 @@ function largest(node, most) {
 
 function treemapTile(tile, whole, open) {
   const { of, others } = tile.data;
-  const name = of ? of.data.name : `${number(others.length)} others`;
-  const size = bytesText(of ? stored(of) : sum(others, stored));
+  const name = of ? of.data.name : `${formatNumber(others.length)} others`;
+  const size = formatBytes(of ? stored(of) : sum(others, stored));
   const [width, height] = [tile.x1 - tile.x0, tile.y1 - tile.y0];
-  const act = of ? () => open(of) : () => openPanel(name, () => listed(others, (child) => opener(`${child.data.name}: ${bytesText(stored(child))}`, () => { closePanel(); open(child); }), 200));
+  const act = of ? () => open(of) : () => openPanel(name, () => limitedList(others, (child) => linkButton(`${child.data.name}: ${formatBytes(stored(child))}`, () => { closePanel(); open(child); }), 200));
   const kind = tile.children ? "group" : `leaf ${of ? mainKind(of) : "other"}`;
   const button = el("button", { type: "button", class: `tile-of ${kind}`, "aria-label": `${name}: ${size}`, title: `${name}: ${size}`, click: act },
     width > 40 && height > 16 ? el("span", {}, name) : null,
@@ -119,7 +130,7 @@ function mainKind(node) {
 }
 
 /** One stop for the Tab key, and the arrow keys go through the tiles in their order. */
-function moveInOrder(tiles) {
+function addTileKeys(tiles) {
   tiles.forEach((tile, at) => {
     tile.tabIndex = at ? -1 : 0;
     tile.addEventListener("keydown", (event) => {
@@ -134,12 +145,12 @@ function moveInOrder(tiles) {
 }
 
 /** What was measured, and what could be saved by the sources' weights: two numbers that are never added up. */
-function sharingSum() {
+export function sharingSum() {
   return [[true, "saved"], [false, "can be saved"]].map(([measured, words]) => {
     const rows = report.sharing.filter((row) => row.measured === measured);
     if (!rows.length) return null;
     const [saved, alone] = [sum(rows, (row) => row.saved), sum(rows, (row) => row.alone)];
-    const parts = [" of ", bytes(alone), ` (${percentText(saved, alone)}) ${words} in ${counted(rows.length, "group")}`];
+    const parts = [" of ", bytes(alone), ` (${formatPercent(saved, alone)}) ${words} in ${counted(rows.length, "group")}`];
     return [el("p.large", {}, bytes(saved)), el("p", {}, parts)];
   });
 }
@@ -150,8 +161,8 @@ function sharingTable() {
     { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
     { head: "Alone", numeric: true, cell: (row) => bytes(row.alone), value: (row) => row.alone },
     { head: "Shared", numeric: true, cell: (row) => bytes(row.shared), value: (row) => row.shared },
-    { head: "Saved", numeric: true, cell: (row) => [bytes(row.saved), ` (${percentText(row.saved, row.alone)})`], value: (row) => row.saved },
-    { head: "", cell: (row) => stackedBar([{ kind: "shared", amount: row.shared }, { kind: "saved", amount: row.saved }], row.alone, `${percentText(row.saved, row.alone)} saved`) },
+    { head: "Saved", numeric: true, cell: (row) => [bytes(row.saved), ` (${formatPercent(row.saved, row.alone)})`], value: (row) => row.saved },
+    { head: "", cell: (row) => stackedBar([{ kind: "shared", amount: row.shared }, { kind: "saved", amount: row.saved }], row.alone, `${formatPercent(row.saved, row.alone)} saved`) },
     { head: "Of what", cell: (row) => (row.measured ? "measured, each model alone" : "equal source weights"), value: (row) => String(row.measured) },
   ], [...report.sharing].sort((a, b) => b.saved - a.saved), { empty: "No group shares its weights, or nothing is known of it yet." });
 }

@@ -1,9 +1,14 @@
 // The layout of a graph: each of its connected parts by dagre, and the parts in rows.
 
+import * as dagre from "@dagrejs/dagre";
+import { sum } from "./amounts.js";
+import { NODE, clusterSum, nodeLabel } from "./clusters.js";
+import { groupedBy } from "./report.js";
+
 const GAP = 24;
 
 /** Places of clusters and of the points of edges, from left to right, for a picture of about the width. */
-function laidOut(clusters, edges, width) {
+export function layoutGraph(clusters, edges, width) {
   const parts = connectedParts(clusters, edges).map(partLayout);
   const area = sum(parts, (part) => (part.width + GAP) * (part.height + GAP));
   const widest = Math.max(width, Math.sqrt(2 * area), ...parts.map((part) => part.width));

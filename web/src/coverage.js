@@ -1,15 +1,20 @@
 // Coverage: a matrix of models and targets. Each cell has a letter or a number beside its colour, and opens its details.
 
-const MOST_MODELS = 100;
+import { counted, formatBytes, formatNumber, formatSeconds } from "./amounts.js";
+import { coverageSum, showCoverage, showModel, showTarget } from "./details.js";
+import { add, el, linkButton } from "./elements.js";
+import { COVERAGE_LETTERS, COVERAGE_WORDS, coverageByModel, coverageByTarget, report } from "./report.js";
 
-function drawCoverage(section) {
+const MAX_MODELS = 100;
+
+export function drawCoverage(section) {
   const targets = report.targets.map((target) => target.name).filter((name) => coverageByTarget.has(name));
   if (!targets.length) {
     add(section, el("p.empty", {}, "The recipe compiles no model."));
     return;
   }
   const place = el("div");
-  const only = el("input", { type: "checkbox", change: () => fillMatrix(place, targets, only.checked, MOST_MODELS) });
+  const only = el("input", { type: "checkbox", change: () => fillMatrix(place, targets, only.checked, MAX_MODELS) });
   add(section, 
     coverageSum(report.coverage),
     el("p.legend", {},
@@ -19,7 +24,7 @@ function drawCoverage(section) {
       el("label", {}, only, " only models that are not whole everywhere")),
     place,
   );
-  fillMatrix(place, targets, false, MOST_MODELS);
+  fillMatrix(place, targets, false, MAX_MODELS);
 }
 
 function cellKey(kind, text) {
@@ -29,11 +34,11 @@ function cellKey(kind, text) {
 function fillMatrix(place, targets, onlyPartial, most) {
   const models = [...coverageByModel].filter(([, rows]) => !onlyPartial || rows.some((row) => row.outcome !== "whole"));
   const shown = models.slice(0, most);
-  const names = targets.map((name) => opener(name, () => showTarget(name)));
+  const names = targets.map((name) => linkButton(name, () => showTarget(name)));
   const grid = [[null, ...names]];
   const lines = shown.map(([model, rows]) => {
     const byTarget = new Map(rows.map((row) => [row.target, row]));
-    const name = opener(model, () => showModel(model));
+    const name = linkButton(model, () => showModel(model));
     const cells = targets.map((target) => byTarget.has(target) ? matrixCell(byTarget.get(target)) : null);
     grid.push([name, ...cells]);
     return el("tr", {}, el("th", { scope: "row" }, name), cells.map((cell) => el("td", {}, cell)));
@@ -44,32 +49,34 @@ function fillMatrix(place, targets, onlyPartial, most) {
     el("tbody", {}, lines));
   whole.classList.toggle("several", targets.length > 3);
   whole.classList.toggle("many", targets.length > 10);
-  moveByArrows(whole, grid);
+  addCellKeys(whole, grid);
   place.replaceChildren(
     el("div.scroll", {}, whole),
     models.length ? "" : el("p.empty", {}, "Every model is whole for every target."),
-    models.length > most ? el("p.more", {}, `${number(most)} of ${number(models.length)} `,
-      opener(`Show ${number(Math.min(most, models.length - most))} more`, () => fillMatrix(place, targets, onlyPartial, 2 * most))) : "",
+    models.length > most ? el("p.more", {}, `${formatNumber(most)} of ${formatNumber(models.length)} `,
+      linkButton(`Show ${formatNumber(Math.min(most, models.length - most))} more`, () => fillMatrix(place, targets, onlyPartial, 2 * most))) : "",
   );
 }
 
 function matrixCell(row) {
-  const text = row.outcome === "partial" ? number(row.fallback_nodes) : COVERAGE_LETTERS[row.outcome];
+  const text = row.outcome === "partial" ? formatNumber(row.fallback_nodes) : COVERAGE_LETTERS[row.outcome];
   const words = row.outcome === "partial" ? `${counted(row.fallback_nodes, "node")} outside the EP` : COVERAGE_WORDS[row.outcome];
-  const known = [row.size === null ? null : bytesText(row.size), row.seconds === null ? null : secondsText(row.seconds)].filter(Boolean);
+  const known = [row.size === null ? null : formatBytes(row.size), row.seconds === null ? null : formatSeconds(row.seconds)].filter(Boolean);
   const label = [`${row.model} for ${row.target}: ${words}`, ...known].join(", ");
   const kind = row.outcome.replace(" ", "-");
   return el("button", { type: "button", class: `cell ${kind}`, "aria-label": label, title: label, click: () => showCoverage(row) }, text);
 }
 
 /** One stop for the Tab key; the arrow keys, Home and End move between the rest. `grid` has the buttons by rows, null where there is none. */
-function moveByArrows(element, grid) {
+function addCellKeys(element, grid) {
   const places = new Map();
-  grid.forEach((line, row) => line.forEach((button, column) => {
-    if (!button) return;
-    button.tabIndex = -1;
-    places.set(button, [row, column]);
-  }));
+  for (const [row, line] of grid.entries()) {
+    for (const [column, button] of line.entries()) {
+      if (!button) continue;
+      button.tabIndex = -1;
+      places.set(button, [row, column]);
+    }
+  }
   const first = grid.flat().find(Boolean);
   if (first) first.tabIndex = 0;
   element.addEventListener("focusin", (event) => {

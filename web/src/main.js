@@ -1,5 +1,19 @@
-// The sections, drawn one after the other so that the first can be read while the others are made.
+// Entry of the page. Draws one section after the other, so that the first can be read early.
 
+import { drawAccuracy } from "./accuracy.js";
+import { drawCoverage } from "./coverage.js";
+import { drawDifferences } from "./differences.js";
+import { byId } from "./elements.js";
+import { drawGraph } from "./graph.js";
+import { drawOverview } from "./overview.js";
+import { preparePanel } from "./panel.js";
+import { drawLock, drawProvenance } from "./provenance.js";
+import { prepareSearch } from "./search.js";
+import { drawSizes } from "./sizes.js";
+import { prepareTheme } from "./theme.js";
+import { drawTimeline } from "./timeline.js";
+
+/** @type {Array<[string, (section: any) => void]>} */
 const SECTIONS = [
   ["overview", drawOverview],
   ["coverage", drawCoverage],
@@ -42,7 +56,7 @@ function main() {
     byId(location.hash.slice(1))?.scrollIntoView();
   } else drawWhenIdle();
   document.addEventListener("click", (event) => {
-    if (event.target.closest?.('a[href^="#"]')) drawAll();
+    if (event.target instanceof Element && event.target.closest('a[href^="#"]')) drawAll();
   });
 }
 

@@ -1,10 +1,13 @@
 // Tables that are sorted by their headings, and show long lists in parts.
 
+import { formatNumber } from "./amounts.js";
+import { el, linkButton } from "./elements.js";
+
 /**
  * A table of `rows`. A column is {head, cell, value, numeric}: `cell` makes what is shown, `value` is what to sort by, and a
  * column without one is not sorted. `most` rows are shown until more are asked for.
  */
-function table(caption, columns, rows, { most = 25, empty = "None." } = {}) {
+export function table(caption, columns, rows, { most = 25, empty = "None." } = {}) {
   if (!rows.length) return el("p.empty", {}, empty);
   let sorted = rows;
   let shown = Math.min(most, rows.length);
@@ -12,7 +15,7 @@ function table(caption, columns, rows, { most = 25, empty = "None." } = {}) {
   const more = el("p.more");
   const heads = columns.map((column) => heading(column, (ascending) => {
     const sign = ascending ? 1 : -1;
-    sorted = [...rows].sort((a, b) => sign * compared(column.value(a), column.value(b)));
+    sorted = [...rows].sort((a, b) => sign * compareValues(column.value(a), column.value(b)));
     for (const head of heads) head.removeAttribute("aria-sort");
     heads[columns.indexOf(column)].setAttribute("aria-sort", ascending ? "ascending" : "descending");
     fill();
@@ -21,8 +24,8 @@ function table(caption, columns, rows, { most = 25, empty = "None." } = {}) {
     body.replaceChildren(...sorted.slice(0, shown).map((row) => tableRow(columns, row)));
     const rest = rows.length - shown;
     more.replaceChildren(...(rest <= 0 ? [] : [
-      `${number(shown)} of ${number(rows.length)} `,
-      opener(`Show ${number(Math.min(rest, 200))} more`, () => { shown += 200; fill(); }),
+      `${formatNumber(shown)} of ${formatNumber(rows.length)} `,
+      linkButton(`Show ${formatNumber(Math.min(rest, 200))} more`, () => { shown += 200; fill(); }),
     ]));
     more.hidden = rest <= 0;
   }
@@ -49,17 +52,17 @@ function heading(column, sort) {
 }
 
 /** Numbers by value, texts by the alphabet with numbers in them by value; what is unknown comes last in a list that ascends. */
-function compared(a, b) {
+function compareValues(a, b) {
   if (a === b) return 0;
   if (a === null || a === undefined) return 1;
   if (b === null || b === undefined) return -1;
   return typeof a === "number" ? a - b : COLLATOR.compare(a, b);
 }
 
-const COLLATOR = new Intl.Collator("en", { numeric: true });
+export const COLLATOR = new Intl.Collator("en", { numeric: true });
 
 /** A bar of parts of a whole: [{name, amount, kind}]; what it means stands beside it as text. */
-function stackedBar(parts, whole, label) {
+export function stackedBar(parts, whole, label) {
   const shown = parts.filter((part) => part.amount > 0);
   const bar = el("div.bar", { role: "img", "aria-label": label });
   for (const part of shown) {
@@ -68,4 +71,8 @@ function stackedBar(parts, whole, label) {
     bar.append(piece);
   }
   return bar;
+}
+
+export function tile(title, place, ...contents) {
+  return el("section.tile", {}, el("h3", {}, el("a", { href: `#${place}` }, title)), contents);
 }

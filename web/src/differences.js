@@ -1,13 +1,21 @@
 // Differences: against another report or outputs, where the report has that, and what the last build changed in its outputs.
 
+import { counted, formatMoment, formatNumber, formatSignedPercent } from "./amounts.js";
+import { showCoverage, stepLink, targetLink } from "./details.js";
+import { add, bytes, change, copyable, count, definitionList, el, figure, limitedList, linkButton, seconds } from "./elements.js";
+import { badge } from "./panel.js";
+import { COVERAGE, COVERAGE_WORDS, build, report } from "./report.js";
+import { table } from "./tables.js";
+
+/** @type {any} */
 const against = report.against ?? null;
 
 /** What the overview has of it. */
-function differencesSum() {
+export function differencesSum() {
   if (against) {
     return [
       el("p", {}, count(against.models.length), against.models.length === 1 ? " model" : " models", ", ", count(against.outputs.length), against.outputs.length === 1 ? " output" : " outputs"),
-      el("p", {}, against.kind === "report" && against.made_at ? `since the report of ${moment(against.made_at)}` : `since ${against.path}`),
+      el("p", {}, against.kind === "report" && against.made_at ? `since the report of ${formatMoment(against.made_at)}` : `since ${against.path}`),
     ];
   }
   const published = build?.published ?? [];
@@ -16,7 +24,7 @@ function differencesSum() {
     : el("p", {}, "The last build changed no output.");
 }
 
-function drawDifferences(section) {
+export function drawDifferences(section) {
   if (against) drawAgainst(section);
   add(section, publishedTable());
 }
@@ -24,9 +32,9 @@ function drawDifferences(section) {
 function drawAgainst(section) {
   const nothing = !against.models.length && !against.outputs.length && !against.versions.length && !against.sources.length;
   add(section,
-    facts([
+    definitionList([
       ["Compared with", [copyable(against.path, "the path", 60), against.recipe === report.recipe.name ? "" : ` (recipe ${against.recipe})`]],
-      ["Made", against.made_at && `${moment(against.made_at)} by epbuild ${against.epbuild}`],
+      ["Made", against.made_at && `${formatMoment(against.made_at)} by epbuild ${against.epbuild}`],
       ["The build took", against.build_seconds === null || !build ? null : [seconds(build.seconds), ", before ", seconds(against.build_seconds)]],
     ]),
     nothing ? el("p.empty", {}, "Nothing differs.") : [
@@ -50,7 +58,7 @@ function modelChanges() {
 
 function changedModel(row) {
   const now = report.coverage.find((one) => one.group === row.group && one.member === row.member && one.target === row.target);
-  return now ? opener(now.model, () => showCoverage(now)) : `${row.group}/${row.member}`;
+  return now ? linkButton(now.model, () => showCoverage(now)) : `${row.group}/${row.member}`;
 }
 
 /** How far a model got from worse to better: negative for one that the EP takes less of than before. */
@@ -67,7 +75,7 @@ function coverageChange({ before, after }) {
 }
 
 function coveredBadge(side) {
-  return badge(side.outcome === "partial" ? `${number(side.fallback_nodes)} outside` : COVERAGE_WORDS[side.outcome], side.outcome);
+  return badge(side.outcome === "partial" ? `${formatNumber(side.fallback_nodes)} outside` : COVERAGE_WORDS[side.outcome], side.outcome);
 }
 
 function difference({ before, after }, value) {
@@ -129,11 +137,11 @@ function publishedTable() {
 function sizeChange({ before, after }) {
   if (before === null) return "new";
   if (after === null) return "gone";
-  return [change(after - before), before === after || !before ? "" : ` (${signedPercent(after - before, before)})`];
+  return [change(after - before), before === after || !before ? "" : ` (${formatSignedPercent(after - before, before)})`];
 }
 
 function changedFiles(files) {
   if (!files.length) return null;
   return el("details", {}, el("summary", {}, counted(files.length, "file"), " with other bytes"),
-    listed(files, (file) => [file.path, ": ", sizeChange(file)]));
+    limitedList(files, (file) => [file.path, ": ", sizeChange(file)]));
 }

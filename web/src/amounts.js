@@ -1,0 +1,58 @@
+// Amounts, as epbuild prints them. Each is a <data> element: its value is what the report has, its text is for people.
+
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+export const FIGURE = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 6 });
+const UNITS = ["kB", "MB", "GB", "TB", "PB", "EB"];
+
+export function formatNumber(value) {
+  return WHOLE.format(value);
+}
+
+/** With one decimal, as Python rounds: of two that are as near, the even one. `toFixed` differs from that in a quarter only. */
+function formatTenths(value) {
+  const size = Math.abs(value);
+  const [whole, part] = (size % 1 === 0.25 ? Math.floor(size) + 0.2 : size).toFixed(1).split(".");
+  return `${value < 0 ? "-" : ""}${formatNumber(Number(whole))}.${part}`;
+}
+
+export function formatBytes(value) {
+  const size = Math.abs(value);
+  if (size < 1000) return size === 1 ? `${value} byte` : `${value} bytes`;
+  let unit = 0;
+  while (size >= 1000 ** (unit + 2) && unit < UNITS.length - 1) unit += 1;
+  return `${formatTenths(value / 1000 ** (unit + 1))} ${UNITS[unit]}`;
+}
+
+export function formatSeconds(value) {
+  return `${formatTenths(value)} s`;
+}
+
+export function formatPercent(part, whole) {
+  return whole ? `${formatTenths((100 * part) / whole)}%` : "";
+}
+
+/** A difference as a part of what was there before, with its sign. */
+export function formatSignedPercent(part, whole) {
+  return whole ? `${part < 0 ? "" : "+"}${formatPercent(part, whole)}` : "";
+}
+
+/** A moment as RFC 3339 has it, in fewer letters: 2026-11-23 03:50 UTC. */
+export function formatMoment(text) {
+  return text.replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::[\d.]+)?(?:Z|\+00:00)$/, "$1 $2 UTC");
+}
+
+/** "3 steps", "1 step". */
+export function counted(count, noun) {
+  return `${formatNumber(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** What of an outcome there is in a list: {whole: 3, failed: 1}. */
+export function countBy(items, key) {
+  const counts = new Map();
+  for (const item of items) counts.set(key(item), (counts.get(key(item)) ?? 0) + 1);
+  return counts;
+}
+
+export function sum(items, value) {
+  return items.reduce((total, item) => total + (value(item) ?? 0), 0);
+}

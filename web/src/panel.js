@@ -1,0 +1,54 @@
+// The panel: details of one thing, in a dialog at the side. Esc closes it, and it goes back to what was shown before.
+
+import { byId, el } from "./elements.js";
+
+/** @typedef {{ title: string, contents: () => any }} Details */
+/** @type {Details[]} */
+const history = [];
+/** @type {Details | null} */
+let current = null;
+
+/** Show what `contents` makes under a `title`. */
+export function openPanel(title, contents) {
+  if (current) history.push(current);
+  current = { title, contents };
+  fillPanel();
+}
+
+function fillPanel() {
+  if (!current) return;
+  const panel = byId("panel");
+  byId("panel-title").textContent = current.title;
+  byId("panel-body").replaceChildren(...[current.contents()].flat(Infinity).filter(Boolean));
+  byId("panel-back").hidden = history.length === 0;
+  if (!panel.open) panel.showModal();
+  byId("panel-body").scrollTop = 0;
+  byId("panel-title").focus();
+}
+
+export function closePanel() {
+  byId("panel").close();
+}
+
+export function preparePanel() {
+  byId("panel-close").addEventListener("click", closePanel);
+  byId("panel-back").addEventListener("click", () => {
+    current = history.pop() ?? null;
+    fillPanel();
+  });
+  byId("panel").addEventListener("click", (event) => {
+    if (event.target === byId("panel")) closePanel(); // outside of what is in it
+  });
+  byId("panel").addEventListener("close", () => {
+    history.length = 0;
+    current = null;
+  });
+}
+
+/** A badge with the outcome of a step. */
+export function badge(words, kind) {
+  return el("span", { class: `badge ${kind.replaceAll(" ", "-")}` }, words);
+}
+
+/** Name of the event that asks the graph to show the step whose id is its `detail`. */
+export const SHOW_IN_GRAPH = "show-in-graph";
