@@ -1,8 +1,8 @@
-"""SQLite file that only remembers.
+"""SQLite file whose content can be lost.
 
-A damaged file is set aside, and an empty one takes its place. Damage is what SQLite reports, other tables, and a row that is not as it
-was written. Each row ends with a checksum that is made with a key of this user: rows of other users count as damaged. So do rows from
-a log or a journal that someone put beside the file. A file that this user may only read is copied into memory.
+A damaged file is set aside and replaced by an empty one. A file is damaged if SQLite says so, if it has other tables, or if a row has
+changed since it was written. Each row ends with a checksum that depends on the key of this user: rows of other users count as damaged,
+and so do rows from a foreign log or journal beside the file. A read-only file is copied into memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Result = TypeVar("_Result")
 
 
 class Damage(Exception):
-    """The file holds what epbuild did not write to it."""
+    """The file has content that epbuild did not write."""
 
     def __str__(self) -> str:
         return "it does not hold what was written to it"
@@ -47,7 +47,7 @@ class _Foreign(Damage):
 
 
 class Database:
-    """One connection, for all threads of this process; `path` is None for one in memory, which nobody else sees."""
+    """Connection for all threads of this process. Without `path`, the database is in memory."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Database:
     ) -> None:
         """Open the file, and create it and its tables if they are missing.
 
-        `key` makes the checksums of the rows. Without a path, the content of the file `copied` is copied into memory. Without `create`, a
-        file of another user stays where it is, and an empty database in memory takes its place. Raises StoreError.
+        `key` is the key of the row checksums. Without a path, the content of the file `copied` is copied into memory. Without `create`, a
+        file of another user stays, and an empty database in memory is used instead. Raises StoreError.
         """
         self.path = path
         self.is_foreign = False
-        """Whether the file was written by another user or on another machine, and so is not used."""
+        """Whether the file is ignored, as another user or another machine wrote it."""
         self._copied = copied
         self._schema = schema
         self._version = version
@@ -79,19 +79,19 @@ class Database:
 
     @property
     def copied(self) -> bool:
-        """Whether this is a copy of a file, in memory. It is not where the file turned out damaged."""
+        """Whether this is a copy of a sound file, in memory."""
         return self._copied is not None
 
     def read(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """All rows of the query, which ends with their checksums, less these. Raises StoreError."""
+        """Return all rows of a query whose last column is the checksum, verified and without it. Raises StoreError."""
         return self.query(lambda connection: self.rows(connection, query, parameters))
 
     def query(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """Do `work`, which only reads and may be tried again. Raises StoreError."""
+        """Run `work`, which only reads and may run twice. Raises StoreError."""
         return self._attempt(work)
 
     def rows(self, connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return what `read` does, inside a transaction. Raises Damage."""
+        """Return the rows that `read` returns, inside a transaction. Raises Damage."""
         return [self._unsealed(row) for row in connection.execute(query, storable(parameters))]
 
     def sealed(self, *values: object) -> tuple[object, ...]:
@@ -100,7 +100,7 @@ class Database:
         return (*stored, self._checksum(stored))
 
     def select(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """All rows of the query for some columns, which nobody checks against the checksum. Raises StoreError."""
+        """Return all rows of a query for some columns, without verification. Raises StoreError."""
         return self._attempt(lambda connection: connection.execute(query, storable(parameters)).fetchall())
 
     def write(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
@@ -109,11 +109,11 @@ class Database:
         self.change(lambda connection: connection.executemany(statement, parameters))
 
     def change(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """Do `work`, which may be tried again, in one transaction: no other process writes meanwhile. Raises StoreError."""
+        """Run `work`, which may run twice, in one transaction that excludes other writers. Raises StoreError."""
         return self._attempt(lambda connection: _in_transaction(connection, lambda: work(connection)))
 
     def close(self) -> None:
-        """Close the connection; using the database afterwards opens it again."""
+        """Close the connection. A later use opens it again."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -140,11 +140,11 @@ class Database:
         if self._connection is None:
             import sqlite3
 
-            # Before the file is opened: if it proves damaged, only this very file may be set aside.
+            # Before the file is opened: if it is damaged, only this very file may be set aside.
             self._identity = _identity(self.path)
             if self.path is not None and not _is_regular(self.path):
                 raise _Foreign
-            # The lock above keeps threads apart. No isolation level: transactions begin where this module begins them.
+            # The lock above serializes threads. No isolation level: this module begins transactions itself.
             connection = sqlite3.connect(
                 self.path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -160,10 +160,10 @@ class Database:
         return self._connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        self._check_mark(connection)  # before anything is written to a file that may be another user's
+        self._check_mark(connection)  # before writing to a file that may be another user's
         if self.path is not None:
             _use_write_ahead_log(connection)
-            # A power cut may lose the last transactions, never the file; that is enough for a memory.
+            # A power cut may lose the last transactions, never the file. That is enough here.
             connection.execute("PRAGMA synchronous=NORMAL")
 
         def make_tables() -> None:
@@ -187,9 +187,9 @@ class Database:
         _in_transaction(connection, make_tables)
 
     def _check_mark(self, connection: sqlite3.Connection) -> None:
-        """Raises _Foreign for a file with tables that lacks this user's mark.
+        """Check that a file with tables has this user's mark. Raises _Foreign.
 
-        The mark distinguishes a file of another user from a damaged one. The checksums of the rows are what protects.
+        The mark only distinguishes a file of another user from a damaged one. The protection is the checksums of the rows.
         """
         (mark,) = connection.execute("PRAGMA application_id").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -207,7 +207,7 @@ class Database:
             return
         lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
         with explained(f"set {self.path} aside", code="EPB507", elsewhere=None), lock:
-            # Another process may have been here first; its new file is not the damaged one.
+            # Another process may have replaced the damaged file already.
             if _identity(self.path) == self._identity:
                 for suffix in ("", "-wal", "-shm"):
                     part = self.path.with_name(f"{self.path.name}{suffix}")
@@ -223,7 +223,7 @@ class Database:
         return int.from_bytes(blake2b(text, digest_size=_CHECKSUM_BYTES, key=self._key).digest(), "big", signed=True)
 
     def _unsealed(self, row: Sequence[Any]) -> tuple[Any, ...]:
-        """Return a row without its checksum. Raises Damage if the row is not as it was written."""
+        """Return a row without its checksum. Raises Damage if the row has changed since it was written."""
         *values, checksum = row
         try:
             if self._checksum(values) == checksum:
@@ -242,7 +242,7 @@ class Database:
 
 
 def storable(values: Sequence[object]) -> tuple[object, ...]:
-    """Values as SQLite takes them: it has no text for what stands for the bytes of a name that is no UTF-8 (PEP 383)."""
+    """Convert values for SQLite, which has no text for undecodable bytes of file names (PEP 383)."""
     return tuple(
         [
             value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) and not value.isascii() else value
@@ -252,7 +252,7 @@ def storable(values: Sequence[object]) -> tuple[object, ...]:
 
 
 def _column(value: Any) -> str:
-    """What `json.dumps` gives, which takes longer for the texts and numbers that most rows have."""
+    """Return a value as JSON. A fast path covers texts and integers, as rows are checked by tens of thousands."""
     kind = type(value)
     return encode_basestring_ascii(value) if kind is str else str(value) if kind is int else json.dumps(value)
 
@@ -261,8 +261,8 @@ def _copy(path: Path, connection: sqlite3.Connection) -> bool:
     """Copy the file into an empty database, and return whether that worked."""
     import sqlite3
 
-    # Beside a build, SQLite reads with the help of the build's `-shm`; where there is none, nobody has the file open, and it can be read
-    # as a file that does not change.
+    # While a build has the file open, SQLite needs the build's `-shm` file. Without that file, no process has the database open, and it can
+    # be read as an immutable one.
     for mode in ("mode=ro", "mode=ro&immutable=1"):
         with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(f"{path.as_uri()}?{mode}", uri=True)) as source:
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -276,7 +276,7 @@ def _is_regular(path: Path) -> bool:
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
-        return True  # SQLite reports what is wrong
+        return True  # SQLite reports the error
 
 
 def _identity(path: Path | None) -> tuple[int, int] | None:
@@ -288,7 +288,7 @@ def _identity(path: Path | None) -> tuple[int, int] | None:
 
 
 def _in_transaction(connection: sqlite3.Connection, work: Callable[[], _Result]) -> _Result:
-    # IMMEDIATE: a transaction that begins by reading cannot wait for the write lock later, it fails at once.
+    # IMMEDIATE: a transaction that begins with a read cannot wait for the write lock later, it fails at once.
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = work()
@@ -308,7 +308,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            # Unlike others, this statement does not wait for the processes that are opening the file as well.
+            # Unlike others, this statement does not wait for other processes that are opening the file.
             if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
@@ -318,7 +318,7 @@ def _damaged(error: sqlite3.DatabaseError) -> bool:
     import sqlite3
 
     match _code(error):
-        case None:  # of the module itself: text that is not UTF-8
+        case None:  # from the module itself: text that is not UTF-8
             return isinstance(error, sqlite3.OperationalError)
         case sqlite3.SQLITE_ERROR:  # other tables than those of the schema
             return str(error).startswith(("no such table", "no such column", "table "))
@@ -327,6 +327,6 @@ def _damaged(error: sqlite3.DatabaseError) -> bool:
 
 
 def _code(error: sqlite3.Error) -> int | None:
-    # The low byte is the primary code; what is above it is more of the same. Errors of the module itself have none.
+    # The low byte is the primary code, the rest refines it. Errors of the module itself have no code.
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

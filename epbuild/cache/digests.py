@@ -1,4 +1,4 @@
-"""Digests of files, each read once until its stat changes."""
+"""Digests of files. A file is read again only when its stat has changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epbuild.core.digest import LARGE_BYTES, Readable, digest_of, hash_stream
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.host import on_windows
 
-# To hand a small file over to a thread takes longer than to read it.
+# Files per task: handing a small file to a thread takes longer than reading it.
 _BATCH = 20
 _SMALL_BATCH = 200
 _SMALL_BYTES = 1 << 16
@@ -28,9 +28,9 @@ _TIMESTAMP_STEP_NS = 2_000_000_000
 
 
 class StatKey(NamedTuple):
-    """What the file system has of a file that changes when its content does; times in nanoseconds since the epoch.
+    """Properties of a file that change when its content does. Times are in nanoseconds since the epoch.
 
-    `ctime_ns` is that of `changed_ns`: never the time of creation.
+    `ctime_ns` is the result of `changed_ns`, never the time of creation.
     """
 
     size: int
@@ -40,31 +40,31 @@ class StatKey(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, status: os.stat_result | None = None) -> StatKey:
-        """That of the file at `path`, whose `stat` is `status` (None: asked for now). Raises OSError where it has to be asked for."""
+        """Return the key of the file at `path`, whose `stat` is `status`. Without `status`, call `stat` and raise its OSError."""
         seen = path.stat() if status is None else status
         return cls(seen.st_size, seen.st_mtime_ns, changed_ns(path, seen), seen.st_ino)
 
     def settled(self, at_ns: int) -> bool:
-        """Whether any write after the moment `at_ns` must give the file another key than this."""
+        """Return whether any write after the moment `at_ns` must change this key."""
         return abs(at_ns - self.mtime_ns) > _TIMESTAMP_STEP_NS and abs(at_ns - self.ctime_ns) > _TIMESTAMP_STEP_NS
 
 
 class StatMemory(Protocol):
-    """Where digests are remembered between runs, by absolute path; it may forget, and must not invent."""
+    """Memory of digests between runs, by absolute path. It may forget entries."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
-        """What was last put for `path`."""
+        """Return the latest entry for `path`."""
         ...
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
-        """Remember the digest of each path, and the key that the file had."""
+        """Remember the key and the digest of each path."""
         ...
 
 
 Count = Callable[[int], object]
-"""Takes the number of bytes that were hashed since the last call; from any thread."""
+"""Receiver of the number of bytes hashed since the last call, from any thread."""
 Counting = Callable[[int], AbstractContextManager[Count]]
-"""Begins to count the bytes of files that are hashed, of which the total is known."""
+"""Context that counts the bytes of hashed files, opened with their total."""
 
 
 @contextmanager
@@ -80,26 +80,26 @@ class _FileReading(NamedTuple):
 
 
 class Digests:
-    """Content digests of files, remembered in `memory`. The bytes of each batch that has to be read are counted."""
+    """Digests of files, remembered in `memory`. The bytes of each batch of files to read are counted."""
 
     threads = min(8, os.cpu_count() or 1)
-    """More would wait for the disk, and each holds a buffer."""
+    """More threads would wait for the disk, and each holds a buffer."""
 
     def __init__(self, memory: StatMemory, counting: Counting = uncounted) -> None:
         self._memory = memory
         self._counting = counting
         self.seen: dict[Path, str] = {}
-        """The digest of every file that was asked for, by its path; an empty text for one that was found to hold something else later."""
+        """Digest of every file so far, by its path. It is empty if the digest has changed between two calls."""
 
     def of(self, path: Path) -> str:
-        """The digest of one file; see `of_many`."""
+        """Return the digest of one file, as `of_many` does."""
         return self.of_many([path])[path]
 
     def of_many(self, paths: Iterable[Path]) -> dict[Path, str]:
-        """The digest of every file, as hex, by the path that was asked for.
+        """Return the digest of every file in hex, by its path.
 
-        Names of one and the same file are read once. Raises StoreError, for all files at once, when some cannot be
-        read (EPB504), or keep changing while they are (EPB505).
+        Several names of one file are read once. Raises StoreError for all unreadable files (EPB504) and all files that keep changing while
+        they are read (EPB505).
         """
         digests: dict[Path, str] = {}
         unread: dict[tuple[object, ...], list[Path]] = {}
@@ -117,12 +117,12 @@ class Digests:
             if known is not None and known[0] == key:
                 digests[path] = known[1]
             else:
-                # File systems without inode numbers give 0 for all.
+                # File systems without inode numbers report 0 for all files.
                 file = (status.st_dev, key) if key.inode else (path,)
                 unread.setdefault(file, []).append(path)
                 keys[file] = key
         lasting: dict[str, tuple[StatKey, str]] = {}
-        # The largest first, so that no core is left with it alone at the end.
+        # The largest first, so that no core is alone with it at the end.
         files = sorted(unread, key=lambda file: keys[file].size, reverse=True)
         with self._counting(sum(keys[file].size for file in files)) as count:
             readings = self._read_all([(unread[file][0], keys[file]) for file in files], count)
@@ -144,11 +144,10 @@ class Digests:
 
     @contextmanager
     def relinking(self, paths: Iterable[Path]) -> Iterator[None]:
-        """Hard links that the block makes to the files, or removes, are no change of content: their digests stay known.
+        """Keep the digests of files known while the block creates or removes hard links to them.
 
-        A link changes the time of the last status change and nothing else; a file of which more has changed is read again. So are all of
-        them where the memory cannot be used just now: what the block did stands all the same. Raises StoreError before the block, and in
-        it what the block raises.
+        A link changes the time of the last status change only. A file with another change is read again, and so are all files if the memory
+        cannot be used: the links stay valid in any case. Raises StoreError before the block, and what the block raises.
         """
         before = {path: StatKey.of(path, _status(path)) for path in paths}
         yield
@@ -167,7 +166,7 @@ class Digests:
         return hash_stream(file, lambda piece: count(len(piece)), ahead=ahead).digest
 
     def small(self, path: Path, size: int) -> str | None:
-        """The digest of a file of so many bytes, read at once; None where it has more, or fewer, or they come in pieces. Raises OSError."""
+        """Read a file of `size` bytes at once and return its digest, or None if it has another size. Raises OSError."""
         file = os.open(path, _READING)
         try:
             data = os.read(file, size + 1)
@@ -176,7 +175,7 @@ class Digests:
         return digest_of(data) if len(data) == size else None
 
     def _read_all(self, files: list[tuple[Path, StatKey]], count: Count) -> list[_FileReading | StoreError]:
-        """The reading of every file, with its key at the last look, in order: the largest come first."""
+        """Hash all files, which are sorted by size with the largest first. Return the results in order."""
         large = sum(key.size >= LARGE_BYTES for _, key in files)
 
         def read(batch: list[tuple[Path, StatKey]]) -> list[_FileReading | StoreError]:
@@ -204,7 +203,7 @@ class Digests:
             return error
 
     def _read(self, path: Path, before: StatKey, count: Count, *, ahead: bool) -> _FileReading:
-        """The reading of a file that had the key `before` before it was read and has it after. Raises OSError, StoreError."""
+        """Hash a file until its key is the same before and after. Raises OSError, StoreError."""
         for _ in range(_ATTEMPTS):
             started_ns = time.time_ns()
             digest = self.small(path, before.size) if before.size <= _SMALL_BYTES else None
@@ -226,7 +225,7 @@ class Digests:
 
 
 def _batches(files: list[tuple[Path, StatKey]]) -> Iterator[list[tuple[Path, StatKey]]]:
-    """The files that one thread reads at a time: a large one alone, and the more, the smaller they are."""
+    """Yield the files of each task: one large file, or several small ones."""
     start = 0
     while start < len(files):
         size = files[start][1].size
@@ -236,7 +235,7 @@ def _batches(files: list[tuple[Path, StatKey]]) -> Iterator[list[tuple[Path, Sta
 
 
 def unchanged(path: Path, key: StatKey) -> bool:
-    """Whether the file is there and looks as it did when `key` was taken."""
+    """Return whether the file exists and has the key."""
     try:
         return StatKey.of(path) == key
     except OSError:
@@ -244,7 +243,7 @@ def unchanged(path: Path, key: StatKey) -> bool:
 
 
 def _absolute(path: Path) -> str:
-    """What `path.absolute()` is, found sooner."""
+    """Return `path.absolute()` as text. Faster, as it is called for each of tens of thousands of files."""
     name = str(path)
     if os.path.isabs(name):  # noqa: PTH117
         return name
@@ -254,11 +253,11 @@ def _absolute(path: Path) -> str:
 
 def _status(path: Path) -> os.stat_result:
     try:
-        status = os.stat(path)  # noqa: PTH116 - tens of thousands are asked for
+        status = os.stat(path)  # noqa: PTH116 - called for tens of thousands of files
     except OSError:
         with explained(f"read {path}", code="EPB504", elsewhere=None):
             raise
     if not stat.S_ISREG(status.st_mode):
-        # Opening a pipe would wait for a writer that may never come.
+        # Opening a pipe would wait for a writer.
         raise StoreError(Problem("EPB504", f"cannot read {path}: it is not a regular file"))
     return status

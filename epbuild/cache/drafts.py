@@ -1,7 +1,7 @@
 """Drafts: locked temporary files that are published by a rename.
 
-Each is written, made durable, and only then renamed to its place. Until then its writer locks it, and the lock ends with the process, even
-if killed: what nobody holds is rubbish.
+A draft is written, synced, and only then renamed to its place. Until then its writer holds a lock on it, which ends with the process,
+even if killed. A draft without a lock is abandoned.
 """
 
 from __future__ import annotations
@@ -17,37 +17,34 @@ from pathlib import Path
 from epbuild.core.atomic import rename, sync_directory
 
 _SUFFIX = ".draft"
-_ABANDONED_AFTER_SECONDS = 24 * 3600  # where there are no locks
+_ABANDONED_AFTER_SECONDS = 24 * 3600  # on file systems without locks
 
 
 class Draft:
-    """A file that is being written; unless it is published, it goes away."""
+    """File that is being written. It is removed unless it is published."""
 
     def __init__(self, path: Path, file: io.BufferedRandom) -> None:
         self.path = path
         self.file = file
 
     def publish(self, destination: Path, *, read_only: bool = False, durable: bool = True) -> None:
-        """Close the draft and make it the file at `destination`, in place of any that is there; `durable`: also after a crash.
-
-        Raises OSError.
-        """
+        """Close the draft and rename it to `destination`, replacing an existing file. With `durable`, sync it first. Raises OSError."""
         self.file.flush()
         if durable:
             os.fsync(self.file.fileno())
-        if os.name == "nt":  # which renames no open file
+        if os.name == "nt":  # Windows renames no open file
             self.file.close()
         if read_only:
             self.path.chmod(0o444)
         destination.parent.mkdir(parents=True, exist_ok=True)
         rename(self.path, destination)
-        self.file.close()  # not before: closing it gives up its lock
+        self.file.close()  # only now: closing it releases its lock
         if durable:
             sync_directory(destination.parent)
 
 
 class Drafts:
-    """A folder for drafts; it must be on the file system that they are published to."""
+    """Folder of drafts. It must be on the file system of their destinations."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -61,15 +58,15 @@ class Drafts:
             try:
                 yield Draft(path, file)
             finally:
-                # Windows deletes no open file, and a disk that is full makes closing fail: neither may hide the cause.
+                # Windows deletes no open file, and closing fails on a full disk: neither may hide the original error.
                 with suppress(OSError):
                     file.close()
 
     @contextmanager
     def moved(self, path: Path) -> Iterator[Draft | None]:
-        """Open a draft that was the file at `path`; None where it cannot be moved here, and so is where it was.
+        """Move the file at `path` here and open it as a draft. Yield None if it cannot be moved; then it stays at `path`.
 
-        Why it cannot is not returned: copying it instead meets what is wrong with it.
+        The reason is not returned: a copy of the file meets the same error.
         """
         here = self._name()
         with _discarded(here):
@@ -81,15 +78,15 @@ class Drafts:
                 yield Draft(here, file)
 
     def _pull(self, path: Path, here: Path) -> io.BufferedRandom | None:
-        """Move a file of the same file system here, locked, unless another process uses it or can reach it by another name."""
-        if os.name == "nt":  # which moves no open file
+        """Lock a file of the same file system and move it here, unless another process uses it or it has another name."""
+        if os.name == "nt":  # Windows moves no open file
             return None
         file = None
         try:
             file = path.open("r+b")
-            status = path.lstat()  # of a link itself: moving that would leave its file behind
+            status = path.lstat()  # lstat: moving a link would leave its file behind
             alone = status.st_nlink == 1 and os.path.samestat(status, os.fstat(file.fileno()))
-            # Locked and young before it is here, where what is neither is taken for rubbish.
+            # Locked and young before the move, since a file here that is neither counts as abandoned.
             if alone and _lock(file, wait=False) is not False:
                 os.utime(file.fileno())
                 self._directory.mkdir(parents=True, exist_ok=True)
@@ -111,21 +108,21 @@ class Drafts:
             _lock(file)
             if path.exists():
                 return file
-            file.close()  # another process swept it away in the instant before it was locked
+            file.close()  # another process swept it away before it was locked
 
     def sweep(self) -> None:
-        """Remove drafts whose writers were killed, as far as this user may; what cannot be removed costs nothing but space."""
+        """Remove the drafts of killed writers, as far as permissions allow. The rest only costs space."""
         with suppress(OSError):
             for path in list(self._directory.iterdir()):
                 with suppress(OSError):
                     _remove_if_abandoned(path)
 
     def withdraw(self, place: Path, seen_ns: int) -> bool:
-        """Remove the published file at `place`, last used at `seen_ns` (its mtime), unless it was used since; return whether it is gone.
+        """Remove the published file at `place` unless it was used after `seen_ns` (its mtime), and return whether it is gone.
 
-        It is moved here first, where nobody finds it, and only then is its time looked at. A process that is to rely on a published file
-        gives it a new time (`touch`): either before the move, and then it is put back, or too late, and then it finds that it is
-        not there. Raises OSError.
+        The file is first moved out of the sight of readers, and then its time is checked. A process that will rely on a published file
+        gives it a new time (`touch`). If that happens before the move, the file is moved back; if it happens later, `touch` finds no
+        file. Raises OSError.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         aside = self._directory / f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -136,10 +133,10 @@ class Drafts:
         except PermissionError:
             if os.name != "nt":
                 raise
-            return False  # another process has it open
+            return False  # another process has the file open
         try:
             unused = aside.stat().st_mtime_ns == seen_ns
-        except FileNotFoundError:  # swept away, as only what is old is
+        except FileNotFoundError:  # swept away, which only happens to old files
             return True
         if unused or place.exists():
             discard(aside)
@@ -150,21 +147,21 @@ class Drafts:
 
 @contextmanager
 def _discarded(path: Path) -> Iterator[None]:
-    """Have a file gone after the block, where it is one and can be removed."""
+    """Remove a file after the block, if it exists and can be removed."""
     try:
         try:
             yield
         finally:
             with suppress(OSError):
                 discard(path)
-    except KeyboardInterrupt:  # which comes once, and may have cut that short
+    except KeyboardInterrupt:  # it comes once, and may have interrupted the removal
         with suppress(OSError):
             discard(path)
         raise
 
 
 def touch(place: Path) -> bool:
-    """Note that the published file at `place` is used now; False where that cannot be, for one because it is not there any more."""
+    """Note a use of the published file at `place`. Return False if that is impossible, for instance because it is gone."""
     try:
         os.utime(place)
     except OSError:
@@ -173,39 +170,39 @@ def touch(place: Path) -> bool:
 
 
 def _lock(file: io.BufferedRandom | io.BufferedReader, *, shared: bool = False, wait: bool = True) -> bool | None:
-    """Lock a draft: False where another holds a lock on it and is not to be waited for, None where there are no locks."""
+    """Lock a draft. Return False without waiting if another process holds a lock on it, and None if there are no locks."""
     try:
         import fcntl
 
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
-    except (ImportError, OSError):  # Windows has no such locks, nor have some network file systems
+    except (ImportError, OSError):  # Windows and some network file systems have no such locks
         return None
     return True
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    """Remove a draft that nobody holds, or, where that cannot be known, that no process has written to for a day."""
+    """Remove a draft without a lock, or, if there are no locks, one that was not written for a day."""
     with path.open("rb") as file:
         abandoned = os.fstat(file.fileno()).st_mtime < time.time() - _ABANDONED_AFTER_SECONDS
         locked = _lock(file, shared=True, wait=False)
         if locked is False:
             return
         abandoned |= locked is True and path.suffix == _SUFFIX
-        if os.name == "nt":  # which removes no open file
+        if os.name == "nt":  # Windows removes no open file
             file.close()
         if abandoned:
             discard(path)
 
 
 def discard(path: Path) -> None:
-    """Remove a file if it is there, read-only or not. Raises OSError."""
+    """Remove a file if it exists, also a read-only one. Raises OSError."""
     try:
         path.unlink(missing_ok=True)
     except PermissionError:
         if os.name != "nt":
             raise
-        # Windows keeps read-only files from being removed.
+        # Windows removes no read-only files.
         path.chmod(stat.S_IWRITE)
         path.unlink(missing_ok=True)

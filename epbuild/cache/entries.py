@@ -1,4 +1,4 @@
-"""What there is in a store: each entry with its size and the time of its last use."""
+"""Entries of a store, with size and time of last use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS: tuple[Kind, ...] = ("record", "blob", "remote model", "partial download",
 
 
 class CacheEntry(Struct, frozen=True):
-    """One entry in a store: its name among those of its kind, its size in bytes, and when it was last used, in Unix nanoseconds."""
+    """Entry of a store: its name within its kind, its size in bytes, and the time of its last use in Unix nanoseconds."""
 
     kind: Kind
     name: str
@@ -23,7 +23,7 @@ class CacheEntry(Struct, frozen=True):
 
 
 def files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every ordinary file below a folder, which need not be there; what disappears meanwhile is left out. Raises OSError."""
+    """Yield every regular file below a folder, which need not exist. Files that disappear meanwhile are skipped. Raises OSError."""
     try:
         with os.scandir(folder) as found:
             entries = list(found)
@@ -34,7 +34,7 @@ def files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
             yield from files_below(Path(entry))
         elif entry.is_file(follow_symlinks=False):
             try:
-                # Not `entry.stat()`: on Windows that knows no inodes and may be out of date.
+                # Not `entry.stat()`: on Windows it has no inodes and may be out of date.
                 status = os.stat(entry.path, follow_symlinks=False)  # noqa: PTH116
             except FileNotFoundError:
                 continue

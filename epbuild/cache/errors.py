@@ -1,4 +1,4 @@
-"""Errors of the disk, with the path and what to do (EPB5xx)."""
+"""Errors of the disk, with the path and a hint (EPB5xx)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class MissingBlob(StoreError):
-    """The store does not hold a blob that was asked for (EPB501)."""
+    """The store does not have a blob (EPB501)."""
 
     def __init__(self, digest: str, root: Path) -> None:
         self.digest = digest
@@ -25,7 +25,7 @@ class MissingBlob(StoreError):
 
 
 class DamagedBlob(StoreError):
-    """A blob's bytes are no longer the ones that it is named by; it has been set aside (EPB502)."""
+    """The content of a blob has changed. The blob has been set aside (EPB502)."""
 
     def __init__(self, digest: str, root: Path) -> None:
         self.digest = digest
@@ -35,7 +35,7 @@ class DamagedBlob(StoreError):
 
 
 class NewerRecord(StoreError):
-    """A record that only a newer epbuild can read (EPB506)."""
+    """A record was written by a newer epbuild (EPB506)."""
 
     def __init__(self, place: Path, version: int) -> None:
         message = f"{place} was written by a newer epbuild (its format is {version})"
@@ -44,20 +44,15 @@ class NewerRecord(StoreError):
 
 @contextmanager
 def explained(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> Iterator[None]:
-    """Turn an OSError in the block into a StoreError "cannot <task>", why, and what to do.
+    """Translate an OSError of the block into a StoreError "cannot <task>" with the reason and a hint.
 
-    `elsewhere` is the way out that does not mend the place itself, or None where there is no such way.
+    `elsewhere` is the alternative to a repair of the place itself, or None.
     """
     try:
         yield
     except OSError as error:
-        raise failure(error, task, code=code, elsewhere=elsewhere) from error
-
-
-def failure(error: OSError, task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> StoreError:
-    """What `explained` raises, for what is done so often that a block takes its time."""
-    way_out = f", or {elsewhere}" if elsewhere else ""
-    return StoreError(Problem(code, f"cannot {task}: {error.strerror or error}", hint=f"{_cure(error)}{way_out}."))
+        hint = f"{_cure(error)}, or {elsewhere}." if elsewhere else f"{_cure(error)}."
+        raise StoreError(Problem(code, f"cannot {task}: {error.strerror or error}", hint=hint)) from error
 
 
 def _cure(error: OSError) -> str:

@@ -19,17 +19,17 @@ _DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged", "identit
 _PARTIAL = "cas/partial"
 _REMOTE = "remote"
 _DRAFT = ".part"
-"""What a file or a folder of a remote model is called while it is written or removed, after its folder's name."""
+"""Suffix of a remote model while it is written or removed."""
 
 
 class Garbage:
-    """These entries of the store at `root`; they go by their POSIX paths below it."""
+    """Remote models, partial downloads and damaged files in the store at `root`, named by their POSIX paths below it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def entries(self) -> Iterator[CacheEntry]:
-        """All of them. Raises StoreError."""
+        """Yield all entries. Raises StoreError."""
         with explained(f"list {self._root}"):
             for folder in _DAMAGED:
                 for path, status in files_below(self._root / folder):
@@ -40,7 +40,7 @@ class Garbage:
             yield from self._remote()
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove what was listed, no remote model, unless another process is at it or has used it since; return whether it is gone.
+        """Remove a listed entry that is no remote model, unless another process holds it or has used it. Return whether it is gone.
 
         Raises StoreError.
         """
@@ -61,9 +61,9 @@ class Garbage:
         raise ValueError(f"not garbage: {entry}")
 
     def remove_models(self, entries: Iterable[CacheEntry], users: CacheUsers) -> set[str]:
-        """Remove remote models as `remove` does, but those that the `users` need; returns the names of those that are gone.
+        """Remove the remote models that `users` do not need, as `remove` does. Return the names of the removed ones.
 
-        They are asked once, under the leases that who uses any of these takes. Raises StoreError.
+        `users` is queried once, while holding the leases that readers take. Raises StoreError.
         """
         with ExitStack() as held:
             free = [
@@ -74,7 +74,7 @@ class Garbage:
                 path = self._root / entry.name
                 with explained(f"remove {path}"):
                     if entry.name not in kept and _as_listed(path, entry):
-                        # As a draft it counts as not fetched from one moment to the next, however far its removal gets.
+                        # Renamed first: from this moment it counts as not fetched, even if its removal is interrupted.
                         draft = path.with_suffix(_DRAFT)
                         discard_all(draft)
                         rename(path, draft)
@@ -83,7 +83,7 @@ class Garbage:
             return gone
 
     def use(self, name: str) -> None:
-        """Note that a remote model, if it is there, is in use now."""
+        """Note a use of a remote model, if it exists."""
         touch(self._root / name)
 
     def _remote(self) -> Iterator[CacheEntry]:
@@ -103,7 +103,7 @@ def _as_listed(path: Path, entry: CacheEntry) -> bool:
 
 
 def discard_all(path: Path) -> None:
-    """Remove a file, or a folder with all that it holds, if it is there, read-only or not. Raises OSError."""
+    """Remove a file, or a folder with its contents, if it exists, also a read-only one. Raises OSError."""
     if not path.is_dir():
         discard(path)
         return

@@ -1,6 +1,6 @@
-"""Leases: one holder at a time among all processes of this machine.
+"""Leases: cross-process locks with one holder at a time on this machine.
 
-So an action that two builds need runs once.
+With them, an action that two builds need runs once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _POLL_SECONDS = 0.1
 
 
 class Cancelled(Exception):
-    """The wait for a lease was given up because its `cancelled` event was set; nothing failed."""
+    """The wait for a lease was canceled by its `cancelled` event. Nothing failed."""
 
 
 class LeaseListener(Protocol):
-    """Follows who wants a lease."""
+    """Listener to the wait for a lease."""
 
     def waiting(self) -> None:
-        """Another process, or another thread, holds it; called once, if at all."""
+        """Note that another process or thread holds the lease. Called at most once."""
 
 
 @contextmanager
@@ -41,10 +41,10 @@ def lease(
     listener: LeaseListener | None = None,
     cancelled: threading.Event | None = None,
 ) -> Iterator[None]:
-    """Hold the lease `key` of the store at `root` for the length of the block; it ends with its process, even if killed.
+    """Hold the lease `key` of the store at `root` during the block. It ends with its process, even if killed.
 
-    `listener` is notified if another holds it. Raises Cancelled when `cancelled` is set during the wait, StoreError
-    when the lock file cannot be made, ValueError for a key that cannot name a file.
+    `listener` is notified if the lease is not free. Raises Cancelled if `cancelled` is set during the wait, StoreError if the lock file
+    cannot be created, and ValueError for a key that is no file name.
     """
     place = _place(root, key)
     lock = _try(place)
@@ -64,7 +64,7 @@ def lease(
 
 @contextmanager
 def lease_if_free(root: Path, key: str) -> Iterator[bool]:
-    """Hold the lease `key` as `lease` does, but only if nobody holds it now: the block is given whether it does."""
+    """Hold the lease `key` during the block if it is free, and yield whether it is."""
     lock = _try(_place(root, key))
     try:
         yield lock is not None
@@ -74,7 +74,7 @@ def lease_if_free(root: Path, key: str) -> Iterator[bool]:
 
 
 def any_held(folder: Path) -> bool:
-    """Whether a lock file in `folder`, which need not be there, is held by anyone. Raises StoreError."""
+    """Return whether any lock file in `folder`, which need not exist, is locked. Raises StoreError."""
     with explained(f"look for locks in {folder}", elsewhere=None):
         for place in folder.glob("*.lock"):
             lock = try_lock(place)
@@ -102,7 +102,7 @@ def try_lock(place: Path) -> BaseFileLock | None:
 def _place(root: Path, key: str) -> Path:
     if not _NAME.fullmatch(key):
         raise ValueError(f"not a name for a lease: {key!r}")
-    # The file stays after the lease: removing it would let a waiter lock a file that nobody else can find any more.
+    # The file stays after the lease: if it was removed, a waiter could lock a file that no other process finds.
     return root / "leases" / f"{key}.lock"
 
 

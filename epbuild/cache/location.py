@@ -1,6 +1,6 @@
-"""Location of this user's store, and what identifies the user.
+"""Location of this user's store, and the key of the user.
 
-One place for all checkouts, so that they share what was built.
+There is one store for all checkouts, so that they share results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from epbuild.core.errors import Problem, StoreError
 from epbuild.core.places import cache_root
 from epbuild.core.safepath import read_regular
 
-# The first line is what backup programs look for: https://bford.info/cachedir/.
+# Backup programs search for the first line: https://bford.info/cachedir/.
 _TAG = """\
 Signature: 8a477f597d28d172789f06886806bc55
 # This folder is epbuild's cache: it can be removed at any time, and need not be backed up.
@@ -29,7 +29,7 @@ _KEY_MODE = 0o660  # less the umask: users who share a store share its key
 
 
 def cache_directory() -> Path:
-    """The root of the store, as `cache_root` has it; makes nothing. Raises StoreError when there is no home directory to keep it in."""
+    """Return the root of the store, which need not exist. Raises StoreError if there is no home directory for it."""
     root = cache_root()
     if root is None:
         problem = Problem(
@@ -42,7 +42,7 @@ def cache_directory() -> Path:
 
 
 def tag_cache(root: Path) -> None:
-    """Have backup and archiving programs know the store at `root`, made where it is not, as a cache. Raises StoreError."""
+    """Create the store at `root` if it is missing, and mark it as a cache for backup programs. Raises StoreError."""
     tag = root / "CACHEDIR.TAG"
     if tag.exists():
         return
@@ -54,8 +54,8 @@ def tag_cache(root: Path) -> None:
 def workspace_key() -> bytes:
     """Return the key that marks workspaces as this user's, and create it if there is none. Raises StoreError.
 
-    What a workspace remembers leads to deletions and lets steps be skipped, and a checkout may bring a workspace along. So each row
-    there has a checksum that only this key can make. The key is as private as the store that it is in.
+    The state of a workspace leads to deletions and skipped steps, and a checkout may contain a workspace. So each row has a checksum that
+    only this key can produce. The key is as private as the store that holds it.
     """
     root = cache_directory()
     key = _read_key(root)
@@ -84,10 +84,10 @@ def _read_key(root: Path) -> bytes | None:
 
 
 def toolchain_directory() -> Path:
-    """Where environments are: `$EPBUILD_TOOLCHAIN_DIR`, else `toolchains` in the store. Makes nothing.
+    """Return the folder of environments: `$EPBUILD_TOOLCHAIN_DIR`, else `toolchains` in the store. It need not exist.
 
-    They have a place of their own so that a store can be thrown away, as tests and CI jobs do, without installing them again. Raises
-    StoreError as `cache_directory` does.
+    With the variable, tests and CI jobs can delete a store without installing environments again. Raises StoreError as `cache_directory`
+    does.
     """
     chosen = os.environ.get("EPBUILD_TOOLCHAIN_DIR")
     return Path(chosen).absolute() if chosen else cache_directory() / "toolchains"

@@ -9,11 +9,11 @@ from epbuild.core.defaults import DEFAULT_RECIPE
 
 
 def action_name(action: str, recipe: str) -> str:
-    """The name of an action of a recipe file among those of all recipes in its folder."""
-    # No name in a recipe has a '+', so that no two actions have one name.
+    """Return the name of an action that is unique among all recipes in its folder."""
+    # Names in recipes have no '+', so no two actions have the same name.
     return action if recipe == DEFAULT_RECIPE else f"{action}+{recipe}"
 
 
 def log_file(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
-    """The file that keeps the log of the last run here of an action of a recipe file."""
+    """Return the path of the log of an action's last run in a workspace."""
     return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', action_name(action, recipe))}.log"

@@ -1,12 +1,10 @@
-"""Workspace memory of builds, per configuration.
+"""Memory of a workspace: ends of steps, and outputs, per configuration.
 
-How steps ended, and which outputs lie where.
+A configuration is a recipe file with its settings and variables. Each has its own steps, since two recipes in one folder, or one recipe
+with two `--set`s, have different steps with the same id. The result of an action is known by its key alone, in all configurations.
 
-A configuration is a recipe file and what it was read with. Each has steps of its own, since two recipes in one folder, or one recipe with
-two `--set`s, have different steps under one id. What an action came to is known by its key alone, whichever configuration asked for it.
-
-An output is known by where it lies: it belongs to the configuration that wrote it last, and to every other one that has since found
-there what it would have written itself. Only when none of them asks for it any more may it be removed.
+An output is known by its path. It belongs to the configuration that wrote it last, and to every other one that has since found there what
+it would have written itself. It may be removed only when none of them asks for it any more.
 """
 
 from __future__ import annotations
@@ -34,27 +32,27 @@ MEMORY_TABLES = (
     """CREATE TABLE outputs (place TEXT PRIMARY KEY, step TEXT NOT NULL, action_key TEXT NOT NULL, results TEXT NOT NULL,
        files TEXT NOT NULL, owners TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID""",
 )
-"""The tables; the last column of each is its rows' checksum."""
+"""Tables. The last column of each is the checksum of the row."""
 
 _STEPS = "SELECT step, action_key, key_document, result, finished, configuration, recipe, checksum FROM steps"
 _OUTPUTS = "SELECT place, step, action_key, results, files, owners, checksum FROM outputs"
-_ASKED_AT_ONCE = 500
-"""How many steps are asked for in one query, which may have 999 parameters everywhere."""
-_MOST_CONFIGURATIONS = 20
-"""Of one recipe: of so many is remembered what they built last, even if none of their outputs is in place."""
+_STEPS_PER_QUERY = 500
+"""Number of steps in one query. SQLite allows at least 999 parameters."""
+_MAX_CONFIGURATIONS = 20
+"""Number of configurations of one recipe whose steps are remembered without any output in place."""
 
 
 class Configuration(Struct, frozen=True):
-    """What a plan was made from: a recipe file, by its name in the workspace's folder, and what it was read with, by a digest."""
+    """Source of a plan: a recipe file, by its name in the workspace's folder, and the digest of its settings and variables."""
 
     recipe: str
     ident: str
 
     @classmethod
     def of(cls, recipe: Path, settings: Iterable[str], variables: Mapping[str, str | None]) -> Configuration:
-        """The configuration of a recipe file that is read with `settings`, of which the last for a name counts, and `variables`.
+        """Return the configuration of a recipe file with `settings`, of which the last for a name counts, and `variables`.
 
-        Neither is kept but as a digest: there may be secrets among them.
+        Only a digest of them is stored, as they may contain secrets.
         """
         last = dict(setting.partition("=")[::2] for setting in settings)
         document = json.dumps([recipe.name, last, dict(variables)], sort_keys=True)
@@ -62,11 +60,11 @@ class Configuration(Struct, frozen=True):
 
 
 UNKNOWN = Configuration("", "")
-"""Configuration of a survey that was made for none."""
+"""Configuration of a survey that has none."""
 
 
 class StepRecord(Struct, frozen=True):
-    """How a step last ended here: its action key, the document behind the key, its result; `finished` in Unix seconds."""
+    """Last end of a step: its action key, the key document, its result, and the time in Unix seconds."""
 
     step: str
     action_key: str
@@ -76,21 +74,21 @@ class StepRecord(Struct, frozen=True):
 
 
 class OutputRecord(Struct, frozen=True):
-    """An output that was written to `place`, a POSIX path as seen from the workspace's folder."""
+    """Output at `place`, a POSIX path relative to the workspace's folder."""
 
     place: str
     step: str
     action_key: str
     results: tuple[str, ...]
-    """The action keys of the results that it was made of."""
+    """Action keys of the results that the output contains."""
     files: Mapping[str, Mapping[str, Any]]
-    """The `digest` and the `size` in bytes of each file, by its POSIX path below the output's root."""
+    """The `digest` and the `size` in bytes of each file, by its POSIX path below the output."""
     owners: tuple[Configuration, ...] = ()
-    """The configuration that wrote it first, then those that would have written the same."""
+    """The configuration that wrote the output, then those that would have written the same."""
 
 
 class Memory:
-    """What one configuration remembers in a workspace; any number of threads may use it at once."""
+    """Memory of one configuration in a workspace. Any number of threads may use it at once."""
 
     def __init__(self, database: Database, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -98,61 +96,61 @@ class Memory:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever built here that is remembered, in any configuration. Raises StoreError."""
+        """Whether nothing is remembered in any configuration. Raises StoreError."""
         [[known]] = self._database.select("SELECT EXISTS (SELECT * FROM steps) OR EXISTS (SELECT * FROM outputs)")
         return not known
 
     def step(self, step: str) -> StepRecord | None:
-        """How the step last ended in this configuration, if it ever did. Raises StoreError."""
+        """Return the last end of a step in this configuration, or None. Raises StoreError."""
         query = f"{_STEPS} WHERE configuration = ? AND step = ?"
         found = self._database.read(query, (self.configuration.ident, step))
         return _step(found[0])[1] if found else None
 
     def previous(self, step: str) -> StepRecord | None:
-        """How the step last ended in this configuration, else in the latest of the same recipe. Raises StoreError."""
+        """Return the last end of a step in this configuration, or else in the latest one of the same recipe. Raises StoreError."""
         query = f"{_STEPS} WHERE step = ? AND recipe = ? ORDER BY configuration != ?, finished DESC LIMIT 1"
         found = self._database.read(query, (step, _ascii(self.configuration.recipe), self.configuration.ident))
         return _step(found[0])[1] if found else None
 
     def keys(self, steps: Iterable[str]) -> dict[str, str]:
-        """The action key with which each of the steps last ended in this configuration; a damaged row has another. Raises StoreError."""
+        """Return the last action key of each of the steps in this configuration, without verification of the rows. Raises StoreError."""
         found, asked = dict[str, str](), list(steps)
-        for start in range(0, len(asked), _ASKED_AT_ONCE):
-            some = asked[start : start + _ASKED_AT_ONCE]
+        for start in range(0, len(asked), _STEPS_PER_QUERY):
+            some = asked[start : start + _STEPS_PER_QUERY]
             query = f"SELECT step, action_key FROM steps WHERE configuration = ? AND step IN ({', '.join('?' * len(some))})"  # noqa: S608 - marks
             found.update(self._database.select(query, (self.configuration.ident, *some)))
         return found
 
     def owned(self) -> dict[str, str]:
-        """The action key of each output that belongs to this configuration, by its place. Raises StoreError."""
+        """Return the action key of each output of this configuration, by its place. Raises StoreError."""
         mine = json.dumps([self.configuration.recipe, self.configuration.ident])
         rows = self._database.select("SELECT place, action_key FROM outputs WHERE instr(owners, ?)", (mine,))
         return dict(rows)
 
     def result(self, action_key: str) -> Mapping[str, Any] | None:
-        """What the action came to, in whatever configuration it was last done here. Raises StoreError."""
+        """Return the latest result of an action in any configuration, or None. Raises StoreError."""
         query = f"{_STEPS} WHERE action_key = ? ORDER BY finished DESC LIMIT 1"
         found = self._database.read(query, (action_key,))
         return _step(found[0])[1].result if found else None
 
     def record_steps(self, records: Iterable[StepRecord]) -> None:
-        """Remember how steps ended, in place of what was known: all of them, or on failure none. Raises StoreError."""
+        """Record the ends of steps, replacing earlier ones: all of them, or on failure none. Raises StoreError."""
         added = [self._row(record) for record in records]
         self._database.change(lambda connection: self._put_steps(connection, added))
 
     def forget_steps(self, steps: Iterable[str]) -> None:
-        """Forget how the steps ended in this configuration: all of them, or on failure none. Raises StoreError."""
+        """Forget the steps in this configuration: all of them, or on failure none. Raises StoreError."""
         self._database.write(
             "DELETE FROM steps WHERE configuration = ? AND step = ?", [(self.configuration.ident, step) for step in steps]
         )
 
     def forget_superseded(self) -> None:
-        """Forget the steps of this recipe's configurations that were not built for long and have no output in place. Raises StoreError."""
+        """Forget the steps of this recipe's oldest configurations without an output in place. Raises StoreError."""
         query = "SELECT configuration FROM steps WHERE recipe = ? GROUP BY configuration ORDER BY max(finished) DESC LIMIT -1 OFFSET ?"
 
         def forget(connection: sqlite3.Connection) -> None:
-            # An ident is all there is in a row: no checksum.
-            old = connection.execute(query, (_ascii(self.configuration.recipe), _MOST_CONFIGURATIONS)).fetchall()
+            # The rows of this query have no checksum.
+            old = connection.execute(query, (_ascii(self.configuration.recipe), _MAX_CONFIGURATIONS)).fetchall()
             owners = {owner.ident for output in _outputs(self._database, connection) for owner in output.owners} if old else set()
             gone = [(ident,) for (ident,) in old if ident not in owners and ident != self.configuration.ident]
             connection.executemany("DELETE FROM steps WHERE configuration = ?", gone)
@@ -160,17 +158,17 @@ class Memory:
         self._database.change(forget)
 
     def output(self, place: str) -> OutputRecord | None:
-        """What was written to `place` the last time, by whichever configuration. Raises StoreError."""
+        """Return the output that was last written to `place` by any configuration, or None. Raises StoreError."""
         return self._database.query(lambda connection: self._output_at(connection, place))
 
     def outputs(self) -> list[OutputRecord]:
-        """Every output that was written and not removed, of all configurations. Raises StoreError."""
+        """Return every output that was written and not removed, of all configurations. Raises StoreError."""
         return all_outputs(self._database)
 
     def record_output(self, output: OutputRecord, record: StepRecord, settled: str | None = None) -> None:
-        """Remember that this configuration wrote `output`, which then belongs to it alone, and how its step ended.
+        """Record that this configuration wrote `output`, which then belongs to it alone, and the end of its step.
 
-        The fact of the workspace that has been `settled` by that is forgotten. Raises StoreError.
+        The fact of the workspace named `settled` is forgotten. Raises StoreError.
         """
         row = self._row(record)
 
@@ -183,9 +181,9 @@ class Memory:
         self._database.change(put)
 
     def adopt(self, found: Mapping[str, StepRecord]) -> None:
-        """Remember of places that what lies there is what this configuration would have written, by the steps' records.
+        """Record that the outputs at some places are what this configuration would have written, with the ends of their steps.
 
-        A place where something else was written in the meantime is left out. Raises StoreError.
+        A place where something else was written in the meantime is skipped. Raises StoreError.
         """
         added = {place: (record.action_key, self._row(record)) for place, record in found.items()}
 
@@ -200,7 +198,7 @@ class Memory:
         self._database.change(put)
 
     def release(self, place: str, owners: Collection[Configuration]) -> None:
-        """Note that the output at `place` no longer belongs to `owners`; forget it, if it then belongs to none. Raises StoreError."""
+        """Remove `owners` from the owners of the output at `place`, and forget an output without owners. Raises StoreError."""
 
         def put(connection: sqlite3.Connection) -> None:
             output = self._output_at(connection, place)
@@ -230,7 +228,7 @@ class Memory:
         connection.executemany("INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)", added)
 
     def _put_output(self, connection: sqlite3.Connection, output: OutputRecord) -> None:
-        """Put a record of an output in the place of the one that was there."""
+        """Write the record of an output, replacing an earlier one."""
         owners = json.dumps([[owner.recipe, owner.ident] for owner in output.owners])
         row = self._database.sealed(
             output.place, output.step, output.action_key, json.dumps(output.results), canonical_json(output.files), owners
@@ -243,7 +241,7 @@ class Memory:
 
 
 def all_steps(database: Database) -> list[tuple[Configuration, StepRecord]]:
-    """How every step last ended in every configuration. Raises StoreError."""
+    """Return the last end of every step in every configuration. Raises StoreError."""
     return [_step(row) for row in database.read(f"{_STEPS} ORDER BY configuration, step")]
 
 
@@ -267,7 +265,7 @@ def _output(row: Sequence[Any]) -> OutputRecord:
 
 
 def _stays(path: str) -> bool:
-    return not is_anchored(path) and (".." not in path or not leaves(path))  # few paths need the second look
+    return not is_anchored(path) and (".." not in path or not leaves(path))  # few paths need the second check
 
 
 def _step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:
@@ -277,12 +275,12 @@ def _step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:
 
 
 def _with_owner(owners: Sequence[Configuration], owner: Configuration) -> tuple[Configuration, ...]:
-    """The owners and one more; of each recipe only the latest configurations count, since there may be any number."""
+    """Return the owners with one more. Of each recipe only the latest configurations stay, since their number is unbounded."""
     same = [other for other in owners if other.recipe == owner.recipe]
-    dropped = same[: max(0, len(same) + 1 - _MOST_CONFIGURATIONS)]
+    dropped = same[: max(0, len(same) + 1 - _MAX_CONFIGURATIONS)]
     return (*(other for other in owners if other not in dropped), owner)
 
 
 def _ascii(text: str) -> str:
-    """A file's name as SQLite takes it, whatever bytes it has."""
+    """Return a file name of any bytes in a form that SQLite can store."""
     return json.dumps(text)[1:-1]

@@ -1,4 +1,4 @@
-"""What the builds that are known need of the store."""
+"""Entries of the store that known builds need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Needs(Struct, frozen=True):
-    """What the builds that are known need: the keys of records, the digests of blobs, and remote models by their names in the store."""
+    """Entries that known builds need: keys of records, digests of blobs, and names of remote models in the store."""
 
     keys: frozenset[str] = frozenset()
     blobs: frozenset[str] = frozenset()
@@ -17,13 +17,13 @@ class Needs(Struct, frozen=True):
 
 
 class CacheUsers(Protocol):
-    """The builds that use a store, and know what its records mean."""
+    """Builds that use a store and can parse its records."""
 
     def needs(self) -> Needs:
-        """What they need at this moment. Raises StoreError."""
+        """Return what the builds need now. Raises StoreError."""
 
     def models(self) -> frozenset[str]:
-        """The remote models of that alone, which is asked often: it takes no look at what was built. Raises StoreError."""
+        """Return only the remote models that the builds need. Called often, so it does not read results. Raises StoreError."""
 
     def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
-        """The digests of the blobs that a record names."""
+        """Return the digests of the blobs that a record refers to."""

@@ -1,6 +1,6 @@
 """Registered workspaces of a store, one small file for each.
 
-So what they need is known. A workspace that is gone from the disk is forgotten at the next look; none has to sign off.
+The collection of garbage asks them what they need. A workspace that was deleted is forgotten at the next collection.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _FORMAT = 1
 
 
 class Roots:
-    """The workspaces known to the store at `root`. Any number of processes may use it at once."""
+    """Workspaces that are registered in the store at `root`. Any number of processes may use it at once."""
 
     def __init__(self, root: Path) -> None:
         self._roots = root / "roots"
         self._drafts = Drafts(self._roots / "tmp")
 
     def register(self, workspace: Path) -> None:
-        """Make the workspace at the absolute path `workspace`, which is there, known. Raises StoreError."""
+        """Register the existing workspace at the absolute path `workspace`. Raises StoreError."""
         place = self._place(workspace)
         data = _encoded(f"{canonical_json({'format': _FORMAT, 'workspace': str(workspace)})}\n")
         with explained(f"write {place}"):
@@ -38,16 +38,16 @@ class Roots:
                 draft.publish(place)
 
     def forget(self, workspace: Path) -> None:
-        """Forget a workspace, unless it is still, or again, there. Raises StoreError."""
+        """Unregister a workspace unless it exists. Raises StoreError."""
         place = self._place(workspace)
         with explained(f"remove {place}"):
             place.unlink(missing_ok=True)
         if workspace.is_dir():
-            # Made in this very instant, by a build that found itself known and so did not register.
+            # Created at this moment by a build that was still registered, and so did not register again.
             self.register(workspace)
 
     def workspaces(self) -> tuple[list[Path], list[Path]]:
-        """The known workspaces that are there, and those that are gone. Raises StoreError."""
+        """Return the registered workspaces that exist, and those that are gone. Raises StoreError."""
         there, gone = list[Path](), list[Path]()
         with explained(f"read {self._roots}"):
             for workspace in sorted(self._known()):
@@ -69,7 +69,7 @@ class Roots:
         return self._roots / f"{digest_of(_encoded(str(workspace)))}.json"
 
 
-# A path that is no text, as Python holds it: bytes of POSIX stand as lone surrogates (PEP 383), and so do those that Windows allows.
+# Paths need not be valid text: Python represents undecodable bytes (PEP 383) and invalid UTF-16 of Windows as lone surrogates.
 
 
 def _encoded(text: str) -> bytes:

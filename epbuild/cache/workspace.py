@@ -1,8 +1,8 @@
 """A workspace: the `.epbuild` folder beside a recipe.
 
-It has what epbuild remembers of the recipe, and the room to work in. All that it remembers can be found again: losing the folder costs
-time, never an artifact. A checkout may bring a workspace along, so only what this user's epbuild wrote is believed, and no link in the
-folder is followed to write or to delete.
+It has the state of the recipe's builds and temporary folders. The state can be computed again: losing the folder costs time, never an
+artifact. A checkout may contain a workspace, so only what this user's epbuild wrote is trusted, and no link in the folder is followed to
+write or to delete.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from epbuild.core.shown import shown_path
 _STATE = "state.sqlite"
 _FOLDERS = ("tmp", "logs", "leases", "reports", "rebuilt")
 _MAX_STATE_BYTES = 504
-"""Bytes of a path that SQLite opens on Linux: 512, less what it adds for its journal."""
+"""Maximum length of a path that SQLite opens on Linux: 512 bytes, less its suffix for the journal."""
 _FILES = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM files"
 _MANY = 300
 
 
 class Measurement(Struct, frozen=True):
-    """What an action or a step cost the last time."""
+    """Cost of the last run of an action or a step."""
 
     seconds: float
     peak_rss_bytes: int | None = None
 
 
 class FileMemory:
-    """The digests of files by their stat, kept in a workspace; a `StatMemory`."""
+    """Digests of files by their stat, a `StatMemory` in a workspace."""
 
     def __init__(self, database: Database, root: Path) -> None:
         self._database = database
         self._root = f"{root}{os.sep}"
         self._asked = 0
         self._known: dict[str, tuple[StatKey, str]] | None = None
-        """All of them, once many were asked for; what another process has put since is not among them."""
+        """All entries, once many were requested, without later ones of other processes."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
-        """The stat key and the digest that were last put for the absolute `path`. Raises StoreError."""
+        """Return the latest stat key and digest of the absolute `path`. Raises StoreError."""
         name = self._name(path)
         self._asked += 1
-        if self._asked == _MANY:  # to look up one after the other takes ten times as long as to read them all
+        if self._asked == _MANY:  # reading all rows is ten times as fast as single look-ups
             self._known = {row[0]: _file(row) for row in self._database.read(_FILES)}
         if self._known is not None:
             return self._known.get(name)
@@ -65,7 +65,7 @@ class FileMemory:
         return _file(rows[0]) if rows else None
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
-        """Remember, for each absolute path, its stat key and digest. Raises StoreError."""
+        """Record the stat key and the digest of each absolute path. Raises StoreError."""
         if self._known is not None:
             self._known.update({self._name(path): entry for path, entry in entries.items()})
         self._database.write(
@@ -78,12 +78,12 @@ class FileMemory:
         )
 
     def _name(self, path: str) -> str:
-        # Relative inside the workspace, so that a checkout that is moved keeps its memory.
+        # Relative inside the workspace, so that a moved checkout keeps its digests.
         return path.removeprefix(self._root)
 
 
 class Workspace:
-    """The folder `directory`; any number of threads and processes may have it open at once."""
+    """The folder `directory`. Any number of threads and processes may have it open at once."""
 
     def __init__(self, directory: Path, database: Database) -> None:
         self.directory = directory
@@ -94,9 +94,8 @@ class Workspace:
     def open(cls, directory: Path, *, create: bool = True) -> Workspace:
         """Open the workspace, and create it if there is none.
 
-        Without `create`, nothing is created. A workspace in memory takes the place of one that is missing, that another user wrote, or that
-        this user may not write to, with a copy of what this user may read. Raises StoreError if the folder cannot be created, its state
-        cannot be used, or the path is too long for that.
+        Without `create`, nothing is created. A workspace in memory replaces one that is missing, of another user, or read-only, and copies
+        a read-only one. Raises StoreError if the folder cannot be created, its state cannot be used, or the path is too long.
         """
         directory = directory.absolute()
         size = len(os.fsencode(directory / _STATE))
@@ -125,93 +124,93 @@ class Workspace:
         self.close()
 
     def close(self) -> None:
-        """Let go of the state."""
+        """Close the state."""
         self._database.close()
 
     @property
     def base(self) -> Path:
-        """The folder that the workspace lies in, with its recipes: places of outputs are relative to it."""
+        """Folder of the workspace and its recipes. Places of outputs are relative to it."""
         return self.directory.parent
 
     @property
     def state(self) -> Path:
-        """The file that holds what is remembered."""
+        """Path of the state file."""
         return self.directory / _STATE
 
     @property
     def logs(self) -> Path:
-        """The folder for the logs of steps; made on first use, if the workspace is."""
+        """Folder of the logs of steps, created on first use if the workspace is on disk."""
         return self._folder("logs")
 
     @property
     def tmp(self) -> Path:
-        """The folder for what lasts no longer than an action; made on first use, if the workspace is."""
+        """Folder of temporary files of actions, created on first use if the workspace is on disk."""
         return self._folder("tmp")
 
     def staging(self, name: str) -> AbstractContextManager[Path]:
-        """Open a new, empty directory for the length of a `with` block, and remove it afterwards. Raises StoreError."""
+        """Open a new, empty directory for a `with` block, which removes it. Raises StoreError."""
         return staging.staged(self.tmp, name)
 
     def sweep(self) -> None:
-        """Remove the staging directories that killed processes left. Raises StoreError."""
+        """Remove the staging directories of killed processes. Raises StoreError."""
         staging.sweep(self.directory / "tmp")
 
     def memory(self, configuration: Configuration) -> Memory:
-        """What a configuration remembers here."""
+        """Return the memory of a configuration."""
         return Memory(self._database, configuration)
 
     def steps(self) -> list[tuple[Configuration, StepRecord]]:
-        """How every step last ended, in every configuration. Raises StoreError."""
+        """Return the last end of every step in every configuration. Raises StoreError."""
         return all_steps(self._database)
 
     def outputs(self) -> list[OutputRecord]:
-        """Every output that was written and not removed, of all configurations. Raises StoreError."""
+        """Return every output that was written and not removed, of all configurations. Raises StoreError."""
         return all_outputs(self._database)
 
     def measurement(self, subject: str) -> Measurement | None:
-        """What the action key or step cost the last time, if it is known. Raises StoreError."""
+        """Return the cost of the last run of an action key or a step, or None. Raises StoreError."""
         query = "SELECT subject, seconds, peak_rss_bytes, checksum FROM measurements WHERE subject = ?"
         rows = self._database.read(query, (subject,))
         return Measurement(*rows[0][1:]) if rows else None
 
     def record_measurement(self, subject: str, measurement: Measurement) -> None:
-        """Remember what the action key or step cost. Raises StoreError."""
+        """Record the cost of an action key or a step. Raises StoreError."""
         self._database.write(
             "INSERT OR REPLACE INTO measurements (subject, seconds, peak_rss_bytes, checksum) VALUES (?, ?, ?, ?)",
             [self._database.sealed(subject, float(measurement.seconds), measurement.peak_rss_bytes)],
         )
 
     def fact(self, name: str) -> str | None:
-        """The text that was last recorded under `name`. Raises StoreError."""
+        """Return the latest text under `name`, or None. Raises StoreError."""
         rows = self._database.read("SELECT name, text, checksum FROM facts WHERE name = ?", (name,))
         return str(rows[0][1]) if rows else None
 
     def record_fact(self, name: str, text: str) -> None:
-        """Remember `text` under `name`, for instance what was found of a content by its digest. Raises StoreError."""
+        """Record `text` under `name`, for instance a property of a content under its digest. Raises StoreError."""
         row = self._database.sealed(name, text)
         self._database.write("INSERT OR REPLACE INTO facts (name, text, checksum) VALUES (?, ?, ?)", [row])
 
     def facts(self, prefix: str) -> dict[str, str]:
-        """All texts that are recorded under names that begin with `prefix`, by name. Raises StoreError."""
+        """Return all texts under names that begin with `prefix`, by name. Raises StoreError."""
         query = "SELECT name, text, checksum FROM facts WHERE substr(name, 1, ?) = ? ORDER BY name"
         return dict(self._database.read(query, (len(prefix), prefix)))
 
     def forget_facts(self, names: Iterable[str]) -> None:
-        """Forget what was recorded under the names: all of them, or on failure none. Raises StoreError."""
+        """Forget the texts under the names: all of them, or on failure none. Raises StoreError."""
         self._database.write("DELETE FROM facts WHERE name = ?", ((name,) for name in names))
 
     @property
     def lasting(self) -> bool:
-        """Whether this is the workspace on disk, and not one in memory that stands in for it."""
+        """Whether the workspace is on disk, not in memory."""
         return self._database.path is not None
 
     @property
     def unreadable(self) -> bool:
-        """Whether something is remembered on disk that this user cannot read."""
+        """Whether there is a state on disk that this user cannot read."""
         return not self.lasting and not self._database.copied and not self._database.is_foreign and self.state.exists()
 
     def problems(self) -> Iterator[Problem]:
-        """Warn of a memory on disk that is not used."""
+        """Yield warnings about a state on disk that is not used."""
         state = shown_path(self.state)
         if self.unreadable:
             message = f"what was built here is not known: this user may not read {state}"
@@ -223,7 +222,7 @@ class Workspace:
             yield Problem("EPB515", message, None, hint)
 
     def busy(self) -> bool:
-        """Whether a build is at work here: it holds a staging directory or a lease. Raises StoreError."""
+        """Return whether a build is running here: it holds a staging directory or a lease. Raises StoreError."""
         return any_held(self.directory / "tmp") or any_held(self.directory / "leases")
 
     def _folder(self, name: str) -> Path:
@@ -240,7 +239,7 @@ def _file(row: Sequence[Any]) -> tuple[StatKey, str]:
 
 
 def _refuse_links(directory: Path) -> None:
-    """Raises StoreError for a folder of the workspace that is a link: what is written or deleted there would be elsewhere."""
+    """Refuse folders of the workspace that are links, as writes and deletions would happen elsewhere. Raises StoreError."""
     for folder in (directory, *(directory / name for name in _FOLDERS)):
         if folder.is_symlink():
             message = f"cannot use {folder}: it is a link, and epbuild writes and deletes files there"
@@ -248,9 +247,9 @@ def _refuse_links(directory: Path) -> None:
 
 
 def _hide_from_git(directory: Path) -> None:
-    """Have git take no notice of the folder, whatever the project's own `.gitignore` has. Raises OSError."""
+    """Make git ignore the folder, whatever the project's `.gitignore` says. Raises OSError."""
     place = directory / ".gitignore"
-    if not os.path.lexists(place):  # a link may lead anywhere
-        from epbuild.core.atomic import write_file  # needed once in the life of a workspace
+    if not os.path.lexists(place):  # not exists: a link may lead anywhere
+        from epbuild.core.atomic import write_file  # needed once per workspace
 
         write_file(place, "*\n")
