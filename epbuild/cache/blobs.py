@@ -16,7 +16,7 @@ from typing import Protocol
 from epbuild.cache.checksums import Check, Checksums
 from epbuild.cache.drafts import Draft, Drafts, discard, touch
 from epbuild.cache.entries import CacheEntry, files_below
-from epbuild.cache.errors import DamagedBlob, MissingBlob, explained
+from epbuild.cache.errors import DamagedBlob, MissingBlob, translate_os_errors
 from epbuild.core.atomic import rename, write_new
 from epbuild.core.clone import copy_open_file
 from epbuild.core.digest import LARGE_BYTES, Blob, Hasher, Readable, Write, digest_of, hash_into
@@ -58,14 +58,14 @@ class BlobStore:
         """
         task = f"store {path} in {self.root}"
         if move:
-            with explained(task), self._drafts.moved(path) as draft:
+            with translate_os_errors(task), self._drafts.moved(path) as draft:
                 if draft is not None:
                     hasher = _full_hasher(draft.file)
                     hash_into(draft.file, hasher)
                     return self._publish_hashed(draft, hasher)
-        with explained(f"read {path}", elsewhere=None):
+        with translate_os_errors(f"read {path}", elsewhere=None):
             source = path.open("rb", buffering=0)
-        with source, explained(task), self._drafts.new() as draft:
+        with source, translate_os_errors(task), self._drafts.new() as draft:
             hasher = _full_hasher(source)
             copy_open_file(source, draft.file, hasher)
             return self._publish_hashed(draft, hasher)
@@ -75,7 +75,7 @@ class BlobStore:
 
         Raises StoreError; then the file stays where it is.
         """
-        with explained(f"store {path} in {self.root}"), path.open("r+b") as file:
+        with translate_os_errors(f"store {path} in {self.root}"), path.open("r+b") as file:
             touch(path)  # it may have arrived long ago
             self._publish(Draft(path, file), blob)
         with suppress(OSError):  # if the store had the blob already
@@ -92,7 +92,7 @@ class BlobStore:
                 raise _TooLong
             draft.file.write(piece)
 
-        with explained(f"store {blob.digest} in {self.root}"), self._drafts.new() as draft:
+        with translate_os_errors(f"store {blob.digest} in {self.root}"), self._drafts.new() as draft:
             hasher = Hasher(checksum=blob.size >= LARGE_BYTES)
             try:
                 hash_into(source, hasher, write)
@@ -130,7 +130,7 @@ class BlobStore:
                 return
             destination = Path(destination)
             check = Check(self._checksums, digest, identity.st_size)
-            with explained(f"write {destination}", elsewhere=None):
+            with translate_os_errors(f"write {destination}", elsewhere=None):
                 copy = _create(destination)
                 try:
                     with copy:
@@ -189,20 +189,20 @@ class BlobStore:
 
     def entries(self) -> Iterator[CacheEntry]:
         """Yield every blob, with the time when it was last stored. Raises StoreError."""
-        with explained(f"list the store {self.root}"):
+        with translate_os_errors(f"list the store {self.root}"):
             for path, status in files_below(self._objects):
                 if _DIGEST.fullmatch(path.name):
                     yield CacheEntry("blob", path.name, status.st_size, status.st_mtime_ns)
 
     def remove(self, entry: CacheEntry) -> bool:
         """Remove a listed blob unless it has been stored again, and return whether it is gone. Raises StoreError."""
-        with explained(f"remove {entry.name} from the store {self.root}"):
+        with translate_os_errors(f"remove {entry.name} from the store {self.root}"):
             self._checksums.forget(entry.name)
             return self._drafts.withdraw(self.place(entry.name), entry.used_ns)
 
     def sweep(self) -> None:
         """Remove the unfinished files of killed processes. Raises StoreError."""
-        with explained(f"clean up the store {self.root}"):
+        with translate_os_errors(f"clean up the store {self.root}"):
             self._drafts.sweep()
 
     def place(self, digest: str) -> Path:
@@ -238,7 +238,7 @@ class BlobStore:
 
     def _open(self, digest: str) -> io.FileIO:
         place = self.place(digest)
-        with explained(f"read {place}"):
+        with translate_os_errors(f"read {place}"):
             try:
                 return place.open("rb", buffering=0)
             except FileNotFoundError:
@@ -249,7 +249,7 @@ class BlobStore:
         size = min(_PIECE_BYTES, os.fstat(source.fileno()).st_size + 1)
         buffer, other = memoryview(bytearray(size)), memoryview(bytearray(size))
         while True:
-            with explained(f"read {digest} in the store {self.root}"):
+            with translate_os_errors(f"read {digest} in the store {self.root}"):
                 count = source.readinto(buffer)
             if not count:
                 return
@@ -258,14 +258,14 @@ class BlobStore:
 
     def _read_all(self, source: io.FileIO, digest: str, identity: os.stat_result) -> bytes:
         """Return the content of an open blob. Raises DamagedBlob, StoreError."""
-        with explained(f"read {digest} in the store {self.root}"):
+        with translate_os_errors(f"read {digest} in the store {self.root}"):
             data = source.read()
         if digest_of(data) != digest:
             raise self._damaged_blob(digest, identity)
         return data
 
     def _write_small(self, data: bytes, destination: str | Path) -> None:
-        with explained(f"write {destination}", elsewhere=None):
+        with translate_os_errors(f"write {destination}", elsewhere=None):
             write_new(destination, data)
 
     def _damaged_blob(self, digest: str, identity: os.stat_result) -> DamagedBlob:

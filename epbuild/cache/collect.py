@@ -27,8 +27,7 @@ from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.entries import CacheEntry
-from epbuild.cache.garbage import Garbage
-from epbuild.cache.needs import CacheUsers
+from epbuild.cache.garbage import CacheUsers, Garbage
 from epbuild.cache.records import ActionRecords
 
 _MODELS_AT_ONCE = 100

@@ -19,7 +19,7 @@ from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from epbuild.cache.errors import explained
+from epbuild.cache.errors import translate_os_errors
 from epbuild.core.errors import Problem, StoreError
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Database:
         if self.path is None:
             return
         lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
-        with explained(f"set {self.path} aside", code="EPB507", elsewhere=None), lock:
+        with translate_os_errors(f"set {self.path} aside", code="EPB507", elsewhere=None), lock:
             # Another process may have replaced the damaged file already.
             if _identity(self.path) == self._identity:
                 for suffix in ("", "-wal", "-shm"):

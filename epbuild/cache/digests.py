@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from epbuild.cache.errors import explained
+from epbuild.cache.errors import translate_os_errors
 from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import LARGE_BYTES, Readable, digest_of, hash_stream
 from epbuild.core.errors import Problem, StoreError
@@ -197,7 +197,7 @@ class Digests:
             try:
                 return self._read(path, key, count, ahead=ahead)
             except OSError:
-                with explained(f"read {path}", code="EPB504", elsewhere=None):
+                with translate_os_errors(f"read {path}", code="EPB504", elsewhere=None):
                     raise
         except StoreError as error:
             return error
@@ -255,7 +255,7 @@ def _status(path: Path) -> os.stat_result:
     try:
         status = os.stat(path)  # noqa: PTH116 - called for tens of thousands of files
     except OSError:
-        with explained(f"read {path}", code="EPB504", elsewhere=None):
+        with translate_os_errors(f"read {path}", code="EPB504", elsewhere=None):
             raise
     if not stat.S_ISREG(status.st_mode):
         # Opening a pipe would wait for a writer.

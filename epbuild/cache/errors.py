@@ -43,7 +43,7 @@ class NewerRecord(StoreError):
 
 
 @contextmanager
-def explained(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> Iterator[None]:
+def translate_os_errors(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> Iterator[None]:
     """Translate an OSError of the block into a StoreError "cannot <task>" with the reason and a hint.
 
     `elsewhere` is the alternative to a repair of the place itself, or None.

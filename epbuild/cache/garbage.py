@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
 
 from epbuild.cache.drafts import discard, touch
 from epbuild.cache.entries import CacheEntry, files_below
-from epbuild.cache.errors import explained
+from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import lease_if_free
-from epbuild.cache.needs import CacheUsers
 from epbuild.core.atomic import rename
 
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -22,6 +24,27 @@ _DRAFT = ".part"
 """Suffix of a remote model while it is written or removed."""
 
 
+class Needs(Struct, frozen=True):
+    """Entries that known builds need: keys of records, digests of blobs, and names of remote models in the store."""
+
+    keys: frozenset[str] = frozenset()
+    blobs: frozenset[str] = frozenset()
+    models: frozenset[str] = frozenset()
+
+
+class CacheUsers(Protocol):
+    """Builds that use a store and can parse its records."""
+
+    def needs(self) -> Needs:
+        """Return what the builds need now. Raises StoreError."""
+
+    def models(self) -> frozenset[str]:
+        """Return only the remote models that the builds need. Called often, so it does not read results. Raises StoreError."""
+
+    def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
+        """Return the digests of the blobs that a record refers to."""
+
+
 class Garbage:
     """Remote models, partial downloads and damaged files in the store at `root`, named by their POSIX paths below it."""
 
@@ -30,7 +53,7 @@ class Garbage:
 
     def entries(self) -> Iterator[CacheEntry]:
         """Yield all entries. Raises StoreError."""
-        with explained(f"list {self._root}"):
+        with translate_os_errors(f"list {self._root}"):
             for folder in _DAMAGED:
                 for path, status in files_below(self._root / folder):
                     yield CacheEntry("damaged", f"{folder}/{path.name}", status.st_size, status.st_mtime_ns)
@@ -45,7 +68,7 @@ class Garbage:
         Raises StoreError.
         """
         path = self._root / entry.name
-        with explained(f"remove {path}"):
+        with translate_os_errors(f"remove {path}"):
             match entry.kind:
                 case "damaged":
                     discard(path)
@@ -72,7 +95,7 @@ class Garbage:
             kept, gone = users.models(), set()
             for entry in free:
                 path = self._root / entry.name
-                with explained(f"remove {path}"):
+                with translate_os_errors(f"remove {path}"):
                     if entry.name not in kept and _as_listed(path, entry):
                         # Renamed first: from this moment it counts as not fetched, even if its removal is interrupted.
                         draft = path.with_suffix(_DRAFT)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from epbuild.cache.errors import explained
+from epbuild.cache.errors import translate_os_errors
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -75,7 +75,7 @@ def lease_if_free(root: Path, key: str) -> Iterator[bool]:
 
 def any_held(folder: Path) -> bool:
     """Return whether any lock file in `folder`, which need not exist, is locked. Raises StoreError."""
-    with explained(f"look for locks in {folder}", elsewhere=None):
+    with translate_os_errors(f"look for locks in {folder}", elsewhere=None):
         for place in folder.glob("*.lock"):
             lock = try_lock(place)
             if lock is None:
@@ -108,6 +108,6 @@ def _place(root: Path, key: str) -> Path:
 
 def _try(place: Path) -> BaseFileLock | None:
     """Return the lock, or None if another holder has it. Raises StoreError."""
-    with explained(f"lock {place}"):
+    with translate_os_errors(f"lock {place}"):
         place.parent.mkdir(parents=True, exist_ok=True)
         return try_lock(place)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from epbuild.cache.errors import explained
+from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Problem, StoreError
@@ -46,7 +46,7 @@ def tag_cache(root: Path) -> None:
     tag = root / "CACHEDIR.TAG"
     if tag.exists():
         return
-    with explained(f"write {tag}"):
+    with translate_os_errors(f"write {tag}"):
         root.mkdir(parents=True, exist_ok=True)
         write_file(tag, _TAG)
 
@@ -64,7 +64,7 @@ def workspace_key() -> bytes:
             key = _read_key(root)
             if key is None:
                 key = os.urandom(_KEY_BYTES)
-                with explained(f"write {root / _KEY_FILE}"):
+                with translate_os_errors(f"write {root / _KEY_FILE}"):
                     write_file(root / _KEY_FILE, key, mode=_KEY_MODE)
     return key
 

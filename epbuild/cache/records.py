@@ -18,7 +18,7 @@ from typing import Any
 
 from epbuild.cache.drafts import Drafts, touch
 from epbuild.cache.entries import CacheEntry, files_below
-from epbuild.cache.errors import NewerRecord, explained
+from epbuild.cache.errors import NewerRecord, translate_os_errors
 from epbuild.core.atomic import rename
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import digest_of, document_digest
@@ -77,13 +77,13 @@ class ActionRecords:
         place = self.place(key)
         envelope = {"format": RECORD_FORMAT, "key": key, "record": document}
         data = f"{canonical_json({**envelope, _DIGEST: document_digest(envelope)})}\n".encode()
-        with explained(f"write {place}"), self._drafts.new() as draft:
+        with translate_os_errors(f"write {place}"), self._drafts.new() as draft:
             draft.file.write(data)
             draft.publish(place)
 
     def entries(self) -> Iterator[CacheEntry]:
         """Yield every record, with the time of its last use. Raises StoreError."""
-        with explained(f"list {self._records}"):
+        with translate_os_errors(f"list {self._records}"):
             for path, status in files_below(self._records):
                 if path.suffix == ".json" and _KEY.fullmatch(path.stem) and path.parent != self._damaged:
                     yield CacheEntry("record", path.stem, status.st_size, status.st_mtime_ns)
@@ -99,7 +99,7 @@ class ActionRecords:
     def remove(self, entry: CacheEntry) -> bool:
         """Remove a listed record unless it has been used or stored again, and return whether it is gone. Raises StoreError."""
         place = self.place(entry.name)
-        with explained(f"remove {place}"):
+        with translate_os_errors(f"remove {place}"):
             return self._drafts.withdraw(place, entry.used_ns)
 
     def set_aside(self, key: str) -> None:
@@ -112,7 +112,7 @@ class ActionRecords:
 
     def sweep(self) -> None:
         """Remove the unfinished files of killed processes. Raises StoreError."""
-        with explained(f"clean up {self._records}"):
+        with translate_os_errors(f"clean up {self._records}"):
             self._drafts.sweep()
 
     def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], Any, float] | None:
@@ -124,7 +124,7 @@ class ActionRecords:
         except FileNotFoundError:
             return None
         except OSError:
-            with explained(f"read {place}"):
+            with translate_os_errors(f"read {place}"):
                 raise
         try:
             envelope = json.loads(data)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from epbuild.cache.drafts import Drafts
-from epbuild.cache.errors import explained
+from epbuild.cache.errors import translate_os_errors
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import digest_of
 
@@ -29,7 +29,7 @@ class Roots:
         """Register the existing workspace at the absolute path `workspace`. Raises StoreError."""
         place = self._place(workspace)
         data = _encoded(f"{canonical_json({'format': _FORMAT, 'workspace': str(workspace)})}\n")
-        with explained(f"write {place}"):
+        with translate_os_errors(f"write {place}"):
             with suppress(FileNotFoundError):
                 if place.read_bytes() == data:
                     return
@@ -40,7 +40,7 @@ class Roots:
     def forget(self, workspace: Path) -> None:
         """Unregister a workspace unless it exists. Raises StoreError."""
         place = self._place(workspace)
-        with explained(f"remove {place}"):
+        with translate_os_errors(f"remove {place}"):
             place.unlink(missing_ok=True)
         if workspace.is_dir():
             # Created at this moment by a build that was still registered, and so did not register again.
@@ -49,7 +49,7 @@ class Roots:
     def workspaces(self) -> tuple[list[Path], list[Path]]:
         """Return the registered workspaces that exist, and those that are gone. Raises StoreError."""
         there, gone = list[Path](), list[Path]()
-        with explained(f"read {self._roots}"):
+        with translate_os_errors(f"read {self._roots}"):
             for workspace in sorted(self._known()):
                 (there if workspace.is_dir() else gone).append(workspace)
         return there, gone

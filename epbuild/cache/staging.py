@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epbuild.cache.errors import explained
+from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import try_lock
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
     try:
         try:
             # Locked before it exists: for every directory that `sweep` sees, it can determine whether a process uses it.
-            with explained(f"make {directory}", elsewhere=None):
+            with translate_os_errors(f"make {directory}", elsewhere=None):
                 parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
                 while not _lock_path(directory).exists():  # swept away before it was locked
@@ -51,7 +51,7 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
 
 def sweep(parent: Path) -> None:
     """Remove the directories below `parent` whose processes are dead. Raises StoreError."""
-    with explained(f"clean up {parent}", elsewhere=None):
+    with translate_os_errors(f"clean up {parent}", elsewhere=None):
         try:
             entries = list(parent.iterdir())
         except FileNotFoundError:

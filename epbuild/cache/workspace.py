@@ -1,4 +1,4 @@
-"""A workspace: the `.epbuild` folder beside a recipe.
+"""Workspace: the `.epbuild` folder beside a recipe.
 
 It has the state of the recipe's builds and temporary folders. The state can be computed again: losing the folder costs time, never an
 artifact. A checkout may contain a workspace, so only what this user's epbuild wrote is trusted, and no link in the folder is followed to
@@ -8,22 +8,30 @@ write or to delete.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-from msgspec import Struct
 
 from epbuild.cache import staging
 from epbuild.cache.database import Database
-from epbuild.cache.digests import StatKey
-from epbuild.cache.errors import explained
+from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import any_held
 from epbuild.cache.location import known_workspace_key, workspace_key
-from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord, all_outputs, all_steps
-from epbuild.cache.schema import TABLES, VERSION
+from epbuild.cache.state import (
+    TABLES,
+    VERSION,
+    Configuration,
+    FileMemory,
+    Measurement,
+    Memory,
+    OutputRecord,
+    StepRecord,
+    all_outputs,
+    all_steps,
+)
+from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.host import on_windows
 from epbuild.core.shown import shown_path
@@ -32,54 +40,6 @@ _STATE = "state.sqlite"
 _FOLDERS = ("tmp", "logs", "leases", "reports", "rebuilt")
 _MAX_STATE_BYTES = 504
 """Maximum length of a path that SQLite opens on Linux: 512 bytes, less its suffix for the journal."""
-_FILES = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM files"
-_MANY = 300
-
-
-class Measurement(Struct, frozen=True):
-    """Cost of the last run of an action or a step."""
-
-    seconds: float
-    peak_rss_bytes: int | None = None
-
-
-class FileMemory:
-    """Digests of files by their stat, a `StatMemory` in a workspace."""
-
-    def __init__(self, database: Database, root: Path) -> None:
-        self._database = database
-        self._root = f"{root}{os.sep}"
-        self._asked = 0
-        self._known: dict[str, tuple[StatKey, str]] | None = None
-        """All entries, once many were requested, without later ones of other processes."""
-
-    def get(self, path: str) -> tuple[StatKey, str] | None:
-        """Return the latest stat key and digest of the absolute `path`. Raises StoreError."""
-        name = self._name(path)
-        self._asked += 1
-        if self._asked == _MANY:  # reading all rows is ten times as fast as single look-ups
-            self._known = {row[0]: _file(row) for row in self._database.read(_FILES)}
-        if self._known is not None:
-            return self._known.get(name)
-        rows = self._database.read(f"{_FILES} WHERE path = ?", (name,))
-        return _file(rows[0]) if rows else None
-
-    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
-        """Record the stat key and the digest of each absolute path. Raises StoreError."""
-        if self._known is not None:
-            self._known.update({self._name(path): entry for path, entry in entries.items()})
-        self._database.write(
-            "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, digest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            # Inode numbers on Windows are up to 128 bits, SQLite's integers 64.
-            (
-                self._database.sealed(self._name(path), key.size, key.mtime_ns, key.ctime_ns, str(key.inode), digest)
-                for path, (key, digest) in entries.items()
-            ),
-        )
-
-    def _name(self, path: str) -> str:
-        # Relative inside the workspace, so that a moved checkout keeps its digests.
-        return path.removeprefix(self._root)
 
 
 class Workspace:
@@ -105,7 +65,7 @@ class Workspace:
             raise StoreError(Problem("EPB516", message, directory.parent, hint))
         _refuse_links(directory)
         if create:
-            with explained(f"make {directory}", elsewhere=None):
+            with translate_os_errors(f"make {directory}", elsewhere=None):
                 directory.mkdir(parents=True, exist_ok=True)
                 _hide_from_git(directory)
             return cls(directory, Database(directory / _STATE, TABLES, VERSION, workspace_key()))
@@ -228,14 +188,9 @@ class Workspace:
     def _folder(self, name: str) -> Path:
         folder = self.directory / name
         if self.lasting:
-            with explained(f"make {folder}", elsewhere=None):
+            with translate_os_errors(f"make {folder}", elsewhere=None):
                 folder.mkdir(exist_ok=True)
         return folder
-
-
-def _file(row: Sequence[Any]) -> tuple[StatKey, str]:
-    _, size, mtime_ns, ctime_ns, inode, digest = row
-    return StatKey(size, mtime_ns, ctime_ns, int(inode)), digest
 
 
 def _refuse_links(directory: Path) -> None:
@@ -253,3 +208,14 @@ def _hide_from_git(directory: Path) -> None:
         from epbuild.core.atomic import write_file  # needed once per workspace
 
         write_file(place, "*\n")
+
+
+def action_name(action: str, recipe: str) -> str:
+    """Return the name of an action that is unique among all recipes in its folder."""
+    # Names in recipes have no '+', so no two actions have the same name.
+    return action if recipe == DEFAULT_RECIPE else f"{action}+{recipe}"
+
+
+def log_file(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
+    """Return the path of the log of an action's last run in a workspace."""
+    return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', action_name(action, recipe))}.log"

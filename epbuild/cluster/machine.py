@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.errors import explained
+from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.staging import staged
 from epbuild.cluster.abilities import Abilities
@@ -68,7 +68,7 @@ class Machine(Struct, frozen=True):
     def execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:
         """Execute a request, unless its result is known, and publish what comes of it; what goes wrong is in the reply."""
         try:
-            with explained("write to its cache"):
+            with translate_os_errors("write to its cache"):
                 return self._execute(request, progress, cancelled)
         except Cancelled:
             return MachineReply("cancelled", self.name)

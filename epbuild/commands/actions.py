@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from epbuild.cache.leases import Cancelled
-from epbuild.cache.workspace import Measurement
+from epbuild.cache.state import Measurement
 from epbuild.commands.coverage import covered_models
 from epbuild.commands.execution import Executions, KeyedAction
 from epbuild.commands.making import MAKES_ALL, Making

@@ -15,8 +15,8 @@ from msgspec import Struct
 from epbuild.cache.digests import Digests
 from epbuild.cache.entries import files_below
 from epbuild.cache.location import cache_directory
-from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
+from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.events import HashingEvents
 from epbuild.commands.planning import ReadVariables, read_plan, workspace_of

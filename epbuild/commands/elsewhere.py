@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.cache.errors import MissingBlob
-from epbuild.cache.logs import log_file
+from epbuild.cache.workspace import log_file
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.executor import Placement, RequestExecutor

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from epbuild.cache.logs import log_file
+from epbuild.cache.workspace import log_file
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.safepath import is_regular
 from epbuild.core.shown import shown_path

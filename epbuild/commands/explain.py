@@ -11,8 +11,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.cache.location import cache_directory
-from epbuild.cache.memory import Memory
 from epbuild.cache.records import ActionRecords
+from epbuild.cache.state import Memory
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import workspace_of

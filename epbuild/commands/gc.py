@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import Struct
 
 from epbuild.cache.collect import Collected, Limits, collect
+from epbuild.cache.garbage import Needs
 from epbuild.cache.leases import lease
-from epbuild.cache.memory import Configuration
-from epbuild.cache.needs import Needs
 from epbuild.cache.roots import Roots
+from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import Problem, StoreError
 from epbuild.plan.result import is_action_record

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
-from epbuild.cache.logs import log_file
-from epbuild.cache.memory import Configuration, StepRecord
-from epbuild.cache.workspace import Workspace
+from epbuild.cache.state import Configuration, StepRecord
+from epbuild.cache.workspace import Workspace, log_file
 from epbuild.commands.shared_results import remote_cache
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
-from epbuild.cache.memory import Configuration
+from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.events import HashingEvents
 from epbuild.commands.locked import HeldLock, hold_lock

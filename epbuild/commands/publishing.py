@@ -16,7 +16,7 @@ from msgspec import Struct
 from epbuild.archive.artifact import Copy
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
-from epbuild.cache.memory import StepRecord
+from epbuild.cache.state import StepRecord
 from epbuild.commands.removal import remove_output
 from epbuild.core.directory import interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from epbuild.cache.digests import Digests
-from epbuild.cache.memory import OutputRecord
+from epbuild.cache.state import OutputRecord
 from epbuild.core.entries import HiddenFolders
 from epbuild.publish.removal import Cleaned, Emitted
 from epbuild.survey.orphans import Orphan, Outputs

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory, tag_cache
-from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
+from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.actions import Actions
 from epbuild.commands.events import HashingEvents, OutputRemoved

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-from epbuild.cache.logs import action_name
-from epbuild.cache.memory import Memory, StepRecord
-from epbuild.cache.workspace import Workspace
+from epbuild.cache.state import Memory, StepRecord
+from epbuild.cache.workspace import Workspace, action_name
 from epbuild.engine.action import Cost
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification

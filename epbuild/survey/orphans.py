@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.cache.leases import lease, lease_if_free
-from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord
+from epbuild.cache.state import Configuration, Memory, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.digest import digest_of
 

@@ -18,8 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild import __version__
-from epbuild.cache.logs import action_name
-from epbuild.cache.workspace import Workspace
+from epbuild.cache.workspace import Workspace, action_name
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, VerifyError
 
 _FORMAT = 1

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from epbuild.cache.blobs import BlobSource, BlobStore
 from epbuild.cache.digests import Counting, Digests, uncounted
 from epbuild.cache.errors import DamagedBlob, MissingBlob
-from epbuild.cache.memory import UNKNOWN, Configuration, OutputRecord, StepRecord
 from epbuild.cache.records import ActionRecords
+from epbuild.cache.state import UNKNOWN, Configuration, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
 from epbuild.output.existing import Written

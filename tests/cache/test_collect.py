@@ -15,8 +15,8 @@ import pytest
 from aged_stores import DAY, EVERYTHING, MONTH, AgedStore, Users, key_of
 
 from epbuild.cache.collect import Limits, collect
+from epbuild.cache.garbage import Needs
 from epbuild.cache.leases import lease
-from epbuild.cache.needs import Needs
 from epbuild.cache.records import RECORD_FORMAT, ActionRecords
 from epbuild.core.canonical import canonical_json
 from epbuild.core.errors import StoreError

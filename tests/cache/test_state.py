@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.leases import lease
-from epbuild.cache.memory import Configuration, OutputRecord, StepRecord
-from epbuild.cache.workspace import Measurement, Workspace
+from epbuild.cache.state import Configuration, Measurement, OutputRecord, StepRecord
+from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import StoreError
 
 STEP = StepRecord("compile:g/t/m", "ab" * 32, {"ep": "QNN", "members": ["m"]}, {"files": {"größe": 1}}, 1_700_000_000.25)
@@ -444,7 +444,7 @@ def test_what_may_not_be_read_or_is_damaged_is_not_known_and_that_can_be_told(
 COUNT_UP = """
 import sys
 from pathlib import Path
-from epbuild.cache.memory import Configuration, StepRecord
+from epbuild.cache.state import Configuration, StepRecord
 from epbuild.cache.workspace import Workspace
 MAIN = Configuration.of(Path("epbuild.yaml"), (), {})
 with Workspace.open(Path(sys.argv[1])) as workspace:

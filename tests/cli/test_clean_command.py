@@ -11,7 +11,7 @@ import pytest
 from commands import RECIPE, environment, epbuild, write_model
 
 from epbuild.cache.leases import lease
-from epbuild.cache.memory import Configuration, OutputRecord, StepRecord
+from epbuild.cache.state import Configuration, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
 
 pytestmark = pytest.mark.slow  # each test starts the real command

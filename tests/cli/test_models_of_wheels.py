@@ -14,8 +14,7 @@ from fetching import Arrivals
 from small_wheels import write_wheel
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.garbage import Garbage
-from epbuild.cache.needs import Needs
+from epbuild.cache.garbage import Garbage, Needs
 from epbuild.core.errors import EpbuildError, PlanError
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.models import Pins, fetch_model

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
-from epbuild.cache.logs import log_file
-from epbuild.cache.workspace import Workspace
+from epbuild.cache.workspace import Workspace, log_file
 from epbuild.commands.log import logged_steps, read_log
 from epbuild.commands.planning import read_plan
 from epbuild.core.errors import BuildError

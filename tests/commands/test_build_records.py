@@ -13,7 +13,7 @@ from build_records import EMPTY
 from msgspec.structs import replace
 from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
-from epbuild.cache.memory import Configuration
+from epbuild.cache.state import Configuration
 from epbuild.commands.events import Fetched, Fetching, ToolchainReady, ToolchainStarted
 from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords
 from epbuild.commands.reporting.recording import Recording

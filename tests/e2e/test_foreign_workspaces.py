@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from projects import Project
 
-from epbuild.cache.memory import OutputRecord, all_outputs
+from epbuild.cache.state import OutputRecord, all_outputs
 from epbuild.cache.workspace import Workspace
 
 WARNING = "EPB515"

@@ -12,7 +12,7 @@ from typing import Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.collect import Collected, Limits, collect
-from epbuild.cache.needs import Needs
+from epbuild.cache.garbage import Needs
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
 

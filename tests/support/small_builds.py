@@ -19,7 +19,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
-from epbuild.cache.memory import Configuration, Memory, StepRecord
+from epbuild.cache.state import Configuration, Memory, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.catalog.catalog import entry
 from epbuild.commands import request

@@ -10,9 +10,9 @@ from unittest.mock import patch
 from msgspec.structs import asdict
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.memory import Configuration, StepRecord
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.roots import Roots
+from epbuild.cache.state import Configuration, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.digest import Blob
 

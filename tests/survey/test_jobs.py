@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from small_builds import CLASSIFIER, SHARE, Workshop
 from work_to_pack import Work, works
 
-from epbuild.cache.workspace import Measurement, Workspace
+from epbuild.cache.state import Measurement
+from epbuild.cache.workspace import Workspace
 from epbuild.commands.jobs import matrix_of
 from epbuild.plan.steps import Action, SessionGroup
 from epbuild.survey.jobs import Runners, jobs_of, missing_actions

@@ -12,7 +12,7 @@ from moments import at_each_call, at_each_return
 from msgspec.structs import replace
 from small_builds import Workshop
 
-from epbuild.cache.memory import Memory
+from epbuild.cache.state import Memory
 from epbuild.commands.events import OutputRemoved
 from epbuild.commands.run import run
 from epbuild.engine.events import EventList, NoProgress

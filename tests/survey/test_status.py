@@ -29,7 +29,8 @@ from small_builds import (
 )
 
 from epbuild.cache.digests import Digests, StatKey
-from epbuild.cache.workspace import FileMemory, Workspace
+from epbuild.cache.state import FileMemory
+from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import PlanError, Problem, RecipeError, StoreError
 from epbuild.engine.events import StepFinished, Warned
 from epbuild.plan.outputs import MANIFEST
