@@ -20,31 +20,31 @@ from epbuild.report.terminal.problems import print_problems
 
 
 class Listener(TakesMany):
-    """A `Progress` that is open for as long as a build runs."""
+    """`Progress` that is open while a build runs."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *ended: object) -> None:
-        """The exception that ended the build, if one did, as context managers are given it."""
+        """Close the listener, given the exception that ended the build."""
 
     def report(self, event: Event, /) -> None:
-        """Take note of an event, or show it."""
+        """Record or show an event."""
         raise NotImplementedError
 
 
 class BuildDocument(Protocol):
-    """Takes the events of a build, and has a document of it in the end."""
+    """Collector of a build's events that returns a document."""
 
     def report(self, event: Event, /) -> None:
-        """Take note of an event."""
+        """Record an event."""
 
     def text(self, error: BaseException | None) -> str:
-        """The document of a build that `error` ended, or that went to its end."""
+        """Return the document, given the error that ended the build."""
 
 
 class DocumentFile(Listener):
-    """A listener that passes every event on, and writes a document to a file in the end."""
+    """Listener that forwards every event, and finally writes a document to a file."""
 
     def __init__(self, listener: Listener, path: Path, document: BuildDocument) -> None:
         self._listener = listener
@@ -56,7 +56,7 @@ class DocumentFile(Listener):
         return self
 
     def __exit__(self, *ended: object) -> None:
-        """Write the file. Raises EnvironmentFailure where that fails, unless something else was raised."""
+        """Write the file. Raises EnvironmentFailure if that fails and nothing else was raised."""
         self._listener.__exit__(*ended)
         error = next((item for item in ended if isinstance(item, BaseException)), None)
         try:
@@ -72,7 +72,7 @@ class DocumentFile(Listener):
 
 
 def write_document(path: Path, text: str) -> None:
-    """Write a document whole, or not at all, and the folders for it. Raises EnvironmentFailure (EPB443)."""
+    """Write a document atomically, and create its folders. Raises EnvironmentFailure (EPB443)."""
     try:
         make_folders(path.absolute().parent)
         write_file(path, text)

@@ -1,4 +1,4 @@
-"""The choice of a build's `Progress`: JSON lines, live rows or plain lines."""
+"""Choice of a build's listener: JSON lines, live rows or plain lines."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = True) -> Listener:
     """Return the listener of a build: JSON lines when asked for, live rows on a terminal, plain lines elsewhere.
 
-    Without `all_warnings`, rows and lines show three warnings of each code. The file `summary` gets tables as well; without one, in a
-    workflow of GitHub Actions, the summary of its step.
+    Without `all_warnings`, rows and lines show three warnings of each code. Tables go to the file `summary`, or by default to the step
+    summary of GitHub Actions.
     """
     if json:
         from epbuild.report.json.events import JsonLines
@@ -32,7 +32,7 @@ def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = Tr
 
 
 def coverage_reporter(found: CoverageList) -> Listener:
-    """Who listens to a build of which only the coverage is shown, which `found` has afterwards; and a workflow's summary, as above."""
+    """Return the listener of a build that shows coverage only, which `found` collects. It writes the step summary as well."""
     from epbuild.report.terminal.coverage import CoverageProgress
 
     return _with_summary(CoverageProgress(found))

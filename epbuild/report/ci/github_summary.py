@@ -1,7 +1,7 @@
-"""The summary of a build as Markdown, for a step of GitHub Actions or a file.
+"""Summary of a build in Markdown, for a step of GitHub Actions or a file.
 
-https://docs.github.com/actions/reference/workflow-commands-for-github-actions, "Adding a job summary": the file that the variable
-GITHUB_STEP_SUMMARY names is appended to, and takes 1 MiB for each step of a job.
+https://docs.github.com/actions/reference/workflow-commands-for-github-actions, "Adding a job summary": steps append to the
+file in GITHUB_STEP_SUMMARY, which may have 1 MiB for each step of a job.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from epbuild.report.terminal.problems import print_problems
 
 _MAX_BYTES = 1 << 20
 _MAX_ROWS = (1000, 200, 50, 15, 3, 0)
-"""How many rows a table has at most: fewer where the summary would be too long."""
+"""Limits of rows in a table, tried in order until the summary is short enough."""
 _MAX_REASON = 2000
 _MAX_STEPS = 20
 
 
 class WithStepSummary(Listener):
-    """A listener that passes every event on, and in the end appends sentences and tables to the summary in a file."""
+    """Listener that forwards every event, and finally appends sentences and tables to a summary file."""
 
     def __init__(self, listener: Listener, path: Path) -> None:
         self._listener = listener
@@ -114,7 +114,7 @@ def _problem_table(title: str, problems: Iterable[Problem]) -> Table:
 
 
 def _fitting(parts: Sequence[str | Table], room: int) -> str:
-    """The parts as Markdown, tables with as many rows as there is room for; nothing where there is none."""
+    """Return the parts as Markdown, with as many table rows as fit, or nothing if none fit."""
     for max_rows in _MAX_ROWS:
         shown = [
             part.markdown(max_rows) if isinstance(part, Table) else part for part in parts if isinstance(part, str) or part.rows

@@ -1,6 +1,6 @@
-"""JUnit XML of a build: a suite for each group and target, a case for each step.
+"""JUnit XML of a build, with a suite for each group and target, and a case for each step.
 
-The form has no standard. What is written is valid by Jenkins' junit-10.xsd, which GitLab and Azure Pipelines read as well.
+The format has no standard. The document is valid under Jenkins' junit-10.xsd, which GitLab and Azure Pipelines read as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from epbuild.core.errors import EpbuildError, Problem, printable
 from epbuild.engine.events import Event, RunStarted, StepFailed, StepFinished, StepsCurrent, StepStarted
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_LONGEST_MESSAGE = 2000
+_MAX_MESSAGE = 2000
 _OWN_SUITE = "epbuild run"
 _MADE_AGAIN = "made again: "
 
@@ -28,14 +28,14 @@ class _Case(Struct, frozen=True):
     name: str
     seconds: float = 0.0
     kind: str | None = None
-    """`failure`, `error` or `skipped`; None: it passed."""
+    """`failure`, `error` or `skipped`. None means passed."""
     problems: Sequence[Problem] = ()
     message: str = ""
 
 
 @dataclass
 class JUnitDocument:
-    """Takes the events of a build."""
+    """Collector of a build's events that returns JUnit XML."""
 
     _begin: datetime = field(default_factory=lambda: datetime.now(UTC))
     _name: str = _OWN_SUITE
@@ -43,7 +43,7 @@ class JUnitDocument:
     _suites: dict[str, dict[str, _Case]] = field(default_factory=dict)
 
     def report(self, event: Event, /) -> None:
-        """Take note of the end of a step."""
+        """Record the end of a step."""
         match event:
             case RunStarted(recipe=recipe):
                 self._name = recipe
@@ -68,7 +68,7 @@ class JUnitDocument:
                 )
 
     def text(self, error: BaseException | None) -> str:
-        """The document; what ended the build before its end is a case of its own for each problem."""
+        """Return the document. Each problem that aborted the build is a case."""
         suites = {name: list(cases.values()) for name, cases in self._suites.items()}
         if error is not None:
             suites[_OWN_SUITE] = _cases_of(error)
@@ -92,7 +92,7 @@ class JUnitDocument:
 
 
 def suite_of(step: str) -> str:
-    """The group and the target of a step; of one that belongs to none, what it is about."""
+    """Return the group and the target of a step, or the kind and subject of a step that serves several."""
     kind, _, rest = step.partition(":")
     parts = rest.split("/")
     return "/".join(parts[:2]) if kind != "prepare" and len(parts) > 1 else f"{kind}:{parts[0]}"
@@ -118,7 +118,7 @@ def _sums(cases: Sequence[_Case]) -> dict[str, str]:
 
 
 def _element(suite: str, case: _Case) -> ET.Element:
-    # A reader takes what is before the last dot of a class name as its package.
+    # Readers split a class name at its last dot into package and class.
     names = {"name": _xml(case.name), "classname": _xml(suite.replace(".", "_").replace("/", "."))}
     element = ET.Element("testcase", {**names, "time": f"{case.seconds:.3f}"})
     if case.kind is None:
@@ -126,7 +126,7 @@ def _element(suite: str, case: _Case) -> ET.Element:
             ET.SubElement(element, "system-out").text = _xml(case.message)
         return element
     texts = [printable(problem.text) for problem in case.problems]
-    attributes = {"message": _xml(f"{case.message}{' '.join(texts)}"[:_LONGEST_MESSAGE])}
+    attributes = {"message": _xml(f"{case.message}{' '.join(texts)}"[:_MAX_MESSAGE])}
     if case.problems:
         attributes["type"] = case.problems[0].code
     below = ET.SubElement(element, case.kind, attributes)
@@ -135,5 +135,5 @@ def _element(suite: str, case: _Case) -> ET.Element:
 
 
 def _xml(text: str) -> str:
-    """A text with everything spelled out that no XML may hold, however it is written: control characters, halves of characters."""
+    """Escape control characters and lone surrogates, which XML cannot represent."""
     return _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)

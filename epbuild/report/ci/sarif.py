@@ -1,4 +1,4 @@
-"""SARIF 2.1.0 of mistakes, warnings and failed steps, as code scanning reads it."""
+"""SARIF 2.1.0 of errors, warnings and failed steps, for code scanning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 class SarifDocument:
-    """Takes problems, or the events of a build."""
+    """Collector of problems, or of a build's events, that returns SARIF."""
 
     def __init__(self, recipe: Path) -> None:
         self._recipe = recipe
@@ -33,7 +33,7 @@ class SarifDocument:
         self._exit_code = 0
 
     def report(self, event: Event, /) -> None:
-        """Take note of what is wrong."""
+        """Record the problems of an event."""
         match event:
             case Warned(problem):
                 self.add("warning", [problem])
@@ -45,11 +45,11 @@ class SarifDocument:
                 self._exit_code = exit_code
 
     def add(self, level: Level, problems: Iterable[Problem]) -> None:
-        """Take note of problems; each is there once."""
+        """Record problems. Duplicates are ignored."""
         self._found.update(dict.fromkeys((level, problem) for problem in problems))
 
     def text(self, error: BaseException | None) -> str:
-        """The document."""
+        """Return the document."""
         exit_code = self._exit_code
         if isinstance(error, EpbuildError):
             self.add("error", error.problems)
@@ -68,7 +68,7 @@ class SarifDocument:
         return json_text({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
     def _result(self, level: Level, problem: Problem, rule: int) -> dict[str, Any]:
-        # What is about the command line, or about no place, is shown at the recipe: code scanning shows nothing that is nowhere.
+        # Code scanning hides results without a location, so problems without a file are shown at the recipe.
         place = f"{problem.where}: " if isinstance(problem.where, Argument) else ""
         return {
             "ruleId": problem.code,
@@ -113,13 +113,13 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _source_root() -> Path:
-    """The folder that places are named from: the repository that the current directory is in, or that directory."""
+    """Return the root that paths are relative to: the enclosing repository, or else the current directory."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
 
 
 def _quoted(path: str) -> str:
-    # Bytes of a name that are not UTF-8 are kept; what no file can be called must not end a build either.
+    # Keep bytes of a name that are not UTF-8, and accept text that no file can have as its name.
     name = path.encode("utf-8", "surrogateescape" if _is_name(path) else "backslashreplace")
     return quote(name, safe="/:")
 
@@ -129,5 +129,5 @@ def _is_name(path: str) -> bool:
 
 
 def _whole(text: str) -> str:
-    """A text without halves of characters, which JSON can hold and many readers refuse."""
+    """Escape lone surrogates, which many readers reject."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

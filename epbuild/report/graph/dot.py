@@ -24,7 +24,7 @@ _FONT = "Arial"
 
 
 def dot_text(graph: StepGraph) -> str:
-    """A digraph from left to right, each box a cluster; the nodes go by their steps' ids."""
+    """Return a digraph from left to right, with a cluster for each box and a node for each step id."""
     heading = _quoted([*heading_lines(graph), counts(graph.states)], left=True)
     columns = 3 if graph.grouped_by is None else 4  # about as wide as a page
     lines = [
@@ -62,7 +62,7 @@ def _nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
 
 
 def _quoted(lines: Iterable[str], *, left: bool = False) -> str:
-    """Lines as a string of DOT, in which neither its own escapes nor those of HTML mean anything."""
+    """Return lines as a DOT string, with escapes of DOT and HTML neutralized."""
     escaped = (printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
     end = "\\l" if left else "\\n"
     text = end.join(escaped)
@@ -70,7 +70,7 @@ def _quoted(lines: Iterable[str], *, left: bool = False) -> str:
 
 
 def svg_text(graph: StepGraph, program: str | None) -> str:
-    """The picture, by a program of Graphviz's: one file, with colors for dark pages where a reader's system has those.
+    """Return an SVG drawn by a Graphviz program, with colors for light and dark themes.
 
     Raises EnvironmentFailure.
     """
@@ -81,7 +81,7 @@ def svg_text(graph: StepGraph, program: str | None) -> str:
 
 
 def _style() -> str:
-    """The colors of dark pages in place of those of light ones, which every element has as its own."""
+    """Return CSS that replaces the light colors of the elements in dark themes."""
     pairs = [TEXT, LINE, FRAME, *(pair for look in LOOKS.values() for pair in zip(look.light, look.dark, strict=True))]
     dark = "".join(f'[fill="{light}"]{{fill:{other}}}[stroke="{light}"]{{stroke:{other}}}' for light, other in pairs)
     font = "text{font-family:Helvetica,Arial,sans-serif}"

@@ -1,4 +1,4 @@
-"""Signs, colors and words of steps in pictures of a plan."""
+"""Signs, colors and labels of steps in pictures of a plan."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from epbuild.commands.graph import REMOTE, GraphNode, StepGraph
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
 
-_LONGEST = 48
-_MOST_REASONS = 6
+_MAX_NAME = 48
+_MAX_REASONS = 6
 
 
 class StateLook(Struct, frozen=True):
-    """What a state looks like: a sign, a kind of border, and its colors on a light page and on a dark one (fill, border)."""
+    """Sign, border and colors of a state. Colors are fill and border, in light and dark themes."""
 
     sign: str
     border: str
@@ -30,11 +30,11 @@ LOOKS: Mapping[str, StateLook] = {
     "restorable": StateLook("↻", "dashed", ("#dff0fd", "#0b61b8"), ("#0f3557", "#7cc0fa")),
     "current": StateLook("✓", "solid", ("#e3f5e7", "#1b7a34"), ("#123d1f", "#6fd48a")),
 }
-"""By state; that of a result in the remote cache looks alike."""
+"""Looks by state. A result in the remote cache has the look of its state."""
 TEXT = ("#1f2328", "#f0f3f6")
 LINE = ("#6a737d", "#9aa4af")
 FRAME = ("#b4bcc5", "#4a545f")
-"""Colours on a light page, and on a dark one."""
+"""Colors in light and dark themes."""
 
 
 def look_of(state: str) -> StateLook:
@@ -42,19 +42,19 @@ def look_of(state: str) -> StateLook:
 
 
 def counts(states: Mapping[str, int]) -> str:
-    """How many steps are in which state, each with its sign: `✓ 8 current, + 4 new`."""
+    """Return the number of steps in each state with its sign, such as `✓ 8 current, + 4 new`."""
     return ", ".join(f"{look_of(state).sign} {number} {state}" for state, number in states.items())
 
 
 def label_lines(node: GraphNode) -> tuple[str, ...]:
-    """A node's words, without its sign: a step has its kind and name, several have how many are in which state."""
+    """Return the label of a node without its sign. A group of steps also has the number in each state."""
     remote = REMOTE if node.state.endswith(REMOTE) and not node.grouped else ""
     first = f"{shortened(node.title)}{remote}"
     return (first, counts(node.states)) if node.grouped else (first,)
 
 
 def heading_lines(graph: StepGraph) -> tuple[str, ...]:
-    """What the picture is of, and what was grouped."""
+    """Return the title of the picture, and how its steps are grouped."""
     total = f"{shortened(graph.recipe)}: {counted(graph.steps, 'step')}"
     if graph.grouped_by is None:
         return (total,)
@@ -62,13 +62,13 @@ def heading_lines(graph: StepGraph) -> tuple[str, ...]:
 
 
 def hover_lines(node: GraphNode) -> tuple[str, ...]:
-    """What is shown of a node where the pointer is."""
+    """Return the tooltip of a node."""
     state = counts(node.states) if node.grouped else node.state
-    return (printable(node.name), state, *map(printable, node.reasons[:_MOST_REASONS]))
+    return (printable(node.name), state, *map(printable, node.reasons[:_MAX_REASONS]))
 
 
 def shortened(text: str) -> str:
-    """A name without what would be obeyed, and of a long one without its middle."""
+    """Return a printable name, without its middle if it is long."""
     text = printable(text)
-    half = (_LONGEST - 3) // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]}...{text[-half:]}"
+    half = (_MAX_NAME - 3) // 2
+    return text if len(text) <= _MAX_NAME else f"{text[:half]}...{text[-half:]}"

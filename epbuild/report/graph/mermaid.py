@@ -1,4 +1,4 @@
-"""The graph of steps in Mermaid, which GitHub and many wikis draw."""
+"""Graph of steps in Mermaid, which GitHub and many wikis draw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WIDTH = {"bold": "2px", "solid": "1px", "dashed": "1px"}
 
 
 def mermaid_text(graph: StepGraph) -> str:
-    """A flowchart from left to right, each box a subgraph; its title has what it is of."""
+    """Return a flowchart from left to right, with a title and a subgraph for each box."""
     title = ". ".join([*heading_lines(graph), counts(graph.states)])
     lines = ["---", f"title: {_scalar(title)}", "---", "flowchart LR"]
     boxes: dict[str, list[str]] = {}
@@ -48,7 +48,7 @@ def _classes(states: Iterable[str]) -> Iterator[str]:
 
 
 def _class(state: str) -> str:
-    """A state as the name of a class: `outOfDate`."""
+    """Return a state as a class name, such as `outOfDate`."""
     first, *more = state.partition(" (")[0].split()
     return first + "".join(word.capitalize() for word in more)
 
@@ -58,10 +58,10 @@ def _quoted(lines: Iterable[str]) -> str:
 
 
 def _scalar(text: str) -> str:
-    """A text as YAML, in which nothing is Mermaid's either."""
+    """Return a YAML scalar with all syntax of Mermaid escaped."""
     return '"' + _PLAIN.sub(lambda found: f"\\U{ord(found[0]):08x}", text) + '"'
 
 
 def _with_entities(text: str) -> str:
-    """A text in which nothing is Mermaid's, Markdown's or HTML's: whatever could be is its entity."""
+    """Escape syntax of Mermaid, Markdown and HTML as entities."""
     return _PLAIN.sub(lambda found: "_" if found[0] == "_" else f"#{ord(found[0])};", text)

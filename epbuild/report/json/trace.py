@@ -1,8 +1,7 @@
-"""Traces of builds: Chrome trace events, which ui.perfetto.dev shows.
+"""Traces of builds as Chrome trace events, which ui.perfetto.dev shows.
 
-The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format"). A machine is a process
-of it, a place for actions a thread. Slices of one thread are one inside the other or apart, and of two that begin at once the longer comes
-first.
+The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format"). A machine is a
+process, and a slot for actions a thread. Slices of a thread are nested or disjoint. Of two that begin together, the longer comes first.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ _Event = dict[str, Any]
 _HERE = 1
 _BESIDE = {"toolchain": "toolchains", "fetch": "models that are fetched", "upload": "results that are sent"}
 _FIRST_LANE = 10_000
-"""The number of the first thread for work beside the steps."""
+"""Number of the first thread for work other than steps."""
 
 
 class _Begun(Struct, frozen=True):
-    """A step that began, in the process of its machine."""
+    """Step that began, with the process of its machine."""
 
     run: StepRun
     pid: int
@@ -33,12 +32,12 @@ class _Begun(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its process and its thread."""
+        """Process and thread."""
         return self.pid, (self.run.worker or 0) + 1
 
 
 def trace_document(record: BuildRecord | None) -> dict[str, Any]:
-    """The trace of a build; of one that had nothing to do, an empty one."""
+    """Return the trace of a build, or an empty trace if there was nothing to do."""
     if record is None:
         return {"displayTimeUnit": "ms", "traceEvents": []}
     machines = dict.fromkeys(run.machine for run in record.runs if run.machine is not None)
@@ -60,7 +59,7 @@ def trace_document(record: BuildRecord | None) -> dict[str, Any]:
 
 
 def _labels(what: str, pid: int, tid: int, name: str) -> Iterator[_Event]:
-    """The name of a process or a thread, and its place among the others."""
+    """Return the name and the position of a process or a thread."""
     common = {"ph": "M", "pid": pid, "tid": tid}
     yield {**common, "name": f"{what}_name", "args": {"name": name}}
     yield {**common, "name": f"{what}_sort_index", "args": {"sort_index": tid or pid}}
@@ -72,7 +71,7 @@ def _threads(steps: Iterable[_Begun]) -> Iterator[_Event]:
 
 
 def _slices(steps: Iterable[_Begun]) -> Iterator[_Event]:
-    """The steps, each with what was done for it inside it."""
+    """Return the steps with their phases, in order."""
     found = [event for step in steps for event in _step(step)]
     return iter(sorted(found, key=lambda event: (event["pid"], event["tid"], event["ts"], -event["dur"])))
 
@@ -98,7 +97,7 @@ def _arguments(run: StepRun) -> dict[str, Any]:
 
 
 def _spans(spans: Iterable[ReportedSpan]) -> Iterator[_Event]:
-    """Work beside the steps; what goes on at once has threads of its own."""
+    """Return work other than steps. Concurrent work is on separate threads."""
     ends: dict[str, list[float]] = {kind: [] for kind in _BESIDE}
     numbers: dict[tuple[str, int], int] = {}
     for span in sorted(spans, key=lambda span: span.started):
@@ -120,7 +119,7 @@ def _slice(name: str, category: str, place: tuple[int, int], interval: tuple[flo
 
 
 def _counters(steps: Iterable[_Begun]) -> Iterator[_Event]:
-    """The peak memory of the actions that run, added up, whenever one begins or ends: what they may take together at most."""
+    """Return the sum of the peak memory of running actions, each time that it changes."""
     changes: dict[int, Counter[int]] = {}
     for step in steps:
         if step.run.memory:

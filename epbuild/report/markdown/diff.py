@@ -1,6 +1,6 @@
-"""Comparisons of artifacts as Markdown, for the comment of a pull request.
+"""Comparisons of artifacts in Markdown, for comments on pull requests.
 
-The text is ASCII, whatever the encoding of standard output, and short enough for a comment.
+The text is ASCII, so that it fits any encoding, and short enough for a comment.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from epbuild.report.table import Table, code
 from epbuild.report.terminal.diff import NOT_COMPARED
 
 MAX_CHARACTERS = 65_000
-"""GitHub takes 65,536 in a comment."""
+"""GitHub accepts 65,536 characters in a comment."""
 
 _MAX_ROWS = (200, 50, 15, 3, 0)
-"""How many rows a list has at most: fewer where the comment would be too long."""
+"""Limits of rows in a table, tried in order until the comment is short enough."""
 _MAX_PLACES = 3
 _NOTHING = "-"
 _REST = ", which `epbuild diff` lists"
@@ -32,7 +32,7 @@ _ARROW = "&rarr;"
 _SIZED = {"model": "Models", "context binary": "Context binaries", "external data": "External data"}
 _SUBJECTS = ("Graph and weights", "Target", "Options", "Settings", "Toolchain", "Contexts", "Names")
 _FOLDED = {"Contexts", "Names"}
-"""What follows from the others."""
+"""Consequences of other differences."""
 
 
 def print_markdown(old: str, new: str, found: Comparison) -> None:
@@ -40,7 +40,7 @@ def print_markdown(old: str, new: str, found: Comparison) -> None:
 
 
 def markdown(old: str, new: str, found: Comparison) -> str:
-    """What differs between the artifacts at two paths: a headline, then tables of sizes, and of facts by what they are about."""
+    """Return a headline, tables of sizes, and tables of facts that differ by subject."""
     untold = _not_compared(old, new, found)
     if not found.differences:
         return " ".join(filter(None, (f"**{found.verdict}**", untold))) + "\n"
@@ -57,7 +57,7 @@ def markdown(old: str, new: str, found: Comparison) -> str:
 
 
 def _sum(old: str, new: str, found: Comparison) -> str:
-    """Where the artifacts lie, what all of each come to, and how many outputs differ."""
+    """Return the paths, the total sizes, and the number of outputs that differ."""
     before = sum(item.before or 0 for item in found.sizes)
     after = sum(item.after or 0 for item in found.sizes)
     sizes = (
@@ -119,12 +119,12 @@ def _size_tables(found: Comparison) -> Iterator[Table]:
 
 
 def _senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]]) -> Iterable[str]:
-    # That it is there on one side only is shown already.
+    # A model on one side only is shown elsewhere.
     return senses.get((item.artifact, item.name), ()) if item.before is not None and item.after is not None else ()
 
 
 def _fact_tables(found: Comparison) -> Iterator[Table]:
-    """The facts that differ, each once with the outputs in which it differs alike."""
+    """Return the facts that differ, each with the outputs that have the same difference."""
     several = found.artifacts != ("",)
     tables: dict[str, dict[tuple[str, str, str], list[str]]] = {title: {} for title in _SUBJECTS}
     for item in found.differences:

@@ -1,4 +1,4 @@
-"""What `clean` has removed, output by output, and the sum."""
+"""Outputs that `clean` removed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from epbuild.report.terminal.screen import print_line
 
 
 def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
+    """Print the removed and the kept files of an output."""
     folder = shown_path(found.directory)
     removed = "would remove" if dry_run else "removed"
     if found.removed:
@@ -30,7 +31,7 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
 
 
 def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recipe: Path, *, dry_run: bool) -> None:
-    """The sum of a `clean`, and how to get the outputs back."""
+    """Print the sum of a `clean`, and how to restore the outputs."""
     files, size = sum(len(item.removed) for item in found), sum(item.size for item in found)
     if forgotten is not None and forgotten.size:
         print_line(

@@ -16,7 +16,7 @@ from epbuild.report.terminal.screen import print_line
 if TYPE_CHECKING:
     from epbuild.commands.workload import Workload
 
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 def print_workloads(loads: Sequence[Workload]) -> None:
@@ -32,17 +32,17 @@ def print_workloads(loads: Sequence[Workload]) -> None:
 
 
 def _notes(load: Workload) -> Iterator[str]:
-    """What machines found out about it, or not yet."""
+    """Return the machines that have not tried the work, or cannot do it."""
     if load.untried and load.eps:
-        yield f"not tried yet: {', '.join(load.untried[:_MOST_NAMED])}{_more(len(load.untried))}"
-    for other in load.others[:_MOST_NAMED]:
+        yield f"not tried yet: {', '.join(load.untried[:_MAX_NAMED])}{_more(len(load.untried))}"
+    for other in load.others[:_MAX_NAMED]:
         yield printable(f"{other.machine} cannot: {other.why}")
-    if len(load.others) > _MOST_NAMED:
-        yield f"{len(load.others) - _MOST_NAMED} more cannot"
+    if len(load.others) > _MAX_NAMED:
+        yield f"{len(load.others) - _MAX_NAMED} more cannot"
 
 
 def _more(count: int) -> str:
-    return f" and {count - _MOST_NAMED} more" if count > _MOST_NAMED else ""
+    return f" and {count - _MAX_NAMED} more" if count > _MAX_NAMED else ""
 
 
 def _time(load: Workload) -> str:
@@ -53,7 +53,7 @@ def _time(load: Workload) -> str:
 
 
 class WorkerReport:
-    """Prints what becomes of a worker."""
+    """Printer of a worker's state."""
 
     def connected(self, address: str, offer: Offer) -> None:
         eps = sorted({ep.partition("@")[0].partition("/")[0] for ep in eps_of(offer.labels)})

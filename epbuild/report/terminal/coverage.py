@@ -1,4 +1,4 @@
-"""Tables of coverage: how far each model is compiled for each target.
+"""Tables of coverage by model and target.
 
 Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all
 yolo   phone                                            whole   6.7 MB    1.1 s
@@ -39,11 +39,11 @@ _MAX_REASON = 600
 _MAX_ROWS = 10_000
 _FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
 _OF_NODES = {"EPB609", "EPB655"}
-"""The codes of problems of models that were compiled, and not as the recipe wants them."""
+"""Codes of problems with models that compiled, but not as the recipe expects."""
 
 
 class CoverageList:
-    """Takes the events of a build, and then has its models, in the order of the plan."""
+    """Collector of a build's coverage, in the order of the plan."""
 
     def __init__(self) -> None:
         self.rows: list[ModelCovered] = []
@@ -53,7 +53,7 @@ class CoverageList:
             self.rows.append(event)
 
     def lines(self, shown: frozenset[str] = frozenset()) -> list[str]:
-        """The table, where there are several models; it gives no reasons for the steps that were `shown`."""
+        """Return the table if there are several models. Reasons of `shown` steps are left out."""
         return [*coverage_lines(self.rows, shown), ""] if len(self.rows) > 1 else []
 
 
@@ -68,9 +68,9 @@ def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
 def coverage_lines(
     rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset(), total: Sequence[ModelCovered] | None = None
 ) -> Iterator[str]:
-    """A sum, then a line for each model and target, and below it what stayed outside, and why, unless its step was `shown`.
+    """Return a sum, and a line for each model and target with its fallback nodes and reasons, unless its step was `shown`.
 
-    The sum is that of `total`, where `rows` are not all.
+    `total` has all rows if `rows` are only some of them.
     """
     color = has_colors(sys.stdout)
     yield f"{paint('Coverage', BOLD, color)}: {_sum(rows if total is None else total)}"
@@ -98,7 +98,7 @@ def coverage_lines(
 
 
 def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
-    """The models as a table of Markdown; without the reasons of steps that were `shown`."""
+    """Return the table for Markdown. Reasons of `shown` steps are left out."""
     figures = any(row.accuracy is not None for row in rows)
     columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if figures else []), "outside, and why")
     cells = (
@@ -131,7 +131,7 @@ def _is_shown(row: ModelCovered, shown: frozenset[str]) -> bool:
 
 
 def _cells(row: ModelCovered) -> tuple[str, str, str, str]:
-    """The outcome, the size, the time and the accuracy."""
+    """Return outcome, size, time and accuracy."""
     outcome = f"{row.outside.count} left" if row.outcome == "partial" and row.outside is not None else row.outcome
     size = format_size(row.size) if row.size is not None else ""
     took = f"{row.seconds:,.1f} s" if row.seconds is not None else ""
@@ -140,7 +140,7 @@ def _cells(row: ModelCovered) -> tuple[str, str, str, str]:
 
 
 class CoverageProgress(Listener):
-    """Takes the events of a build of which the table alone goes to standard output: each step that ends is a line on standard error."""
+    """Listener that collects coverage, and writes a line to standard error for each step that ends."""
 
     def __init__(self, found: CoverageList) -> None:
         self._found = found

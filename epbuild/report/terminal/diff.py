@@ -25,11 +25,11 @@ _GAP = 2
 _VALUE = 22
 _WHAT = WIDTH - 2 * (_VALUE + _GAP)
 NOT_COMPARED = "the options, the toolchain and the source models"
-"""What is not compared where there is no manifest."""
+"""Facts that are not compared without manifests."""
 
 
 def print_comparison(found: Comparison) -> None:
-    """The verdict on the first line; then every fact that differs, by sense; then what is equal, and what was not compared."""
+    """Print the verdict, every fact that differs by category, what is equal, and what was not compared."""
     color = has_colors(sys.stdout)
     lines = [paint(found.verdict, BOLD, color)]
     if found.differences:
@@ -51,7 +51,7 @@ def print_comparison(found: Comparison) -> None:
 
 
 def _row(item: Difference) -> Iterator[str]:
-    """The fact and its two values in three columns; a fact that is too long for its column has a line of its own."""
+    """Return the fact and its two values in three columns. A long fact gets lines of its own."""
     what = wrap(item.what, "  ", "    ")
     if len(what) > 1 or len(what[0]) > _WHAT:
         yield from what

@@ -16,17 +16,17 @@ _STATE, _TOPIC = 9, 14
 
 
 class HealthPrinter:
-    """Prints a line for each thing as it comes, with what to do below it, and in the end how many there are of each kind."""
+    """Printer of each check as it finishes, with its hint, and finally of the number of errors and warnings."""
 
     def __init__(self, title: str) -> None:
-        self._colour = has_colors(sys.stdout)
+        self._color = has_colors(sys.stdout)
         self._before: tuple[str, str] | None = None
-        print_line(paint(title, BOLD, self._colour))
+        print_line(paint(title, BOLD, self._color))
 
     def print_check(self, check: HealthCheck) -> None:
         subject = check.topic if check.topic != "ep" else ""
         shown = "" if (subject, check.name) == self._before else subject
-        for line in _lines(check, shown, color=self._colour):
+        for line in _lines(check, shown, color=self._color):
             print_line(line)
         sys.stdout.flush()
         self._before = (subject, check.name)

@@ -60,14 +60,14 @@ _LABEL_WIDTH = max(map(len, _COLORS))
 
 
 def origin_texts(event: StepFinished) -> tuple[str, ...]:
-    """Where a result comes from that was not made here."""
+    """Return the machine or cache that a result comes from."""
     if event.machine is not None:
         return (f"on {event.machine}",)
     return ("from the remote cache",) if event.from_ is not None else ()
 
 
 def waiting_line(name: str, text: str) -> str:
-    """Return the line of a log about something that is at work."""
+    """Return the log line of running work."""
     return f"{'...':<{_LABEL_WIDTH}}  {name}  {text}"
 
 
@@ -87,7 +87,7 @@ def summary(event: RunFinished) -> str:
 
 
 def remote_line(event: RemoteCacheUsed) -> str:
-    """What a build had of its remote cache: `remote cache: 46 of 50 found, 1.2 GB in 14 s`."""
+    """Return the use of a remote cache, such as `remote cache: 46 of 50 found, 1.2 GB in 14 s`."""
     found = [f"{event.found} of {event.asked} found"] if event.asked else []
     written = [f"{event.published} written"] if event.published or not event.asked else []
     size = format_size(event.received_bytes + event.sent_bytes)
@@ -95,12 +95,12 @@ def remote_line(event: RemoteCacheUsed) -> str:
 
 
 def end_lines(event: Event) -> Iterator[str]:
-    """What is worth a line of something that ended: nothing, for a step that was up to date."""
+    """Return the lines about something that ended. There are none for a step that was up to date."""
     match event:
         case ToolchainLocked(name, platforms, packages, seconds):
             yield _line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}")
         case ToolchainReady(name, version, seconds, note):
-            # One that only prepares models need not hold it.
+            # A toolchain that only prepares models may lack ONNX Runtime.
             words = [f"onnxruntime {version}"] if version != "unknown" else []
             yield _line("ready", seconds, f"toolchain {name}", *words, *([note] if note else []))
         case Hashed(total, seconds):
@@ -120,14 +120,14 @@ def end_lines(event: Event) -> Iterator[str]:
             yield from _comparison_lines(event)
         case StepFinished(step, outcome, seconds, note, size, progress) if outcome != "current":
             if outcome == "emitted":
-                # Where it is, rather than what the step is called.
+                # Show the path of the output rather than the step.
                 step, note = note, ""
             parts = [step, *([] if size is None else [format_size(size)]), *([note] if note else []), *origin_texts(event)]
             yield _numbered(progress) + _line(outcome, seconds or None, *parts)
 
 
 def _comparison_lines(event: StepCompared) -> Iterator[str]:
-    """What came of making a session group again: a line, and below it what differs."""
+    """Return the result of rebuilding a session group, and the differences."""
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
     number = _numbered(event.progress)
     if event.verdict == "same":
@@ -158,7 +158,7 @@ def _line(label: str, seconds: float | None, *parts: str) -> str:
 
 
 def _numbered(progress: Completion | None) -> str:
-    """The number of what ended among all that is to do, to stand before its line."""
+    """Return the prefix with the number of the step among all steps to do."""
     return f"[{progress.done:>{len(str(progress.total))}}/{progress.total}] " if progress is not None else ""
 
 
@@ -167,7 +167,7 @@ def time_left_text(seconds: float | None) -> str:
 
 
 def paint_label(text: str, *, color: bool) -> str:
-    """A line, its first word has_colors if that is one for something that ended, where there are colors."""
+    """Return a line with its label painted, if it begins with a label."""
     found = _LABEL.match(text) if color else None
     if found is None:
         return text
@@ -175,7 +175,7 @@ def paint_label(text: str, *, color: bool) -> str:
 
 
 def _difference_lines(event: StepCompared) -> Iterator[str]:
-    """For each file what differs, by its meaning; then why that is known, and where both are."""
+    """Return the differences of each file, why they are known, and where both versions are."""
     for item in event.differences:
         yield f"  {printable(item.file)}: {_extent(item)}"
         for part in shorten_list(list(map(_part, item.found)), _MAX_PARTS):

@@ -22,7 +22,7 @@ from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines,
 
 
 def print_explanations(found: Sequence[Explanation]) -> None:
-    """The explanations one after the other, with an empty line between them."""
+    """Print the explanations, with an empty line between them."""
     color = has_colors(sys.stdout)
     for number, explanation in enumerate(found):
         head, *rest = _lines(explanation, "")
@@ -37,7 +37,7 @@ def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
         how = "done together with" if explanation.step.kind == "merge" else "compiled in one process with all of"
         yield from wrap(f"It is {how} {explanation.step.action}.", inner, inner)
     waits = {f"needs {cause.step.id}" for cause in explanation.causes}
-    # A step that is done has no reasons; what had changed for it is still why the step that follows it has work to do.
+    # A finished step has no reasons, but its changes are why the steps after it have to run.
     for reason in explanation.reasons or map(str, explanation.changes):
         if reason not in waits:
             yield from wrap(reason, f"{inner}- ", f"{inner}  ")
@@ -48,7 +48,7 @@ def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
 
 
 def _history(explanation: Explanation) -> str:
-    """When the step was last done and with which key, and what that means now."""
+    """Return when the step was last done, with which key, and its state now."""
     emits = explanation.step.kind in ("merge", "emit")
     done = "emitted" if explanation.step.kind == "emit" else "built"
     key = "" if explanation.key is None else shown(explanation.key)

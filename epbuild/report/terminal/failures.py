@@ -1,4 +1,4 @@
-"""The failures of a build at its end: each reason once, with its steps.
+"""Failures of a build by reason, each with its steps.
 
 Failed: 3 steps, for 2 reasons
 Unable to compile any nodes. [EPB401]
@@ -22,24 +22,24 @@ from epbuild.core.units import counted
 from epbuild.engine.events import Event, RunStarted, StepFailed
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, wrap
 
-_MOST_STEPS = 20
+_MAX_STEPS = 20
 
 
 class FailureGroup(Struct, frozen=True):
-    """Why steps failed, and which."""
+    """Reason with the steps that failed for it."""
 
     reason: str
     steps: tuple[str, ...]
     allowed: bool = False
-    """Whether the recipe allows that."""
+    """Set if the recipe allows the failure."""
 
 
 class FailureList:
-    """Takes the events of a build, and then has its failures by their reasons, in the order in which these were first met."""
+    """Collector of a build's failures by reason, in the order of their first occurrence."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[bool, str], dict[str, str]] = {}
-        """For each reason, as far as it is the same for all, how it was put for each step; apart where the recipe allows it."""
+        """Reasons by step, grouped by whether the recipe allows the failure, and by the reason without names."""
         self._keep_going = False
 
     def report(self, event: Event, /) -> None:
@@ -63,7 +63,7 @@ class FailureList:
         return frozenset(step for steps in self._found.values() for step in steps)
 
     def lines(self) -> list[str]:
-        """The list, between what else ends a build; none where the only failure ended the build, and was shown last."""
+        """Return the list, or nothing if the only failure ended the build and was shown last."""
         if not self._keep_going and len(self.steps) < 2:
             return []
         found = self.failures()
@@ -71,7 +71,7 @@ class FailureList:
 
 
 def failure_lines(failures: list[FailureGroup]) -> Iterator[str]:
-    """A heading, then each reason, and below it its steps; of failures that are all allowed, or none."""
+    """Return a heading, and each reason with its steps. Either all failures are allowed or none."""
     steps = {step for failure in failures for step in failure.steps}
     if not steps:
         return
@@ -79,20 +79,20 @@ def failure_lines(failures: list[FailureGroup]) -> Iterator[str]:
     yield f"{heading}: {counted(len(steps), 'step')}, for {counted(len(failures), 'reason')}"
     for failure in failures:
         yield from wrap(failure.reason, others="  ", long_words=False)
-        rest = len(failure.steps) - _MOST_STEPS
-        yield from (f"  {printable(step)}" for step in failure.steps[: _MOST_STEPS + (rest == 1)])
+        rest = len(failure.steps) - _MAX_STEPS
+        yield from (f"  {printable(step)}" for step in failure.steps[: _MAX_STEPS + (rest == 1)])
         if rest > 1:
             yield f"  and {rest} more steps, shown above"
     yield ""
 
 
 def _sentence(problem: Problem) -> str:
-    """The reason alone, where the problem has one."""
+    """Return the reason of a problem, or else its message."""
     reason = problem.message if problem.reason is None else problem.reason
     return f"{reason[:1].upper()}{reason[1:].rstrip('.')}. [{problem.code}]"
 
 
 def _without_names(reason: str, step: str) -> str:
-    """A reason without the names of what its step is about, where they stand in quotes: those of a model, for one."""
+    """Return a reason without the quoted names of its step, such as the model's."""
     names = "|".join(map(re.escape, re.split("[:/]", step)))
     return re.sub(f"'(?:{names})'", "'...'", reason)

@@ -1,4 +1,4 @@
-"""Inspections of ONNX models: nodes with their contexts, and what is shared."""
+"""Inspections of ONNX models: EPContext nodes, other nodes and shared files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from epbuild.verify.fallback import Outside
 
 _LABEL = 16
 _RED, _GREEN, _YELLOW, _PLAIN = "31", "32", "33", ""
-_MOST_NODES = 5
-"""So many nodes of one operator are named; `--json` has all."""
+_MAX_NODES = 5
+"""Limit of named nodes of one operator. `--json` has all."""
 _NUMBERS = ("main_context", "embed_mode", "max_size")
 _QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
 _WHY_QUANTIZING = (
@@ -113,9 +113,9 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
     elif count:
         yield "outside the EP", f"{counted(count, 'node')}: {listed}", _YELLOW
         for group in Outside("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
-            rest = len(group.nodes) - _MOST_NODES
+            rest = len(group.nodes) - _MAX_NODES
             more = f" and {rest} more" if rest > 0 else ""
-            names = ", ".join(name or "(no name)" for name in group.nodes[:_MOST_NODES]) + more
+            names = ", ".join(name or "(no name)" for name in group.nodes[:_MAX_NODES]) + more
             yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
         options = (f"{ep.removesuffix(SUFFIX)}: {option}" for ep, option in BUILT_IN.quantized_io_options().items())
         yield "", _WHY_QUANTIZING.format(", ".join(options)) if others.keys() <= _QUANTIZING else _WHY, _PLAIN
@@ -136,9 +136,9 @@ def _heading(text: str, color: bool) -> None:
 
 
 def _print_lines(lines: Iterator[_Line] | list[_Line], color: bool) -> None:
-    """Lines with a label in a column of its own; a text breaks between words only, so that a name can be searched for."""
+    """Print lines with labels in a column. Text breaks between words only, so that names can be searched for."""
     for label, text, style in lines:
         for number, part in enumerate(wrap(text, width=WIDTH - _LABEL, long_words=False) or [""]):
             shown = paint(part, style, color) if style else part
-            # One space at the left: with it, a SHA-256 just fits into 80 columns.
+            # With one space at the left, a SHA-256 just fits into 80 columns.
             print_line(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip())

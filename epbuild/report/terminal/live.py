@@ -1,4 +1,4 @@
-"""The lower lines of a terminal while a build goes on: a row for each step."""
+"""Rows of running steps at the bottom of a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epbuild.engine.events import Completion
 
 
 class Rows:
-    """The lines at the bottom of a terminal, which `stream` writes to; whatever is printed goes above them."""
+    """Rows at the bottom of the terminal behind `stream`. Printed lines go above them."""
 
     def __init__(self, stream: TextIO) -> None:
         self._display = Display(
@@ -33,7 +33,7 @@ class Rows:
             console=Console(file=stream),
             expand=True,
             transient=True,
-            # Rich would print on standard output what goes to standard error; that helps only where both are this terminal.
+            # Rich redirects standard error to standard output, which is right only if both are this terminal.
             redirect_stderr=stream is sys.stdout and sys.stderr.isatty(),
             redirect_stdout=stream is sys.stdout,
         )
@@ -43,7 +43,7 @@ class Rows:
         self._display.start()
 
     def count(self, progress: Completion, noun: str) -> None:
-        """Show how far the build is, in steps or whatever else is counted; from the first one of a kind on, its time is counted too."""
+        """Show the progress of the build in steps or another unit. The elapsed time restarts when the unit changes."""
         if self._total is not None and noun != self._noun:
             self._display.remove_task(self._total)
             self._total = None
@@ -55,14 +55,14 @@ class Rows:
         self._display.update(self._total, description=text, expected=expected)
 
     def show(self, name: str, words: str) -> None:
-        """What is done, or was logged last, for something at work."""
+        """Show or update the row of running work."""
         if name in self._tasks:
             self._display.update(self._tasks[name], words=words)
         else:
             self._tasks[name] = self._display.add_task(name, total=None, words=words)
 
     def drop(self, name: str) -> None:
-        """Something is not at work any more."""
+        """Remove a row."""
         if name in self._tasks:
             self._display.remove_task(self._tasks.pop(name))
 
@@ -74,10 +74,10 @@ class Rows:
 
 
 class _SubjectColumn(ProgressColumn):
-    """What a row is about; that of all steps ends with how long the rest is likely to take, as the clock goes on."""
+    """Column with the subject of a row. The row of all steps ends with the expected time left."""
 
     def render(self, task: Task) -> ConsoleRenderable:
         expected = task.fields.get("expected")
         left = 0.0 if expected is None else expected - time.monotonic()
-        # When it took longer than it should have, it is not known.
+        # After the expected time, the time left is unknown.
         return Text(f"{task.description}, about {about(left)} left" if left > 0 else task.description)

@@ -19,7 +19,7 @@ _WIDTH = max(map(len, _COLORS))
 
 
 def print_lock(locking: Locking, exported: Mapping[str, Path | None], *, written: bool) -> None:
-    """A line for each change, one for the whole, and one for each toolchain that is `exported`."""
+    """Print each change, the state of the lock, and each exported toolchain."""
     color = has_colors(sys.stdout)
     for change in locking.changes:
         print_line(f"{paint(f'{change.kind:<{_WIDTH}}', _COLORS[change.kind], color)}  {printable(_words(change))}")

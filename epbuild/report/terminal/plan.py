@@ -1,4 +1,4 @@
-"""The plan as a table that fits 80 columns."""
+"""Table of a plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from epbuild.survey.status import Survey
 _COLORS = {"current": DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
 _ORPHAN = "orphan"
 _ON_DEVICE = "runs on a real device"
-_MOST_REASONS = 6
+_MAX_REASONS = 6
 
 
 def print_plan(found: Survey, *, only_todo: bool = False) -> None:
-    """The steps with their states, and under each why it would run."""
-    # Not by rich: a plan may have tens of thousands of lines, and it takes a quarter of a millisecond for each.
+    """Print the steps with their states, each with the reasons for running it."""
+    # A plan may have tens of thousands of lines, for which rich is too slow.
     everything = found.steps()
     steps = [status for status in everything if not only_todo or status.state != "current"]
     if not steps and not found.orphans:
@@ -35,7 +35,7 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
         lines.append(f"{beginnings[shown_state(status)]}  {status.step.id}")
         if status.state != "current" or status.reasons:
             device = [_ON_DEVICE] if status.state != "current" and needs_real_device(found.plan, status.step) else []
-            notes = [*shorten_list(status.reasons, _MOST_REASONS), *device]
+            notes = [*shorten_list(status.reasons, _MAX_REASONS), *device]
             lines += [paint(f"{'':<{width}}    {note}", DIM, color) for note in notes]
     for orphan in found.orphans:
         lines.append(f"{paint(f'{_ORPHAN:<{width}}', '33', color)}  {shown_path(orphan.directory)}")

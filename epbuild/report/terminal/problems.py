@@ -1,4 +1,4 @@
-"""Problems with their place, what to do, and the line of the file underlined.
+"""Problems with their place, a hint, and the underlined line of the file.
 
 epbuild.yaml:14:7: error: QNNExecutionProvider has no option 'soc_modell'. Did you mean 'soc_model'? [EPB211]
    14 |       soc_modell: SM8750
@@ -25,18 +25,18 @@ from epbuild.report.terminal.screen import DIM, WIDTH, has_colors, paint, print_
 Kind = Literal["error", "warning", "note"]
 
 _COLORS: dict[Kind, str] = {"error": "31", "warning": "33", "note": "36"}
-_LEAST_GUTTER = 5
+_MIN_GUTTER = 5
 _TAB = "    "
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _MAX_EXAMPLES = 3
-_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # those of YAML, in which positions are counted
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # line breaks of YAML, by which positions are counted
 
 
 class ProblemWriter:
-    """Writer of problems to standard error: where, what, what to do, and the place underlined.
+    """Writer of problems to standard error, with place, message, hint and the underlined line.
 
-    Under GitHub Actions, each problem is an annotation instead of that sentence. Names that come from models cannot command a terminal,
-    nor begin a line. Each file is read once, when the first problem in it is written.
+    Under GitHub Actions, each problem is an annotation. Names from models cannot control a terminal or begin a line. Each file is
+    read once.
     """
 
     def __init__(self, *, all_warnings: bool = True) -> None:
@@ -51,7 +51,7 @@ class ProblemWriter:
             self._write(problem, kind, color)
 
     def warn(self, problems: Iterable[Problem], kind: Kind = "warning") -> None:
-        """Write the problems in reading order; of each code only the first three, unless the user wants all."""
+        """Write the problems in reading order, only the first three of each code unless all are wanted."""
         shown = []
         for problem in sorted(problems, key=reading_order):
             number = self._warned[kind, problem.code] = self._warned.get((kind, problem.code), 0) + 1
@@ -60,7 +60,7 @@ class ProblemWriter:
         self.write(shown, kind)
 
     def write_hidden(self) -> None:
-        """Write how many problems `warn` did not show since the last call."""
+        """Write the number of problems that `warn` has hidden since the last call."""
         for (kind, code), count in self._warned.items():
             if count > _MAX_EXAMPLES and not self._all_warnings:
                 hidden = counted(count - _MAX_EXAMPLES, f"more {kind}")
@@ -93,36 +93,36 @@ def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
 
 
 def print_warnings(problems: Iterable[Problem], kind: Kind = "warning", *, all_warnings: bool) -> None:
-    """Write problems that stop nothing to standard error: three of each code and the number of the rest, or all of them."""
+    """Write warnings or notes to standard error: all, or three of each code and the number of the others."""
     writer = ProblemWriter(all_warnings=all_warnings)
     writer.warn(problems, kind)
     writer.write_hidden()
 
 
 def print_count(problems: Sequence[Problem]) -> None:
-    """How many problems there are, on standard error, for a list of places in a file."""
+    """Write the number of problems to standard error, if any has a position in a file."""
     if any(isinstance(problem.where, Position) for problem in problems):
         sys.stderr.write(f"{len(problems)} error{'' if len(problems) == 1 else 's'}\n")
 
 
 def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:
-    """The line's number, the line or what fits of it around the place, and carets that stand below the word that begins there.
+    """Return the line number, the part of the line that fits, and carets below the word at the position.
 
-    `encoding` is that of where it is shown: what it lacks is shown as something that is as wide as it looks.
+    Characters that `encoding` lacks are replaced by text of known width.
     """
     start = min(where.column - 1, len(line))
     end = max(_word_end(line, start), start + 1)
-    gutter = f"{where.line:>{_LEAST_GUTTER}}"
+    gutter = f"{where.line:>{_MIN_GUTTER}}"
     room = WIDTH - len(gutter) - len(" | ")
-    # More than fits on either side need not be looked at, however long the line is.
+    # Only the part that can be shown is processed, however long the line is.
     first, last = max(0, start - WIDTH), min(len(line), start + WIDTH)
     cells = [_cell(character, encoding) for character in line[first:last]]
     start, end = start - first, min(end, last + 1) - first
     before, after = _ellipsis(encoding, first > 0), _ellipsis(encoding, last < len(line))
-    # A place behind the last character needs room for its caret too.
+    # A position after the last character needs room for its caret.
     needed = max(_wide(cells[:end]), _wide(cells[:start]) + 1)
     if len(before) + needed + len(_ellipsis(encoding, end < len(cells))) > room:
-        # Leave a third of the room to what comes before the place.
+        # Leave a third of the room to the text before the position.
         while start > 0 and _wide(cells[:start]) > room // 3:
             cells, start, end = cells[1:], start - 1, end - 1
             before = _ellipsis(encoding, True)
@@ -135,19 +135,19 @@ def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[st
 
 
 def _line_at(where: Position, lines: Sequence[str]) -> str | None:
-    """The line that a position is in, without its end; None where it cannot be read any more."""
+    """Return the line of a position, or None if it can no longer be read."""
     return redacted(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
 
 
 def _read_lines(file_name: str) -> list[str]:
     path = Path(file_name)
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a pipe would block
             return []
         if path.is_symlink() and not real_path(path).is_relative_to(real_path(path.parent)):
-            return []  # a link in a stranger's checkout may lead to secrets of the user
+            return []  # a link in an untrusted checkout may lead to secrets of the user
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode("utf-8-sig", errors="replace")
+            text = file.read(_MAX_BYTES).decode("utf-8-sig", errors="replace")
     except (OSError, ValueError):
         return []
     return _LINE_BREAK.split(text)
@@ -159,7 +159,7 @@ _OPEN, _CLOSE = "[{", "]}"
 
 
 def _word_end(line: str, start: int) -> int:
-    """Where the YAML key, scalar or collection that begins at `start` ends, as far as this line shows."""
+    """Return the end of the YAML key, scalar or collection that begins at `start`, within this line."""
     before = line[start - 1 : start]
     if (inside := _SUBSTITUTION.match(line, start)) and before and not before.isspace() and before not in _OPEN + ",\"'":
         return inside.end()
@@ -200,13 +200,13 @@ def _collection_end(line: str, start: int) -> int:
 
 
 def _depth(text: str) -> int:
-    """How many brackets are open at the end of `text`."""
+    """Return the number of open brackets at the end of `text`."""
     bare = _QUOTED.sub("", _SUBSTITUTION.sub("", text))
     return sum(bare.count(character) for character in _OPEN) - sum(bare.count(character) for character in _CLOSE)
 
 
 def _cell(character: str, encoding: str | None) -> tuple[str, int]:
-    """How a character is shown, and how many columns that takes; what a terminal would obey instead of showing it is spelled out."""
+    """Return the text of a character and its width. Control characters are escaped."""
     if character == "\t":
         return _TAB, len(_TAB)
     if not character.isprintable() or not _encodable(character, encoding):
@@ -214,7 +214,7 @@ def _cell(character: str, encoding: str | None) -> tuple[str, int]:
         return spelled, len(spelled)
     if character.isascii():
         return character, 1
-    import unicodedata  # few messages have any other
+    import unicodedata  # most messages are ASCII
 
     if unicodedata.category(character) in {"Mn", "Me"}:
         return character, 0
@@ -256,7 +256,7 @@ def _annotation(problem: Problem, kind: Kind) -> str:
 
 
 def _in_repository(file: str) -> str:
-    """A file by its path in the repository, as annotations want it, wherever in it this process was started."""
+    """Return a path relative to the repository, which annotations need."""
     root = os.environ.get("GITHUB_WORKSPACE")
     if root:
         with suppress(ValueError, OSError):

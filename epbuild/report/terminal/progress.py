@@ -1,4 +1,4 @@
-"""Progress of a build: live rows on a terminal, plain lines everywhere else."""
+"""Progress of a build, as live rows on a terminal and as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ _MAX_FILES = 3
 
 
 class _BuildLines(Listener):
-    """What is shown of each event, whatever displays it."""
+    """Texts of each event, for subclasses to display."""
 
     def __init__(self, *, all_warnings: bool = True) -> None:
-        self._colour = has_colors(sys.stdout)  # once: a thousand lines would each ask the system
+        self._color = has_colors(sys.stdout)  # checked once, since it asks the system
         self._problems = ProblemWriter(all_warnings=all_warnings)
         self._changes = ChangeReport()
         self._failures = FailureList()
@@ -126,10 +126,10 @@ class _BuildLines(Listener):
                 sys.stdout.flush()
 
     def _last_lines(self, event: RunFinished) -> Iterator[str]:
-        """What a build changed, what failed and why, and a line that sums it up."""
+        """Return the changes and failures of a build, and a line that sums it up."""
         yield from self._changes.lines(event)
         yield from self._coverage.lines(self._failures.steps)
-        if not under_github_actions():  # where each problem is an annotation, and shown once
+        if not under_github_actions():  # there each problem is an annotation, shown once
             yield from self._failures.lines()
         yield summary(event)
 
@@ -144,26 +144,26 @@ class _BuildLines(Listener):
                 self._problems.write(problems)
 
     def _begin(self, progress: Completion, noun: str, text: str) -> None:
-        """So many of something are to do."""
+        """Start counting steps or comparisons."""
 
     def _count(self, progress: Completion | None) -> None:
-        """How far that is."""
+        """Show the progress of the count."""
 
     def _show(self, name: str, text: str) -> None:
-        """What is done for something at work."""
+        """Show running work."""
 
     def _drop(self, name: str) -> None:
-        """Something is not at work any more."""
+        """Remove work that ended."""
 
     def _print(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
 
     def _close(self) -> None:
-        """Nothing is at work any more."""
+        """Remove all running work."""
 
 
 class PlainLines(_BuildLines):
-    """One line for each step, model or toolchain that ended, and a sign of life for what takes long: for logs and pipes."""
+    """Listener for logs and pipes: a line for each step, model or toolchain that ended, and regular lines about long work."""
 
     def __init__(self, heartbeat: float = HEARTBEAT, *, all_warnings: bool = True) -> None:
         super().__init__(all_warnings=all_warnings)
@@ -189,7 +189,7 @@ class PlainLines(_BuildLines):
         self._print(text)
 
     def _show(self, name: str, text: str) -> None:
-        if self._pulse.ident is None:  # only now: files are looked at in a quicker way by a process that has no threads
+        if self._pulse.ident is None:  # started late: a process without threads hashes files faster
             self._pulse.start()
         started = self._running.get(name, (time.monotonic(), ""))[0]
         self._running[name] = (started, text)
@@ -198,11 +198,11 @@ class PlainLines(_BuildLines):
         self._running.pop(name, None)
 
     def _print(self, text: str) -> None:
-        print_line(paint_label(text, color=self._colour))
+        print_line(paint_label(text, color=self._color))
         sys.stdout.flush()
 
     def _beat(self) -> None:
-        # When the reader of our output has gone, the next event shows it where it can be dealt with.
+        # If the reader of the output has gone, the next event raises the error in the main thread.
         with contextlib.suppress(OSError):
             while not self._over.wait(self._heartbeat):
                 with self._lock:
@@ -212,7 +212,7 @@ class PlainLines(_BuildLines):
 
 
 class LiveRows(_BuildLines):
-    """How far the build is, and a row for each step at work with the time it takes; what ended scrolls away above them."""
+    """Listener for terminals: progress, a row for each running step with its time, and finished steps above."""
 
     def __init__(self, *, all_warnings: bool = True) -> None:
         super().__init__(all_warnings=all_warnings)
@@ -236,7 +236,7 @@ class LiveRows(_BuildLines):
 
     def _open(self) -> Rows:
         if self._rows is None:
-            # Only now: a build with nothing to do should not wait for rich to be imported.
+            # Imported late: a build with nothing to do should not wait for rich.
             from epbuild.report.terminal.live import Rows
 
             self._rows = Rows(sys.stdout)
@@ -251,7 +251,7 @@ class LiveRows(_BuildLines):
             self._rows.drop(visible(name))
 
     def _print(self, text: str) -> None:
-        self._open().print(paint_label(visible(text), color=self._colour))
+        self._open().print(paint_label(visible(text), color=self._color))
 
     def _close(self) -> None:
         if self._rows is not None:

@@ -1,4 +1,4 @@
-"""A report in short, in 80 columns, from the tables that end a build.
+"""Summary of a report, from the tables at the end of a build.
 
 quickstart: 12 steps, all current
 Last build: 2026-11-23 04:10:10, 4.2 s: 8 built, 4 emitted
@@ -26,11 +26,11 @@ from epbuild.report.terminal.failures import FailureList, failure_lines
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
 from epbuild.verify.fallback import Outside
 
-_MOST = 20
-_LEAST_SECONDS = 1.0
-_LEAST_PART = 0.2
-"""Times that differ by less are left out: a machine is slower now and then."""
-_MOST_MODELS = 24
+_MAX_LINES = 20
+_MIN_SECONDS = 1.0
+_MIN_PART = 0.2
+"""Smaller differences of times are left out as noise."""
+_MAX_MODELS = 24
 _TAKES_TIME = frozenset({"built", "restored", "emitted"})
 _NEVER = "No build of this recipe, with these settings, is remembered here: `epbuild run` makes one."
 
@@ -40,6 +40,7 @@ def print_report(report: Report) -> None:
 
 
 def report_lines(report: Report) -> Iterator[str]:
+    """Return the summary of a report."""
     yield from _head(report)
     if report.coverage:
         yield ""
@@ -80,10 +81,10 @@ def _build(build: ReportedBuild, here: str) -> str:
 
 
 def _coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
-    """The table; of many models, those that are not whole."""
+    """Return the coverage table. If there are many models, list only those that are not whole."""
     shown = rows
-    if len(rows) > _MOST_MODELS:
-        shown = [row for row in rows if row.outcome != "whole"][:_MOST_MODELS]
+    if len(rows) > _MAX_MODELS:
+        shown = [row for row in rows if row.outcome != "whole"][:_MAX_MODELS]
     yield from coverage_lines([*map(_covered, shown)], total=[*map(_covered, rows)])
     if len(shown) < len(rows):
         yield f"and {len(rows) - len(shown)} more"
@@ -115,7 +116,7 @@ def _failures(steps: Iterable[ReportedStep]) -> FailureList:
 
 
 def _times(report: Report) -> Iterator[str]:
-    """Where the time of the last build went."""
+    """Return the longest steps of the last build."""
     if report.build is not None:
         took = {f"toolchain {span.name}": span.ended - span.started for span in report.build.spans if span.kind == "toolchain"}
         took |= {step.id: step.took for step in report.steps if step.outcome in _TAKES_TIME and step.took is not None}
@@ -123,6 +124,7 @@ def _times(report: Report) -> Iterator[str]:
 
 
 def difference_lines(found: ReportedAgainst) -> Iterator[str]:
+    """Return the changes since another report or since published outputs."""
     since = f"{found.path} of {format_local_time(found.made_at)}" if found.made_at is not None else found.path
     yield f"{paint('Since', BOLD, has_colors(sys.stdout))} {since}:"
     models = [*filter(None, map(_model_words, found.models))]
@@ -137,7 +139,7 @@ def difference_lines(found: ReportedAgainst) -> Iterator[str]:
     if not (models or versions or sources or sizes):
         yield "nothing has changed"
         return
-    for line in (*shorten_list(models, _MOST), *shorten_list(versions, _MOST), *shorten_list(sources, _MOST)):
+    for line in (*shorten_list(models, _MAX_LINES), *shorten_list(versions, _MAX_LINES), *shorten_list(sources, _MAX_LINES)):
         yield from wrap(line, others="  ")
     if sizes:
         yield from size_table_lines(sizes)
@@ -146,7 +148,7 @@ def difference_lines(found: ReportedAgainst) -> Iterator[str]:
 
 
 def _model_words(change: ModelChange) -> str | None:
-    """What became of a model, in a line; None where nothing but times differ, and these only a little."""
+    """Return the change of a model in a line, or None if only times differ slightly."""
     name = f"{change.group}/{change.member} for {change.target}"
     old, new = change.before, change.after
     if old is None or new is None:
@@ -167,7 +169,7 @@ def _parts(old: ComparedModel, new: ComparedModel) -> Iterator[str]:
         yield f"{format_size(old.size)} -> {format_size(new.size)}"
     if old.seconds is not None and new.seconds is not None:
         change = abs(new.seconds - old.seconds)
-        if change >= _LEAST_SECONDS and change >= _LEAST_PART * old.seconds:
+        if change >= _MIN_SECONDS and change >= _MIN_PART * old.seconds:
             yield f"{old.seconds:,.1f} s -> {new.seconds:,.1f} s"
     for name in sorted({*(old.accuracy or {})} & {*(new.accuracy or {})}):
         one, other = (old.accuracy or {})[name], (new.accuracy or {})[name]
@@ -176,5 +178,5 @@ def _parts(old: ComparedModel, new: ComparedModel) -> Iterator[str]:
 
 
 def _both(old: int | None, new: int | None) -> bool:
-    """Whether both are known, and differ."""
+    """Return whether both are known and differ."""
     return old is not None and new is not None and old != new

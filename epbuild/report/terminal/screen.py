@@ -1,4 +1,4 @@
-"""Terminals: colors, lines, and whether there is a screen."""
+"""Terminals: colors, lines and their capabilities."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ BOLD, DIM = "1", "2"
 
 
 def print_line(text: str, stream: Any = None) -> None:
-    """Write a line, of which only the codes of `paint` are obeyed; by default to standard output."""
+    """Write a line, by default to standard output. Control characters other than those of `paint` are escaped."""
     stream = sys.stdout if stream is None else stream
     stream.write(f"{escape_line(text, stream)}\n")
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Write many lines at once to standard output, each as `print_line` does."""
+    """Write many lines to standard output at once, escaped like `print_line` does."""
     sys.stdout.write("".join(f"{escape_line(line, sys.stdout)}\n" for line in lines))
 
 
 def escape_line(text: str, stream: Any) -> str:
-    """Return a line in which only the codes of `paint` are left to be obeyed."""
+    """Escape control characters other than those of `paint`."""
     if text.isprintable() or not has_colors(stream):
         return visible(text)
     return "".join(part if number % 2 else visible(part) for number, part in enumerate(_PAINT.split(text)))
 
 
 def wrap(text: str, first: str = "", others: str = "", *, width: int = WIDTH, long_words: bool = True) -> list[str]:
-    """A text in lines that begin with `first` and `others`, and break between words only, or where a word is too long as well."""
+    """Return lines that begin with `first` and `others` and break between words. With `long_words`, long words break as well."""
     return textwrap.wrap(
         printable(text),
         width,
@@ -50,14 +50,14 @@ def wrap(text: str, first: str = "", others: str = "", *, width: int = WIDTH, lo
 
 
 def paint(text: str, code: str, color: bool) -> str:
-    """`text` in the color of a terminal's `code`, where there are colors."""
+    """Return text in the color of a terminal code, if there are colors."""
     return f"\x1b[{code}m{printable(text)}\x1b[0m" if color else text
 
 
 def has_colors(stream: Any) -> bool:
-    """Whether to write colors to `stream`: never with NO_COLOR, always with FORCE_COLOR, else on a terminal that has some.
+    """Return whether to write colors: never with NO_COLOR, always with FORCE_COLOR, else on a capable terminal.
 
-    Either variable counts unless it is empty (https://no-color.org, https://force-color.org); as in Python itself, NO_COLOR wins.
+    Empty variables are ignored (https://no-color.org, https://force-color.org). NO_COLOR wins, as in Python itself.
     """
     if os.environ.get("NO_COLOR"):
         return False
@@ -65,7 +65,7 @@ def has_colors(stream: Any) -> bool:
 
 
 def is_screen(stream: Any) -> bool:
-    """Whether `stream` goes to a terminal that can do more than show one line after another; one of Windows is made to."""
+    """Return whether `stream` is a terminal that understands control sequences. Enables them on Windows."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return False
     if not on_windows():
@@ -76,5 +76,5 @@ def is_screen(stream: Any) -> bool:
 
 
 def under_github_actions() -> bool:
-    """Whether this is a step of a workflow of GitHub Actions, or of a system that does as it does."""
+    """Return whether this process runs in GitHub Actions or a compatible system."""
     return os.environ.get("GITHUB_ACTIONS") == "true"

@@ -11,11 +11,11 @@ from epbuild.verify.findings import Finding, Outcome
 
 _OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
 _COLORS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
-_MOST_ALIKE = 3
+_MAX_SUBJECTS = 3
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """One line for each check; below it what failed, whole, what was skipped, with the reason, and what was measured."""
+    """Print a line for each check with its failures, skipped subjects with reasons, and measurements."""
     color = has_colors(sys.stdout)
     checks = list(dict.fromkeys(finding.check for finding in findings))
     width = max(map(len, checks), default=0)
@@ -29,7 +29,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         for finding in found:
             if finding.outcome == "failed":
                 _print_subjects((finding.subject,), _text(finding))
-        # What passed and has a message was measured: how it was, and on what, belongs to the result.
+        # A check that passed with a message was a measurement, which belongs to the result.
         alike: dict[str, list[str]] = {}
         for finding in found:
             if finding.outcome == "skipped" or (finding.outcome == "passed" and finding.message):
@@ -47,8 +47,8 @@ def _text(finding: Finding) -> str:
 
 def _print_subjects(subjects: Sequence[str], text: str) -> None:
     named = list(dict.fromkeys(subjects))
-    more = len(named) - _MOST_ALIKE
-    listed = ", ".join(named[:_MOST_ALIKE]) + (f" and {more} more" if more > 0 else "")
-    # Between words only, so that a name can be searched for.
+    more = len(named) - _MAX_SUBJECTS
+    listed = ", ".join(named[:_MAX_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
+    # Break between words only, so that names can be searched for.
     for number, line in enumerate(wrap(f"{listed}: {text}", width=WIDTH - 4, long_words=False)):
         print_line(f"{'  ' if number == 0 else '    '}{line}")

@@ -1,4 +1,4 @@
-"""Progress on standard error, for commands whose answer goes to standard output."""
+"""Progress on standard error, for commands that write their result to standard output."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 FILES = "files"
-"""Name of the row about files that are hashed."""
+"""Name of the row about files being hashed."""
 HEARTBEAT = 30.0
-"""Seconds between two lines about what is at work, where there is no terminal."""
+"""Seconds between two lines about running work without a terminal."""
 
 
 def hashing_text(event: Hashing) -> str:
-    """Return how far hashing is: `hashing 1.2 GB of 3.2 GB, about 8 s left`."""
+    """Return the progress of hashing, such as `hashing 1.2 GB of 3.2 GB, about 8 s left`."""
     return f"hashing {format_size(event.done)} of {format_size(event.total)}, about {about(event.seconds_left)} left"
 
 
 class WaitingRow(Listener):
-    """Listener that shows notes, and how far hashing is: as a row on a terminal, elsewhere as a line now and then."""
+    """Listener that shows notes and the progress of hashing: as a row on a terminal, elsewhere as a line at intervals."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class WaitingRow(Listener):
                 sys.stderr.flush()
             case Hashing() if is_screen(sys.stderr):
                 if self._rows is None:
-                    from epbuild.report.terminal.live import Rows  # few commands wait
+                    from epbuild.report.terminal.live import Rows  # imported late: few commands wait
 
                     self._rows = Rows(sys.stderr)
                 self._rows.show(FILES, hashing_text(event))
