@@ -1,4 +1,4 @@
-"""JUnit XML of a build, with a suite for each group and target, and a case for each step.
+"""JUnit XML of a build, with suites of groups and targets, and cases of steps.
 
 The format has no standard. The document is valid under Jenkins' junit-10.xsd, which GitLab and Azure Pipelines read as well.
 """

@@ -47,22 +47,15 @@ def _event_name(kind: Any) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
-@cache
-def _fields(kind: Any) -> tuple[tuple[str, str], ...] | None:
-    """Return the fields of a record and their names in JSON, such as `from` for `from_`. Return None for other types."""
-    return tuple((name, name.rstrip("_")) for name in kind.__struct_fields__) if issubclass(kind, Struct) else None
-
-
 def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 3)
-    if isinstance(value, Problem):
-        return to_plain(problem_view(value))
-    kind: Any = type(value)
-    names = _fields(kind)
-    if names is not None:
-        return {
-            written: field if (field := getattr(value, name)) is None or isinstance(field, (str, int)) else _plain(field)
-            for name, written in names
-        }
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    """Return a value as JSON. Floats are rounded, and names of fields lose the underscore of `from_`."""
+    match value:
+        case float():
+            return round(value, 3)
+        case Problem():
+            return to_plain(problem_view(value))
+        case Struct():
+            return {name.rstrip("_"): _plain(getattr(value, name)) for name in value.__struct_fields__}
+        case tuple():
+            return [_plain(item) for item in value]
+    return value

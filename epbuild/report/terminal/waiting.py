@@ -1,4 +1,4 @@
-"""Progress on standard error, for commands that write their result to standard output."""
+"""Progress on standard error, for commands with results on standard output."""
 
 from __future__ import annotations
 
