@@ -1,4 +1,4 @@
-// Accuracy: the figures of every output of every model that is verified, and what they have to come to.
+// Accuracy section: the figures of each output of each verified model, and their limits.
 
 import { countBy, counted } from "./amounts.js";
 import { stepLink, targetLink } from "./details.js";

@@ -1,4 +1,4 @@
-// Amounts, as epbuild prints them. Each is a <data> element: its value is what the report has, its text is for people.
+// Texts of amounts, as epbuild prints them.
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 export const FIGURE = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 6 });
@@ -8,7 +8,7 @@ export function formatNumber(value) {
   return WHOLE.format(value);
 }
 
-/** With one decimal, as Python rounds: of two that are as near, the even one. `toFixed` differs from that in a quarter only. */
+/** Return a number with one decimal, rounded half to even as in Python. `toFixed` differs only for quarters. */
 function formatTenths(value) {
   const size = Math.abs(value);
   const [whole, part] = (size % 1 === 0.25 ? Math.floor(size) + 0.2 : size).toFixed(1).split(".");
@@ -31,22 +31,22 @@ export function formatPercent(part, whole) {
   return whole ? `${formatTenths((100 * part) / whole)}%` : "";
 }
 
-/** A difference as a part of what was there before, with its sign. */
+/** Return a difference in percent of the value before, with its sign. */
 export function formatSignedPercent(part, whole) {
   return whole ? `${part < 0 ? "" : "+"}${formatPercent(part, whole)}` : "";
 }
 
-/** A moment as RFC 3339 has it, in fewer letters: 2026-11-23 03:50 UTC. */
+/** Return an RFC 3339 time in UTC to the minute, such as 2026-11-23 03:50 UTC. */
 export function formatMoment(text) {
   return text.replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::[\d.]+)?(?:Z|\+00:00)$/, "$1 $2 UTC");
 }
 
-/** "3 steps", "1 step". */
+/** Return a count with its noun, such as `3 steps` or `1 step`. */
 export function counted(count, noun) {
   return `${formatNumber(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** What of an outcome there is in a list: {whole: 3, failed: 1}. */
+/** Return the number of items for each key. */
 export function countBy(items, key) {
   const counts = new Map();
   for (const item of items) counts.set(key(item), (counts.get(key(item)) ?? 0) + 1);

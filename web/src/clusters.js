@@ -1,4 +1,4 @@
-// Clusters of steps: as many steps are drawn as one node as it takes for a graph that can be read.
+// Clusters of steps, which keep the graph small enough to read.
 
 import { counted, formatNumber } from "./amounts.js";
 import { groupedBy, neededBy, outcomeOf, report, stepById } from "./report.js";
@@ -6,7 +6,7 @@ import { groupedBy, neededBy, outcomeOf, report, stepById } from "./report.js";
 export const MAX_NODES = 50;
 const MAX_RANGES = 40;
 
-/** From fine to coarse: what steps are drawn together. What serves several groups or targets is drawn by its kind. */
+/** Levels of clustering, from fine to coarse. Steps that serve several groups or targets are clustered by kind. */
 export const LEVELS = [
   { name: "step", key: (step) => step.id },
   { name: "group and target", key: (step) => (step.group && step.target ? `${step.group} / ${step.target}` : `${step.kind} steps`) },
@@ -15,7 +15,10 @@ export const LEVELS = [
   { name: "kind", key: (step) => `${step.kind} steps` },
 ];
 
-/** The finest level at which steps are more than one node and not too many; null where there is none. */
+/**
+ * Return the finest level with more than one node and at most MAX_NODES, or null.
+ * @param {import("./report.js").Step[]} steps
+ */
 export function fittingLevel(steps) {
   return LEVELS.find((level) => {
     const nodes = new Set(steps.map(level.key)).size;
@@ -23,7 +26,7 @@ export function fittingLevel(steps) {
   }) ?? null;
 }
 
-/** Clusters at a level: {name, steps}, and edges between them. */
+/** Return the clusters at a level, and the edges between them. */
 export function clusterSteps(steps, level) {
   const groups = level ? groupedBy(steps, level.key) : nameRanges(steps);
   const clusters = [...groups].map(([name, members]) => ({ name, steps: members }));
@@ -38,7 +41,7 @@ export function clusterSteps(steps, level) {
   return { clusters, edges: [...edges.values()] };
 }
 
-/** Where no level fits: the groups (or steps) in ranges of their names, in order. */
+/** Return the groups or steps in ranges of names, for plans that no level fits. */
 function nameRanges(steps) {
   const finest = [...groupedBy(steps, new Set(steps.map(LEVELS[1].key)).size > 1 ? LEVELS[1].key : LEVELS[0].key)];
   const width = Math.ceil(finest.length / MAX_RANGES);
@@ -50,7 +53,7 @@ function nameRanges(steps) {
   return ranges;
 }
 
-/** The steps that lead to a step and those that follow it, nearest first, at most as many as can be drawn. */
+/** Return the steps before and after a step, nearest first, at most MAX_NODES. */
 export function stepsAround(id) {
   const found = new Set([id]);
   let [before, after] = [[id], [id]];
@@ -64,13 +67,13 @@ export function stepsAround(id) {
 
 export const NODE = { height: 40, letter: 6.6, most: 34 };
 
-/** How many steps a cluster has, and how many of them failed. */
+/** Return the number of steps of a cluster, and of failed ones. */
 export function clusterSum({ steps }) {
   const failed = steps.filter((step) => outcomeOf(step) === "failed").length;
   return counted(steps.length, "step") + (failed ? `, ${formatNumber(failed)} failed` : "");
 }
 
-/** The name of a node, short enough: its middle is left out. */
+/** Return a name without its middle if it is long. */
 export function nodeLabel(name) {
   return name.length <= NODE.most ? name : `${name.slice(0, NODE.most / 2 - 2)}…${name.slice(-NODE.most / 2)}`;
 }

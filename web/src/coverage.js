@@ -1,4 +1,4 @@
-// Coverage: a matrix of models and targets. Each cell has a letter or a number beside its colour, and opens its details.
+// Coverage section: a matrix of models and targets. Each cell has a letter or a number besides its color, and opens details.
 
 import { counted, formatBytes, formatNumber, formatSeconds } from "./amounts.js";
 import { coverageSum, showCoverage, showModel, showTarget } from "./details.js";
@@ -67,7 +67,7 @@ function matrixCell(row) {
   return el("button", { type: "button", class: `cell ${kind}`, "aria-label": label, title: label, click: () => showCoverage(row) }, text);
 }
 
-/** One stop for the Tab key; the arrow keys, Home and End move between the rest. `grid` has the buttons by rows, null where there is none. */
+/** Make the matrix one tab stop, in which the arrow keys, Home and End move. `grid` has rows of buttons or null. */
 function addCellKeys(element, grid) {
   const places = new Map();
   for (const [row, line] of grid.entries()) {

@@ -1,4 +1,4 @@
-// Details of a step, of a model for a target, of a model, and of a target.
+// Details of steps, models, targets and outputs, in the panel.
 
 import { countBy, counted, formatNumber } from "./amounts.js";
 import { bytes, copyable, count, dash, definitionList, el, figure, limitedList, linkButton, seconds } from "./elements.js";
@@ -82,7 +82,7 @@ function coverageDetails(row) {
   ];
 }
 
-/** Nodes of an operator outside the EP: how many, why, and what to do. */
+/** Return the fallback nodes of an operator, with reason and advice. */
 function operatorOutside(one) {
   return el("section.operator", {},
     el("h3", {}, count(one.count), " ", el("code", {}, one.operator)),
@@ -113,7 +113,7 @@ export function targetLink(name) {
   return linkButton(name, () => showTarget(name));
 }
 
-/** A target: first which models are whole, then which are not, each a click away from why. */
+/** Show a target: models by coverage, each with a link to its details. */
 export function showTarget(name) {
   const target = targetByName.get(name);
   const rows = coverageByTarget.get(name) ?? [];
@@ -145,7 +145,7 @@ function coverageLink(row, text) {
   return el("span", {}, badge(words, row.outcome), " ", linkButton(text ?? "Details", () => showCoverage(row), text ? {} : { "aria-label": `Details of ${row.model} for ${row.target}` }));
 }
 
-/** "9 of 14 whole, 3 in part, 2 failed", with a bar. */
+/** Return the number of models by coverage, with a bar. */
 export function coverageSum(rows) {
   const counts = countBy(rows, (row) => row.outcome);
   const words = COVERAGE.filter((outcome) => counts.get(outcome));

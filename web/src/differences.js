@@ -1,4 +1,4 @@
-// Differences: against another report or outputs, where the report has that, and what the last build changed in its outputs.
+// Differences section: changes against another report or outputs, and outputs that the last build changed.
 
 import { counted, formatMoment, formatNumber, formatSignedPercent } from "./amounts.js";
 import { showCoverage, stepLink, targetLink } from "./details.js";
@@ -10,7 +10,7 @@ import { table } from "./tables.js";
 /** @type {any} */
 const against = report.against ?? null;
 
-/** What the overview has of it. */
+/** Return the summary for the overview. */
 export function differencesSum() {
   if (against) {
     return [
@@ -61,7 +61,7 @@ function changedModel(row) {
   return now ? linkButton(now.model, () => showCoverage(now)) : `${row.group}/${row.member}`;
 }
 
-/** How far a model got from worse to better: negative for one that the EP takes less of than before. */
+/** Return how much better the coverage of a model is. It is negative if the EP takes fewer nodes than before. */
 function takenMore({ before, after }) {
   const rank = (side) => (side ? -1000 * COVERAGE.indexOf(side.outcome) - (side.fallback_nodes ?? 0) : 0);
   return before && after ? rank(after) - rank(before) : 0;

@@ -1,10 +1,10 @@
-// Elements. What comes from the report becomes text nodes and attributes here, never markup.
+// HTML and SVG elements. Data of the report becomes text nodes and attributes, never markup.
 
 import { FIGURE, formatBytes, formatNumber, formatSeconds } from "./amounts.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element: `el("p.note", {title: "..."}, "text", child)`. Attributes that are functions listen to the event of their name. */
+/** Return an element, as in `el("p.note", { title: "..." }, "text", child)`. Attributes that are functions are event listeners. */
 export function el(name, attributes = {}, ...children) {
   const [tag, ...classes] = name.split(".");
   const element = document.createElement(tag);
@@ -12,7 +12,7 @@ export function el(name, attributes = {}, ...children) {
   return fillElement(element, attributes, children);
 }
 
-/** The same for SVG. */
+/** Return an SVG element, with the arguments of `el`. */
 export function svg(name, attributes = {}, ...children) {
   const [tag, ...classes] = name.split(".");
   const element = document.createElementNS(SVG, tag);
@@ -30,7 +30,7 @@ function fillElement(element, attributes, children) {
   return element;
 }
 
-/** Put things at the end of an element. */
+/** Append children to an element. */
 export function add(element, ...children) {
   return fillElement(element, {}, children);
 }
@@ -40,23 +40,23 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-/** A button that looks like a link: it opens the details of something. */
+/** Return a button that looks like a link and opens details. */
 export function linkButton(text, open, attributes = {}) {
   return el("button.opener", { type: "button", click: open, ...attributes }, breakableText(text));
 }
 
-/** A text that may be broken after a separator of paths and ids, rather than in a word. */
+/** Return text that may break after separators of paths and ids. */
 function breakableText(text) {
   return text.split(/(?<=[/:_=])/).flatMap((part, place) => (place ? [el("wbr"), part] : [part]));
 }
 
-/** Rows of a definition list; those without a value are left out. */
+/** Return a definition list. Rows without a value are left out. */
 export function definitionList(rows) {
   const shown = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return el("dl.facts", {}, shown.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
-/** A list of at most `most` items, and a button that shows the others. */
+/** Return a list of the first items, and a button that shows the others. */
 export function limitedList(items, item, most = 12) {
   const list = el("ul.list", {}, items.slice(0, most).map((one) => el("li", {}, item(one))));
   if (items.length <= most) return list;
@@ -67,7 +67,7 @@ export function limitedList(items, item, most = 12) {
   return list;
 }
 
-/** A digest or a path, cut in the middle on the screen and whole on paper, with a button that copies all of it. */
+/** Return a digest or path, shortened on screen and whole on paper, with a button that copies it. */
 export function copyable(text, what, shown = 12) {
   if (!text) return dash();
   const short = text.length > shown + 3 ? `${text.slice(0, shown)}…` : text;
@@ -94,10 +94,12 @@ async function copyText(text) {
   }
 }
 
+/** Return the sign for an unknown value. */
 export function dash() {
   return el("span.unknown", { "aria-label": "unknown" }, "–");
 }
 
+/** Return a function from a value to a <data> element that has the value of the report and a text for people. */
 function amountOf(kind, text) {
   return (value) => (value === null || value === undefined ? dash() : el(`data.${kind}`, { value }, text(value)));
 }
@@ -107,5 +109,5 @@ export const seconds = amountOf("seconds", formatSeconds);
 export const count = amountOf("count", formatNumber);
 export const figure = amountOf("figure", (value) => FIGURE.format(value));
 
-/** A difference of bytes, with its sign. */
+/** Return a difference of bytes with its sign. */
 export const change = amountOf("change", (value) => (value === 0 ? "same size" : `${value < 0 ? "-" : "+"}${formatBytes(Math.abs(value))}`));

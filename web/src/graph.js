@@ -1,4 +1,4 @@
-// The graph of steps: moved by d3. A node is a step, or a cluster of steps that opens.
+// Steps section: a graph with zoom. A node is a step, or a cluster of steps that opens.
 
 import { select } from "d3-selection";
 import { curveMonotoneX, line } from "d3-shape";
@@ -95,7 +95,7 @@ function graphNode({ cluster, x, y, width, height }, open, centre) {
     svg("text.small", { x: 32, y: height / 2 + 9, dy: "0.35em" }, single ? nodeLabel(why ?? worst) : clusterSum(cluster)));
 }
 
-/** Pan and zoom: the wheel only with Ctrl and touch only with two fingers, so that the page itself still scrolls. */
+/** Add pan and zoom. The wheel needs Ctrl and touch needs two fingers, so that the page still scrolls. */
 function addZoom(picture, inside, layout, centre) {
   const target = select(picture);
   const zoom = d3Zoom().scaleExtent([0.1, 4])
@@ -104,7 +104,7 @@ function addZoom(picture, inside, layout, centre) {
   target.call(zoom).on("dblclick.zoom", null);
   const fit = () => {
     const { clientWidth: width, clientHeight: height } = picture;
-    picture.setAttribute("viewBox", `0 0 ${width} ${height}`); // so that it is as wide as paper is
+    picture.setAttribute("viewBox", `0 0 ${width} ${height}`); // fits the width of paper
     const scale = Math.max(0.45, Math.min(1, width / layout.width, height / layout.height));
     const middle = layout.nodes.find(({ cluster }) => cluster.steps.length === 1 && cluster.steps[0].id === centre);
     const x = middle && layout.width * scale > width ? width / 2 - middle.x * scale : Math.max(0, (width - layout.width * scale) / 2);
@@ -130,7 +130,7 @@ function bringIntoView(picture, target, zoom, node) {
   target.call(zoom.translateBy, (frame.left + frame.width / 2 - box.left - box.width / 2) / scale, (frame.top + frame.height / 2 - box.top - box.height / 2) / scale);
 }
 
-/** One stop for the Tab key; an arrow key goes to the nearest node in its direction. */
+/** Make the graph one tab stop, in which an arrow key moves to the nearest node in its direction. */
 function addArrowKeys(picture, layout, nodes) {
   for (const [at, node] of nodes.entries()) node.setAttribute("tabindex", at ? "-1" : "0");
   picture.addEventListener("keydown", (event) => {

@@ -1,4 +1,4 @@
-// The layout of a graph: each of its connected parts by dagre, and the parts in rows.
+// Layout of a graph: Dagre places each connected part, and the parts go into rows.
 
 import * as dagre from "@dagrejs/dagre";
 import { sum } from "./amounts.js";
@@ -7,7 +7,7 @@ import { groupedBy } from "./report.js";
 
 const GAP = 24;
 
-/** Places of clusters and of the points of edges, from left to right, for a picture of about the width. */
+/** Return the positions of clusters and edges, from left to right, for a picture of about the width. */
 export function layoutGraph(clusters, edges, width) {
   const parts = connectedParts(clusters, edges).map(partLayout);
   const area = sum(parts, (part) => (part.width + GAP) * (part.height + GAP));
@@ -23,7 +23,7 @@ export function layoutGraph(clusters, edges, width) {
   return { width: right, height: y + row, nodes: parts.flatMap((part) => part.nodes), edges: parts.flatMap((part) => part.edges) };
 }
 
-/** Clusters that edges connect, each part with its edges. */
+/** Return the connected parts of the graph, each with its edges. */
 function connectedParts(clusters, edges) {
   const above = new Map(clusters.map((cluster) => [cluster, cluster]));
   const top = (cluster) => {

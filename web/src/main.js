@@ -50,7 +50,7 @@ function main() {
   drawNext();
   drawNext();
   window.addEventListener("beforeprint", drawAll);
-  // What is above a place must be there before the page can go to it.
+  // Sections above the target must exist before the page can scroll to it.
   if (location.hash) {
     drawAll();
     byId(location.hash.slice(1))?.scrollIntoView();

@@ -1,4 +1,4 @@
-// The overview: what is whole where, what failed, and what it came to, each with the way to more.
+// Overview section: coverage, failures, sizes and time, each with a link to its section.
 
 import { accuracySum } from "./accuracy.js";
 import { counted, sum } from "./amounts.js";
@@ -54,7 +54,7 @@ function coveredAs(target, outcome) {
   return (coverageByTarget.get(target) ?? []).filter((row) => row.outcome === outcome).length;
 }
 
-/** Steps that failed for one reason. */
+/** Return the steps that failed for one reason. */
 function failure(steps) {
   const [error] = steps[0].errors;
   return el("article.error", {},

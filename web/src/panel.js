@@ -1,4 +1,4 @@
-// The panel: details of one thing, in a dialog at the side. Esc closes it, and it goes back to what was shown before.
+// Panel with details, a dialog at the side with a history. Esc closes it.
 
 import { byId, el } from "./elements.js";
 
@@ -8,7 +8,7 @@ const history = [];
 /** @type {Details | null} */
 let current = null;
 
-/** Show what `contents` makes under a `title`. */
+/** Show the result of `contents` under a title. */
 export function openPanel(title, contents) {
   if (current) history.push(current);
   current = { title, contents };
@@ -37,7 +37,7 @@ export function preparePanel() {
     fillPanel();
   });
   byId("panel").addEventListener("click", (event) => {
-    if (event.target === byId("panel")) closePanel(); // outside of what is in it
+    if (event.target === byId("panel")) closePanel(); // the backdrop
   });
   byId("panel").addEventListener("close", () => {
     history.length = 0;
@@ -45,10 +45,10 @@ export function preparePanel() {
   });
 }
 
-/** A badge with the outcome of a step. */
+/** Return a badge with an outcome. */
 export function badge(words, kind) {
   return el("span", { class: `badge ${kind.replaceAll(" ", "-")}` }, words);
 }
 
-/** Name of the event that asks the graph to show the step whose id is its `detail`. */
+/** Event that asks the graph to show a step, whose id is its `detail`. */
 export const SHOW_IN_GRAPH = "show-in-graph";

@@ -1,4 +1,4 @@
-// Provenance: digests of the recipe, the models and the outputs, each to be copied; and the lock, as far as toolchains have it.
+// Provenance section: digests of the recipe, the models and the outputs. Lock section: packages of the toolchains.
 
 import { counted, formatMoment } from "./amounts.js";
 import { stepLink } from "./details.js";

@@ -1,4 +1,4 @@
-// The report, as `schemas/report.schema.json` describes it, and what is found in it by name.
+// The report, described by `schemas/report.schema.json`, with indexes and derived facts.
 
 import { counted, formatNumber } from "./amounts.js";
 import { byId } from "./elements.js";
@@ -36,19 +36,26 @@ export function groupedBy(items, key) {
   return groups;
 }
 
-/** What came of a step in the last build, else where it stands now. */
+/**
+ * Return the outcome of a step in the last build, or else its state.
+ * @param {Step} step
+ */
 export function outcomeOf(step) {
   return step.outcome ?? (step.state === "failed" ? "failed" : step.state === "current" ? "current" : "not run");
 }
 
 const STATE_TEXTS = { new: "never built before", failed: "failed before", restorable: "its result was in the store", "out of date": "out of date" };
 
-/** Why the last build ran a step: where it stood before, and what had changed. */
+/**
+ * Return why the last build ran a step: its state before, and the changes.
+ * @param {Step} step
+ */
 export function runReasons(step) {
-  return step.was in STATE_TEXTS && !(step.was === "out of date" && step.because.length) ? [STATE_TEXTS[step.was], ...step.because] : step.because;
+  const before = step.was && STATE_TEXTS[step.was];
+  return before && !(step.was === "out of date" && step.because.length) ? [before, ...step.because] : step.because;
 }
 
-/** When the last build began with what is a step's own; the last step of an action has the others of it in its time, and begins after them. */
+/** Start of a step's own work. The time of an action's last step includes the other steps, after which its own work begins. */
 export const ownStart = new Map();
 for (const steps of groupedBy(report.steps.filter((step) => step.started !== null && step.ended !== null), (step) => step.action).values()) {
   for (const step of steps) {
@@ -57,32 +64,33 @@ for (const steps of groupedBy(report.steps.filter((step) => step.started !== nul
   }
 }
 
-/** The time that the last build spent on a step itself; null where it spent none. */
+/** Return the time that the last build spent on a step itself, or null. */
 export function ownTime(step) {
   return ownStart.has(step.id) ? step.ended - ownStart.get(step.id) : null;
 }
 
-/** The steps that the last build worked at, longest first. */
+/** Return the steps that the last build worked on, longest first. */
 export function longestSteps() {
   return report.steps.filter((step) => ownTime(step) !== null).sort((a, b) => Number(ownTime(b)) - Number(ownTime(a)));
 }
 
-/** Steps that failed, also those that the recipe allows to. */
+/** Return the failed steps, including those that may fail. */
 export function failedSteps() {
   return report.steps.filter((step) => step.errors.length > 0);
 }
 
+/** @param {Step} step */
 export function isAllowed(step) {
   return step.outcome === "allowed";
 }
 
-/** Failed steps by their first error, most steps first. */
+/** Return the failed steps grouped by their first error, largest group first. */
 export function failuresByReason() {
   const groups = groupedBy(failedSteps(), (step) => `${step.errors[0].code} ${step.errors[0].reason ?? step.errors[0].message}`);
   return [...groups.values()].sort((a, b) => b.length - a.length);
 }
 
-/** "in 5 outputs", or in how many of them that were published. */
+/** Return the number of outputs, or of published ones among them. */
 export function outputsSum() {
   const published = report.outputs.filter((output) => output.files.length).length;
   const all = counted(report.outputs.length, "output");

@@ -1,4 +1,4 @@
-// Search over steps, models and targets: a field with a list below it. "/" goes to it.
+// Search for steps, models and targets. "/" focuses the field.
 
 import { formatNumber } from "./amounts.js";
 import { showModel, showStep, showTarget } from "./details.js";

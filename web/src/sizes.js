@@ -1,4 +1,4 @@
-// Sizes: a treemap of outputs and their files by target, with what sharing saves, and the sharing groups. The layout is d3's.
+// Sizes section: a treemap of outputs and their files by target, and savings by sharing.
 
 import { hierarchy, treemap } from "d3-hierarchy";
 import { counted, formatBytes, formatNumber, formatPercent, sum } from "./amounts.js";
@@ -47,7 +47,7 @@ function drawTreemap(section) {
   }).observe(place);
 }
 
-/** What all paths of outputs begin with. */
+/** Return the length of the folder that all outputs are in. */
 function commonFolder() {
   const [first, ...others] = report.outputs.map((output) => output.path.split("/"));
   let length = 0;
@@ -55,7 +55,7 @@ function commonFolder() {
   return first.slice(0, length).join("/").length + (length ? 1 : 0);
 }
 
-/** Outputs by target, and their files; below each target also what its groups would take more without sharing. */
+/** Return a tree of targets, outputs and files, and the bytes that sharing saves for each target. */
 function sizesTree() {
   const folder = commonFolder();
   const byTarget = groupedBy(report.outputs.filter((output) => output.size), (output) => output.targets.join(", ") || "no target");
@@ -80,7 +80,7 @@ function fileKind(path) {
   return path.endsWith(".onnx") ? "model" : /\.(bin|ctx|blob|engine|xml)$/.test(path) ? "context" : "other";
 }
 
-/** A node's children and their children as rectangles: the largest ones, and the others as one. */
+/** Return two levels below a node as rectangles: the largest children, and the others as one. */
 function treemapPicture(node, width, open) {
   const height = Math.round(Math.min(460, Math.max(260, width * 0.45)));
   const groups = largest(node, MAX_TILES / 4);
@@ -96,7 +96,7 @@ function treemapPicture(node, width, open) {
   return el("div", {}, picture, small.length ? el("p.note", {}, `${formatNumber(small.length)} more, too small to be drawn`) : null);
 }
 
-/** The children of a node, {of, size}, at most so many; the smallest of more are one, {others, size}. */
+/** Return the largest children of a node as {of, size}, and the others as one {others, size}. */
 function largest(node, most) {
   const children = node.children ?? [node];
   const others = children.slice(most);
@@ -114,22 +114,22 @@ function treemapTile(tile, whole, open) {
   const button = el("button", { type: "button", class: `tile-of ${kind}`, "aria-label": `${name}: ${size}`, title: `${name}: ${size}`, click: act },
     width > 40 && height > 16 ? el("span", {}, name) : null,
     width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, size) : null);
-  const part = (pixels) => `${(100 * pixels) / whole}%`; // so that it is as wide as paper is
+  const part = (pixels) => `${(100 * pixels) / whole}%`; // fits the width of paper
   Object.assign(button.style, { left: part(tile.x0), top: `${tile.y0}px`, width: part(width), height: `${height}px` });
   return button;
 }
 
-/** The bytes of a node that are there; of a tile of what sharing saves, those that are not. */
+/** Return the stored bytes of a node, or the saved bytes of a tile for sharing. */
 function stored(node) {
   return node.data.kind === "saved" ? node.value : sum(node.leaves().filter((leaf) => leaf.data.kind !== "saved"), (leaf) => leaf.value);
 }
 
-/** What most of a node's bytes are. */
+/** Return the kind of the largest file below a node. */
 function mainKind(node) {
   return node.leaves().reduce((most, leaf) => (leaf.value > most.value ? leaf : most)).data.kind;
 }
 
-/** One stop for the Tab key, and the arrow keys go through the tiles in their order. */
+/** Make the tiles one tab stop, in which the arrow keys move in order. */
 function addTileKeys(tiles) {
   tiles.forEach((tile, at) => {
     tile.tabIndex = at ? -1 : 0;
@@ -144,7 +144,7 @@ function addTileKeys(tiles) {
   });
 }
 
-/** What was measured, and what could be saved by the sources' weights: two numbers that are never added up. */
+/** Return measured and possible savings. The two are never added up. */
 export function sharingSum() {
   return [[true, "saved"], [false, "can be saved"]].map(([measured, words]) => {
     const rows = report.sharing.filter((row) => row.measured === measured);

@@ -1,11 +1,11 @@
-// Tables that are sorted by their headings, and show long lists in parts.
+// Tables that sort by their headings, and show long lists in parts.
 
 import { formatNumber } from "./amounts.js";
 import { el, linkButton } from "./elements.js";
 
 /**
- * A table of `rows`. A column is {head, cell, value, numeric}: `cell` makes what is shown, `value` is what to sort by, and a
- * column without one is not sorted. `most` rows are shown until more are asked for.
+ * Return a table of `rows`. A column is {head, cell, value, numeric}: `cell` returns the content and `value` the sort key. Columns
+ * without `value` do not sort. The first `most` rows are shown, and more by a button.
  */
 export function table(caption, columns, rows, { most = 25, empty = "None." } = {}) {
   if (!rows.length) return el("p.empty", {}, empty);
@@ -51,7 +51,7 @@ function heading(column, sort) {
   return head;
 }
 
-/** Numbers by value, texts by the alphabet with numbers in them by value; what is unknown comes last in a list that ascends. */
+/** Compare numbers, or texts with the numbers in them by value. Unknown values are last in ascending order. */
 function compareValues(a, b) {
   if (a === b) return 0;
   if (a === null || a === undefined) return 1;
@@ -61,7 +61,7 @@ function compareValues(a, b) {
 
 export const COLLATOR = new Intl.Collator("en", { numeric: true });
 
-/** A bar of parts of a whole: [{name, amount, kind}]; what it means stands beside it as text. */
+/** Return a bar of parts [{amount, kind}] of a whole. */
 export function stackedBar(parts, whole, label) {
   const shown = parts.filter((part) => part.amount > 0);
   const bar = el("div.bar", { role: "img", "aria-label": label });

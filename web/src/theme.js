@@ -1,4 +1,4 @@
-// The theme: the system's, or the one that was chosen here.
+// Theme of the system, or the chosen one.
 
 import { byId } from "./elements.js";
 

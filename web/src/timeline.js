@@ -1,4 +1,4 @@
-// The timeline: what each place worked at and when, and how much memory the actions took. Scales, axes and zoom are d3's.
+// Timeline section: work of each slot over time, and memory of the actions.
 
 import { max, min } from "d3-array";
 import { axisBottom, axisLeft } from "d3-axis";
@@ -18,7 +18,7 @@ const LANE = 26;
 const MARGIN = { left: 110, right: 12, top: 6, axis: 24 };
 const MEMORY_HEIGHT = 90;
 const SPAN_LANES = { toolchain: "toolchains", fetch: "models fetched", upload: "results sent" };
-const MIN_WIDTH = 3; // pixels; bars that are narrower are drawn as one
+const MIN_WIDTH = 3; // pixels; narrower neighbors are drawn as one bar
 
 export function drawTimeline(section) {
   const bars = timelineBars();
@@ -67,7 +67,7 @@ function timesTable() {
   ], made, { most: 10 });
 }
 
-/** Bars of steps and of other work: {lane, start, end, kind, name, open}. */
+/** Return bars {lane, start, end, kind, name, open} of steps and other work. */
 function timelineBars() {
   const steps = report.steps.filter((step) => ownTime(step) !== null).map((step) => ({
     lane: step.worker === null && step.machine === null ? "steps" : `${step.machine ?? build?.machine ?? "here"} ${(step.worker ?? 0) + 1}`,
@@ -122,14 +122,14 @@ function timelineDrawing(bars, width) {
   };
 }
 
-/** Names of lanes: first those of work beside the steps. */
+/** Return the names of lanes. Lanes of work other than steps come first. */
 function laneNames(bars) {
   const beside = new Set(Object.values(SPAN_LANES));
   const names = [...new Set(bars.map((bar) => bar.lane))];
   return names.sort((a, b) => Number(beside.has(b)) - Number(beside.has(a)) || COLLATOR.compare(a, b));
 }
 
-/** The bars of a lane that are in sight; neighbours that are too narrow for the screen become one. */
+/** Return the visible bars of a lane. Neighbors that are too narrow become one bar. */
 function laneBars(bars, scale, y, [left, right]) {
   const drawn = [];
   /** @type {any} */
@@ -165,7 +165,7 @@ function timelineBar({ from, to, bars }, y) {
     text && width > 14 ? svg("text", { x: from + 4, y: y + LANE / 2 - 1, dy: "0.35em" }, text) : null);
 }
 
-/** The sum of the peaks of the actions at work, from one moment at which it changes to the next: what they may have taken at once. */
+/** Return the sum of the peak memory of running actions, each time that it changes. */
 function memoryCurve() {
   const changes = [];
   for (const steps of groupedBy(report.steps.filter((step) => ownTime(step) !== null), (step) => step.action).values()) {

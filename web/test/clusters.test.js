@@ -9,6 +9,7 @@ function stepsOf(groups) {
   });
 }
 
+/** @type {any[]} */
 const steps = stepsOf(100).map((step) => ({ ...step, action: step.id, state: "current", outcome: null, started: null, ended: null, errors: [] }));
 const report = { steps, coverage: [], accuracy: [], outputs: [], targets: [], build: null };
 globalThis.document = /** @type {any} */ ({ getElementById: () => ({ textContent: JSON.stringify(report) }) });
