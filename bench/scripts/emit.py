@@ -13,7 +13,7 @@ from epbuild.archive.artifact import Artifact
 from epbuild.archive.formats import write_archive
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Write
-from epbuild.publish.publisher import copy_all
+from epbuild.publish.emit import copy_all
 
 
 def main(root: Path, form: str, place: Path, digests: list[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -28,6 +28,19 @@ Role = Literal[
 """What a file is to its readers. `asset`: a file of the user's that is shipped as it is, such as a tokenizer."""
 
 
+class FileEntry(NamedTuple):
+    """File as documents list it: its POSIX path, its role, its size in bytes and a digest.
+
+    In a document that is emitted, the digest is the SHA-256 of the file. In a key document it is the identity of the content, since most of
+    the files are not written yet, and an unknown size is 0.
+    """
+
+    path: str
+    role: Role
+    size: int
+    digest: str
+
+
 class Artifact(Struct, frozen=True):
     """One file of an output: its POSIX path below the output's root, its size in bytes and its SHA-256."""
 
@@ -44,6 +57,11 @@ class Artifact(Struct, frozen=True):
     def generated(cls, path: str, role: Role, data: bytes) -> Artifact:
         """A small file whose bytes are here."""
         return cls(path, role, len(data), digest_of(data), data=data)
+
+    @property
+    def entry(self) -> FileEntry:
+        """Entry of the file in documents that are emitted."""
+        return FileEntry(self.path, self.role, self.size, self.sha256)
 
 
 Copy = Callable[[Artifact, Write], None]

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.archive import oci_layout, zstd
-from epbuild.archive.artifact import MANIFEST, Artifact
+from epbuild.archive.artifact import MANIFEST, Artifact, FileEntry
 from epbuild.archive.members import Members
 from epbuild.archive.oci_layout import blob_of, blob_path, descriptor, read_document, why_unreadable
 from epbuild.archive.refusal import damaged, nothing, quoted
@@ -65,6 +65,13 @@ class Image(Struct, frozen=True):
         return tuple(sorted((self.config, self.manifest, self.index, self.layout), key=lambda document: document.path))
 
 
+class Layer(NamedTuple):
+    """Layer of an image: the entry of its blob, whose path is its title, and the decompressed content if the blob is compressed."""
+
+    entry: FileEntry
+    content: Blob | None = None
+
+
 def image(
     artifacts: Sequence[Artifact | Compressed],
     annotations: Mapping[str, str],
@@ -72,22 +79,40 @@ def image(
     artifact_type: str = oci_layout.ARTIFACT_TYPE,
     tag: str = DEFAULT_TAG,
 ) -> Image:
-    """The image of an output's files, in whatever order they come; `annotations` are the manifest's.
+    """Return the image of an output's files, in whatever order they come; `annotations` are the manifest's.
 
-    Each file is a layer whose title is its path, or that of the compressed file in its place. `tag` names the image in its layout,
-    for tools that want a name there. Raises ValueError without a file: an image has one layer at least.
+    Each file is a layer whose title is its path, or that of the compressed file in its place. Raises ValueError without a file: an image
+    has at least one layer.
     """
     if not artifacts:
         raise ValueError("an image needs a file")
+    layers = [_layer_of(artifact) for artifact in artifacts]
+    config, manifest, index, layout = describe_image(layers, annotations, artifact_type=artifact_type, tag=tag)
+    packed = sorted((_packed(artifact) for artifact in artifacts), key=lambda artifact: artifact.path, reverse=True)
+    blobs = {artifact.sha256: replace(artifact, path=blob_path(artifact.sha256)) for artifact in packed}
+    blobs.pop(config.sha256, None)  # a user's file may hold the same bytes
+    return Image(tuple(sorted(blobs.values(), key=lambda artifact: artifact.path)), config, manifest, index, layout)
+
+
+def describe_image(
+    layers: Sequence[Layer],
+    annotations: Mapping[str, str],
+    *,
+    artifact_type: str = oci_layout.ARTIFACT_TYPE,
+    tag: str = DEFAULT_TAG,
+) -> tuple[Document, Document, Document, Document]:
+    """Return the documents of an image: its configuration, its manifest, the index and the layout file.
+
+    `tag` names the image in its layout, for tools that require a name there.
+    """
     config = Document(blob_path(digest_of(_EMPTY)), _EMPTY)
-    files = sorted(artifacts, key=lambda artifact: _packed(artifact).path)
     manifest = _generated(
         {
             "schemaVersion": 2,
             "mediaType": oci_layout.MANIFEST_TYPE,
             "artifactType": artifact_type,
             "config": descriptor(oci_layout.EMPTY_TYPE, config.sha256, config.size),
-            "layers": [_described(artifact) for artifact in files],
+            "layers": [_describe_layer(layer) for layer in sorted(layers, key=lambda layer: layer.entry.path)],
             **({"annotations": dict(annotations)} if annotations else {}),
         }
     )
@@ -102,19 +127,11 @@ def image(
         "manifests": [named],
         "annotations": {oci_layout.FORMAT_ANNOTATION: oci_layout.FORMAT},
     }
-    packed = [_packed(artifact) for artifact in reversed(files)]
-    blobs = {artifact.sha256: replace(artifact, path=blob_path(artifact.sha256)) for artifact in packed}
-    blobs.pop(config.sha256, None)  # a file of the user's may hold just that
-    return Image(
-        blobs=tuple(sorted(blobs.values(), key=lambda artifact: artifact.path)),
-        config=config,
-        manifest=manifest,
-        index=_generated(index, oci_layout.INDEX),
-        layout=_generated({"imageLayoutVersion": oci_layout.VERSION}, oci_layout.LAYOUT),
-    )
+    layout = _generated({"imageLayoutVersion": oci_layout.VERSION}, oci_layout.LAYOUT)
+    return config, manifest, _generated(index, oci_layout.INDEX), layout
 
 
-class _Layer(NamedTuple):
+class _ReadLayer(NamedTuple):
     """A layer: its blob, the name of its file (None: it has none), and what that is if the blob is it in compressed form."""
 
     blob: Blob
@@ -181,16 +198,16 @@ def _parsing(title: str, what: str) -> Iterator[None]:
         raise damaged(title, f"{what} is not as the OCI image specification has it") from error
 
 
-def _layer(descriptor: Mapping[str, Any]) -> _Layer:
+def _layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
     """Raises what a descriptor of another form does."""
     annotations = descriptor.get("annotations") or {}
     name, blob = annotations.get(oci_layout.TITLE), blob_of(descriptor)
     if not isinstance(name, str | None):
         raise TypeError("a title is no text")
     if name is None or oci_layout.CONTENT_DIGEST not in annotations or not descriptor["mediaType"].endswith(oci_layout.ZSTD_TYPE):
-        return _Layer(blob, name)
+        return _ReadLayer(blob, name)
     artifact = blob_of({"digest": annotations[oci_layout.CONTENT_DIGEST], "size": int(annotations[oci_layout.CONTENT_SIZE])})
-    return _Layer(blob, name.removesuffix(zstd.SUFFIX), artifact)
+    return _ReadLayer(blob, name.removesuffix(zstd.SUFFIX), artifact)
 
 
 def _decompressed(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) -> Iterator[bytes]:
@@ -261,16 +278,19 @@ def _packed(artifact: Artifact | Compressed) -> Artifact:
     return artifact.packed if isinstance(artifact, Compressed) else artifact
 
 
-def _described(layer: Artifact | Compressed) -> dict[str, Any]:
-    packed, media_type = _packed(layer), oci_layout.MEDIA_TYPES[_packed(layer).role]
-    annotations = {oci_layout.TITLE: packed.path}
-    if isinstance(layer, Compressed):
+def _layer_of(artifact: Artifact | Compressed) -> Layer:
+    if isinstance(artifact, Compressed):
+        return Layer(artifact.packed.entry, Blob(artifact.artifact.sha256, artifact.artifact.size))
+    return Layer(artifact.entry)
+
+
+def _describe_layer(layer: Layer) -> dict[str, Any]:
+    entry, content = layer
+    media_type, annotations = oci_layout.MEDIA_TYPES[entry.role], {oci_layout.TITLE: entry.path}
+    if content is not None:
         media_type += oci_layout.ZSTD_TYPE
-        annotations |= {
-            oci_layout.CONTENT_DIGEST: f"sha256:{layer.artifact.sha256}",
-            oci_layout.CONTENT_SIZE: str(layer.artifact.size),
-        }
-    return {**descriptor(media_type, packed.sha256, packed.size), "annotations": annotations}
+        annotations |= {oci_layout.CONTENT_DIGEST: f"sha256:{content.digest}", oci_layout.CONTENT_SIZE: str(content.size)}
+    return {**descriptor(media_type, entry.digest, entry.size), "annotations": annotations}
 
 
 def _generated(document: Mapping[str, Any], path: str | None = None) -> Document:

@@ -59,12 +59,9 @@ class Compressed(NamedTuple):
     packed: Artifact
 
 
-def is_compressed(artifact: Artifact) -> bool:
-    return artifact.role not in _PLAIN
-
-
-def compressed(artifact: Artifact, sha256: str, size: int, file: Path | None = None) -> Compressed:
-    return Compressed(artifact, Artifact(f"{artifact.path}{SUFFIX}", artifact.role, size, sha256, file))
+def is_compressed(role: Role) -> bool:
+    """Return whether files of a role are compressed in an image whose files are."""
+    return role not in _PLAIN
 
 
 def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: StepId | None = None) -> Compressed:
@@ -88,4 +85,4 @@ def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: Ste
             write(packer.flush())
         except package(step).ZstdError as error:  # which was given the size
             raise wrong_size(artifact, step) from error
-    return compressed(artifact, hasher.blob.digest, hasher.size, place)
+    return Compressed(artifact, Artifact(f"{artifact.path}{SUFFIX}", artifact.role, hasher.size, hasher.blob.digest, place))

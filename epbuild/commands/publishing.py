@@ -26,11 +26,11 @@ from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, Ste
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.output.existing import Written
-from epbuild.output.output import Output
+from epbuild.output.tree import OutputTree
 from epbuild.plan.key import action_key
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
-from epbuild.publish.publisher import publish, publish_from
+from epbuild.publish.emit import emit_output, materialize
 from epbuild.publish.sizes import compared, last_files
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.survey.kind import StepEnd
@@ -93,13 +93,13 @@ class Publishing:
         ):
             begin = time.monotonic()  # to wait for another build is no work
             there = self._outputs.last(emission.path)  # of this configuration or of another one, perhaps in another form
-            output = self._output(emission)
-            is_same = there is not None and there.action_key == output.key
+            tree = self._plan(emission)
+            is_same = there is not None and there.action_key == tree.key
             if there is not None and is_same and not self._surveyor.damage(emission.root, there.files):
                 # Another build has done it since this one looked, or what was compiled again came out as before.
                 with suppress(OSError):
                     recover_swaps(emission.path, self._surveyor.written(emission, there), self._hidden)
-                self._outputs.adopt([self._emitted(emission, output.key, output.document)])
+                self._outputs.adopt([self._emitted(emission, tree.key, tree.key_document)])
                 self._ledger.end_all(emission.id, "current")
                 return
             last = last_files(emission.path, there.files if there is not None else self._moved(emission))
@@ -109,8 +109,8 @@ class Publishing:
                 remove_output(there, self._outputs.base, self._surveyor.digests, ())
             # What was there and is not may have been moved away by a build that was killed just now.
             hidden = self._hidden if there is None or emission.path.exists() else None
-            output, files = self._write(output, written, hidden)
-            self._outputs.record(self._emitted(emission, output.key, output.document), files, settled=written.announcement)
+            tree, files = self._write(tree, written, hidden)
+            self._outputs.record(self._emitted(emission, tree.key, tree.key_document), files, settled=written.announcement)
         for problem in written.problems(emission):
             self._progress.report(Warned(problem))
         place = shown_path(emission.path)
@@ -122,7 +122,7 @@ class Publishing:
         """Push an image, each blob from where it is: the store, or the remote cache."""
         self._progress.report(StepStarted(emission.steps[0], "pushing"))
         begin = time.monotonic()
-        _, files = self._write(self._output(emission), self._written(emission), None)
+        _, files = self._write(self._plan(emission), self._written(emission), None)
         self._end(emission, files, time.monotonic() - begin, f"pushed to {emission.push}")
 
     def _end(self, emission: Emission, files: Mapping[str, Any], seconds: float, note: str, changed: Event | None = None) -> None:
@@ -159,32 +159,33 @@ class Publishing:
                 if free:
                     recover_swaps(emission.path, self._written(emission))
 
-    def _output(self, emission: Emission) -> Output:
-        return self._surveyor.output(emission, [self._actions.made[ident] for ident in emission.needs])
+    def _made(self, emission: Emission) -> list[Made]:
+        return [self._actions.made[ident] for ident in emission.needs]
 
-    def _write(self, output: Output, written: Written, hidden: HiddenFolders | None) -> tuple[Output, dict[str, Any]]:
-        """Write the files, where those lie that were `written` before; what the store has lost is made again, once.
+    def _plan(self, emission: Emission) -> OutputTree:
+        return self._surveyor.plan_output(emission, self._made(emission))
 
-        Returns the output that was published, which is another one where something was made again, and its files.
+    def _write(self, tree: OutputTree, written: Written, hidden: HiddenFolders | None) -> tuple[OutputTree, dict[str, Any]]:
+        """Write an output, or push it; `written` are the files in its place. Results that the store has lost are built again, once.
+
+        Returns the tree that was written, which is another one if a result was built again, and its files.
         """
-        emission = output.emission
-
+        emission = tree.emission
         pusher, digests = _Pusher(emission.id, self._progress, self._actions.cancelled), self._surveyor.digests
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 if emission.push_only:
                     with self._surveyor.workspace.staging("push") as draft:
-                        blobs = self._surveyor.blobs_of([*output.made, *output.checked])
-                        image = draft / "image"
-                        return output, publish_from(image, output, blobs, written, digests, self._progress, pusher)
-                return output, publish(output, self._surveyor.store, written, digests, self._progress, pusher, hidden)
+                        blobs = self._surveyor.blobs_of(self._made(emission))
+                        return tree, materialize(tree, draft / "image", blobs, written, digests, self._progress, pusher)
+                return tree, emit_output(tree, self._surveyor.store, written, digests, self._progress, pusher, hidden)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
                 self._progress.report(StepOutput(emission.id, f"{error.problems[0].message}; it is made again"))
                 for ident in emission.needs:
                     self._actions.remake(ident)
-                output = self._output(emission)
+                tree = self._plan(emission)
         raise AssertionError("the last attempt returns or raises")
 
 

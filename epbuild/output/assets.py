@@ -1,8 +1,8 @@
 """Shared assets of a model package: files that several variants have in common.
 
-They are there once, and the variants name them. What a model refers to is found in one folder: the model's own, or that of a session
-option, which moves external data and context binaries alike (measured with onnxruntime 1.31.1, QNN 2.7.0 and OpenVINO 1.8.1). So either all
-that a model refers to is shared, or none of it is.
+A shared asset is stored once, and the variants name it. ONNX Runtime looks for all files of a model in one folder: the model's own, or that
+of a session option, which moves external data and context binaries alike (measured with onnxruntime 1.31.1, QNN 2.7.0 and OpenVINO 1.8.1).
+So either all files that a model refers to are shared, or none.
 """
 
 from __future__ import annotations
@@ -14,55 +14,54 @@ from pathlib import PurePosixPath
 
 from msgspec.structs import replace
 
-from epbuild.archive.artifact import Artifact
+from epbuild.output.files import OutputFile
 from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, asset_uri, resolve
 
-_Files = Mapping[str, Artifact]
-"""Contents by their paths in the package."""
+_Files = Mapping[str, OutputFile]
+"""Files by their paths in the package."""
 
 
 def share_files(
-    artifacts: Sequence[Artifact], variants: Sequence[PackageVariant]
-) -> tuple[tuple[Artifact, ...], tuple[PackageVariant, ...]]:
-    """The package with the files that its movable variants have in common in shared assets, in the order of their paths; and the variants,
-    in their own order, with what they then have in the manifest.
+    planned: Sequence[OutputFile], variants: Sequence[PackageVariant]
+) -> tuple[tuple[OutputFile, ...], tuple[PackageVariant, ...]]:
+    """Move the files that movable variants have in common to shared assets. Return the files by path, and the variants in their order.
 
-    Shared is all that a model refers to, where models in several folders refer to equal files by equal names; and a model itself, where
-    several folders have it under one name and what it refers to is shared or there is nothing. Every file that the variants name must be
-    among the contents. A file stays where it was while a model that is not moved needs it there too.
+    All files that a model refers to are shared if models in several folders refer to equal files by equal names. A model is shared if
+    several folders have it under one name, and if all files that it refers to are shared. The contents of movable variants must be blobs or
+    user's files, whose SHA-256 is known. A file stays where it was while a model that is not moved needs it there too.
     """
-    files = {artifact.path: artifact for artifact in artifacts}
+    files = {file.path: file for file in planned}
     after = [_with_data(variant, uri) for variant, uri in _shared(variants, files, _data)]
     after = [_with_model(variant, uri) for variant, uri in _shared(after, files, _model)]
     moved = _moves(zip(variants, after, strict=True))
     needed = {path for variant in after for path in (variant.model_path, *variant.refers)}
-    left = {path: artifact for path, artifact in files.items() if path not in moved or path in needed}
+    left = {path: file for path, file in files.items() if path not in moved or path in needed}
     for path, places in moved.items():
         left |= {place: replace(files[path], path=place) for place in places}
-    ordered = sorted(left.values(), key=lambda artifact: PurePosixPath(artifact.path).parts)
+    ordered = sorted(left.values(), key=lambda file: PurePosixPath(file.path).parts)
     return tuple(ordered), tuple(_housed(variant, left) for variant in after)
 
 
 def _data(variant: PackageVariant, files: _Files) -> dict[str, str] | None:
-    """What the model refers to: the SHA-256 of each file, by what the model calls it; None where that cannot be moved."""
+    """Return the SHA-256 of each file that the model refers to, by the name in the model; None if the files cannot be moved."""
     home = _home(variant)
-    names = {posixpath.relpath(path, home or "."): files[path].sha256 for path in variant.refers}
+    names = {posixpath.relpath(path, home or "."): files[path].content.identity for path in variant.refers}
     inside = all(not name.startswith("../") for name in names)
     return names if names and inside and DATA_FOLDER not in variant.session_options else None
 
 
 def _model(variant: PackageVariant, files: _Files) -> dict[str, str] | None:
-    """The model itself, likewise."""
+    """Return the SHA-256 of the model by its name; None if the model cannot be moved."""
     path = variant.model_path
     if path is None or (variant.refers and DATA_FOLDER not in variant.session_options):
         return None
-    return {posixpath.basename(path): files[path].sha256}
+    return {posixpath.basename(path): files[path].content.identity}
 
 
 def _shared(
     variants: Sequence[PackageVariant], files: _Files, wanted: Callable[[PackageVariant, _Files], dict[str, str] | None]
 ) -> list[tuple[PackageVariant, str | None]]:
-    """Each variant, with the asset that has what is wanted of it; None where no other folder has the same."""
+    """Return each variant with the asset that has its wanted files; None if no other folder has the same files."""
     found = [wanted(variant, files) if variant.movable and variant.model_file is not None else None for variant in variants]
     homes: dict[Hashable, set[str]] = defaultdict(set)
     for variant, named in zip(variants, found, strict=True):
@@ -89,7 +88,7 @@ def _with_model(variant: PackageVariant, uri: str | None) -> PackageVariant:
 
 
 def _moves(pairs: Iterable[tuple[PackageVariant, PackageVariant]]) -> dict[str, set[str]]:
-    """Where each file went, by where it was; it goes to several places when it is in several assets."""
+    """Return the new paths of each moved file, by the old path. A file of several assets has several."""
     moved: dict[str, set[str]] = defaultdict(set)
     for before, after in pairs:
         old, new = (before.model_path, *before.refers), (after.model_path, *after.refers)
@@ -100,7 +99,7 @@ def _moves(pairs: Iterable[tuple[PackageVariant, PackageVariant]]) -> dict[str, 
 
 
 def _housed(variant: PackageVariant, left: _Files) -> PackageVariant:
-    """The variant with a folder that is there: that of its model, when nothing is left in its own."""
+    """Return the variant with a folder that exists: that of its model if nothing is left in its own."""
     prefix = f"{variant.folder}/" if variant.folder else ""
     if variant.model_path is None or any(path.startswith(prefix) for path in left):
         return variant

@@ -14,9 +14,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from epbuild import __version__
-from epbuild.archive.artifact import Artifact
+from epbuild.archive.artifact import FileEntry
 from epbuild.core.canonical import JsonFile, canonical_json
-from epbuild.output.manifest import ManifestModel, beside, named_files
+from epbuild.output.manifest import ManifestModel, beside, find_references
 from epbuild.output.materials import (
     Distribution,
     InputFile,
@@ -55,7 +55,7 @@ class BomModel(Struct, frozen=True):
     """The compatibility string of each EP."""
 
 
-def compiled_models(
+def list_compiled_models(
     models: Iterable[ManifestModel], built: Iterable[Made], data: Mapping[str, Sequence[str]], folder: str = ""
 ) -> list[BomModel]:
     """The models of one group for one target, which lie below `folder`, as the manifest there lists them.
@@ -73,7 +73,7 @@ def compiled_models(
                 file=posixpath.join(folder, model.file),
                 sources=tuple(dict.fromkeys(_source_of(str(member["name"]), member["source"]) for member in members)),
                 actions=tuple(dict.fromkeys(actions[str(member["action_key"])] for member in members)),
-                refers=named_files(model, folder, data),
+                refers=find_references(model, folder, data),
                 inputs=source.get("inputs", ()),
                 outputs=source.get("outputs", ()),
                 compatibility=model.compatibility,
@@ -82,7 +82,7 @@ def compiled_models(
     return found
 
 
-def base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder: str = "") -> list[BomModel]:
+def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder: str = "") -> list[BomModel]:
     """Those of the same models that are also shipped as they were before compiling, under the names `base` below `folder`."""
     found = []
     for model in models:
@@ -103,27 +103,27 @@ def _source_of(member: str, source: Mapping[str, Any] | None) -> str:
     return str((source or {}).get("model", member))
 
 
-def bill(materials: Materials, models: Iterable[BomModel], artifacts: Iterable[Artifact], *, name: str) -> JsonFile:
-    """The bill, which is the same for equal values in any order.
+def bill(materials: Materials, models: Iterable[BomModel], listed: Iterable[FileEntry], *, name: str) -> JsonFile:
+    """Return the bill, which is the same for equal values in any order.
 
-    `artifacts` are the files of the output, `name` is what it is called. A model that several parts of it have is listed once. Raises
-    KeyError when a model names a file, a source or an action that is not there.
+    `listed` are the files of the output, and `name` is its name. A model that several parts have is listed once. Raises KeyError if a model
+    names a file, a source or an action that does not exist.
     """
-    files = {artifact.path: artifact for artifact in artifacts if artifact.role not in _OF_THE_OUTPUT}
+    files = {file.path: file for file in listed if file.role not in _OF_THE_OUTPUT}
     emitted = [model for _, model in sorted({model.file: model for model in models}.items())]
     others = [files[path] for path in sorted(files.keys() - {model.file for model in emitted})]
     needed = {path for model in emitted for path in model.refers}
-    tops = [*(model.file for model in emitted), *(artifact.path for artifact in others if artifact.path not in needed)]
+    tops = [*(model.file for model in emitted), *(file.path for file in others if file.path not in needed)]
     components = [
         *(_emitted(model, files, materials) for model in emitted),
-        *(_other(artifact) for artifact in others),
+        *(_other(file) for file in others),
         *_sources(materials),
         *_tools(materials),
     ]
     links = {
         f"output:{name}": [f"emitted:{path}" for path in tops],
         **{f"emitted:{model.file}": _needs(model, files, materials) for model in emitted},
-        **{f"emitted:{artifact.path}": [] for artifact in others},
+        **{f"emitted:{file.path}": [] for file in others},
         **{f"model:{model.name}": [_file_ref(file) for file in model.data] for model in materials.models.values()},
         **{_file_ref(file): [] for model in materials.models.values() for file in model.data},
         # What packages need of each other is not known here, so that they are not in the graph as ones that need nothing.
@@ -147,7 +147,7 @@ def bill(materials: Materials, models: Iterable[BomModel], artifacts: Iterable[A
     return JsonFile({**document, "serialNumber": serial.urn})
 
 
-def _emitted(model: BomModel, files: Mapping[str, Artifact], materials: Materials) -> dict[str, Any]:
+def _emitted(model: BomModel, files: Mapping[str, FileEntry], materials: Materials) -> dict[str, Any]:
     built = [item for item in materials.built if item.action.id in model.actions]
     facts = {
         ("path", model.file),
@@ -163,19 +163,19 @@ def _emitted(model: BomModel, files: Mapping[str, Artifact], materials: Material
         "type": _MODEL,
         "bom-ref": f"emitted:{model.file}",
         "name": model.name,
-        "hashes": _hashes(files[model.file].sha256),
+        "hashes": _hashes(files[model.file].digest),
         "properties": _properties(facts),
         **({"modelCard": {"modelParameters": known}} if known else {}),
     }
 
 
-def _other(artifact: Artifact) -> dict[str, Any]:
+def _other(file: FileEntry) -> dict[str, Any]:
     return {
         "type": "file",
-        "bom-ref": f"emitted:{artifact.path}",
-        "name": artifact.path,
-        "hashes": _hashes(artifact.sha256),
-        "properties": _properties({("role", artifact.role)}),
+        "bom-ref": f"emitted:{file.path}",
+        "name": file.path,
+        "hashes": _hashes(file.digest),
+        "properties": _properties({("role", file.role)}),
     }
 
 
@@ -202,7 +202,7 @@ def _tools(materials: Materials) -> Iterator[dict[str, Any]]:
         yield {**_file(file), **_NOT_SHIPPED}
 
 
-def _needs(model: BomModel, files: Mapping[str, Artifact], materials: Materials) -> list[str]:
+def _needs(model: BomModel, files: Mapping[str, FileEntry], materials: Materials) -> list[str]:
     actions = {item.action.id: item for item in materials.built}
     built = [actions[action] for action in model.actions]
     toolchains = {toolchain_of(made) for item in built for made in (item, *preparations_of(item))}

@@ -1,53 +1,37 @@
-"""Files of an output as values: where each goes, and the identity of its content.
+"""Files of an output as values: their paths and their content references.
 
-The identity is known before the file exists: a blob is its digest, a blob in which references are rewritten is that digest and the
-references, merged models are their own identities and the settings, and what is generated is a digest of just that.
+A content reference is known before the file exists. Its `identity` is a digest of everything that determines the bytes: the SHA-256 of a
+blob or of a user's file, else a digest of the inputs and the settings of the content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from epbuild.archive.artifact import Artifact, Role
+from epbuild.archive.artifact import FileEntry, Role
+from epbuild.core.canonical import JsonFile
 from epbuild.core.digest import Blob
 from epbuild.plan.key import action_key
+from epbuild.plan.steps import Merging, Part
 
 
-class FileSource(Protocol):
-    """Where the content of a file comes from: a `Blob` is in the store, a `JsonFile` is generated, and the others are below."""
+class UserFile(Struct, frozen=True):
+    """A user's file that is copied as it is. Its SHA-256 is known."""
+
+    file: Path
+    sha256: str
 
     @property
     def identity(self) -> str:
-        """What the content is, as 64 hexadecimal digits: equal identities are equal bytes."""
-
-
-class OutputFile(Struct, frozen=True):
-    """A file of an output: its POSIX path below the output's root (or its part's folder), its role, and where its content comes from."""
-
-    path: str
-    role: Role
-    source: FileSource
-
-
-Resolve = Callable[[OutputFile], Artifact]
-"""Makes the artifact of a file, or only names it.
-
-The one that makes them raises MissingBlob or DamagedBlob when something of the store has to be made again, and BuildError where models
-cannot be merged.
-"""
-
-
-def named(file: OutputFile) -> Artifact:
-    """The artifact that a file will be: its `sha256` is the identity, its size 0 while it is not known; nothing is read or written."""
-    return Artifact(file.path, file.role, file.source.size if isinstance(file.source, Blob) else 0, file.source.identity)
+        return self.sha256
 
 
 class RelinkedModel(Struct, frozen=True):
-    """A model in the store whose references to binaries are rewritten."""
+    """A model in the store whose references to context binaries are rewritten."""
 
     stored: Blob
     references: Mapping[str, str]
@@ -58,12 +42,62 @@ class RelinkedModel(Struct, frozen=True):
         return action_key({"blob": self.stored.digest, "references": dict(self.references)})
 
 
-class UserFile(Struct, frozen=True):
-    """A file of the user's as it is, whose SHA-256 was found before."""
+class MergedModel(Struct, frozen=True):
+    """The model that the compiled models of a part are merged into."""
 
-    file: Path
-    sha256: str
+    part: Part
+    merging: Merging
+    settings: Mapping[str, Any]
+    """Everything that merging depends on beside the models, as plain data."""
+    drafts: Mapping[str, str]
+    """The path of each member's model in `files`, by member."""
+    files: tuple[OutputFile, ...]
+    """The members' models and the files that they refer to. The paths are below the part's folder."""
 
     @property
     def identity(self) -> str:
-        return self.sha256
+        identities = {file.path: file.content.identity for file in self.files}
+        members = {member: identities[path] for member, path in self.drafts.items()}
+        return action_key({"merge": self.settings, "members": members})
+
+
+ContentRef = Blob | UserFile | RelinkedModel | MergedModel | JsonFile
+"""Reference to the content of a file: a blob of the store, a user's file, a model that is rewritten or merged, or generated JSON."""
+
+
+class OutputFile(Struct, frozen=True):
+    """File of an output: its POSIX path below the output's root (or its part's folder), its role and its content."""
+
+    path: str
+    role: Role
+    content: ContentRef
+
+    @property
+    def entry(self) -> FileEntry:
+        """Entry of the file in key documents. Only the size of a blob is known there."""
+        return FileEntry(self.path, self.role, self.content.size if isinstance(self.content, Blob) else 0, self.content.identity)
+
+
+class MergedHeader(Struct, frozen=True):
+    """Facts of a merged model that are known once it is written: its EPContext nodes, and the compatibility string of each EP."""
+
+    nodes: tuple[dict[str, Any], ...] = ()
+    compatibility: Mapping[str, str] = field(default_factory=dict)
+
+
+class Document(Protocol):
+    """Generated file that lists other files of the output, such as a manifest."""
+
+    def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
+        """Return the document about `files`; `merged` has the headers of merged models, by path.
+
+        The document of a key is about the entries of a plan, and has no headers. Raises BuildError if the files do not fit together.
+        """
+
+
+class OutputDocument(Struct, frozen=True):
+    """Document of an output, with its POSIX path below the output's root and its role."""
+
+    path: str
+    role: Role
+    document: Document

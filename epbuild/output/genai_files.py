@@ -6,37 +6,35 @@ import json
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
-from epbuild.archive.artifact import Artifact, changed
+from epbuild.archive.artifact import changed
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import BuildError, PlanError, Problem, StepId
 from epbuild.core.safepath import read_regular
 from epbuild.onnxfile.headers import read_header
-from epbuild.output.files import OutputFile, Resolve, UserFile
+from epbuild.output.files import OutputFile, UserFile
 from epbuild.output.genai import GenaiError, Stage, check_base, check_caches, check_stages, genai_config
 from epbuild.output.inference import inference_of
+from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.outputs import GENAI_CONFIG
 from epbuild.plan.result import Absent, ModelSignature
 from epbuild.plan.shapes import sized_as_compiled
-from epbuild.plan.steps import Emission, Genai, Plan
+from epbuild.plan.steps import Emission, Genai, Part, Plan
 from epbuild.plan.target import PlannedTarget
 from epbuild.verify.signature import signature
-
-if TYPE_CHECKING:
-    from epbuild.output.parts import PartContents
 
 _HINT = "See docs/packages.md for what it has to hold."
 _Check = Callable[[Mapping[str, Any], Sequence[Stage]], list[str]]
 
 
 def check_pipelines(plan: Plan) -> None:
-    """Find what onnxruntime-genai would not run before anything is compiled.
+    """Check before anything is compiled that onnxruntime-genai runs the pipelines of a plan.
 
-    Of a group whose models are not here yet, only the sizes that the recipe gives are checked; the rest is when it is published.
+    Of a group whose models are not here yet, only the sizes in the recipe are checked. The rest is checked when the output is planned.
     Raises PlanError.
     """
     problems: list[Problem] = []
@@ -60,30 +58,24 @@ def check_pipelines(plan: Plan) -> None:
         raise PlanError(*dict.fromkeys(problems))
 
 
-def pipeline_artifacts(
-    emission: Emission, contents: PartContents, digests: Mapping[Path, str], resolve: Resolve, *, base: str | None = None
-) -> list[Artifact]:
-    """The configuration of a part that is a pipeline, and the files that go with it. Raises BuildError.
+def plan_pipeline_files(
+    emission: Emission, part: Part, made: Sequence[Made], digests: Mapping[Path, str], *, base: str | None = None
+) -> Iterator[OutputFile]:
+    """Plan the configuration of a part that is a pipeline, and the files that go with it. Raises BuildError.
 
-    With `base`, those for the models as they were before compiling, which are below that folder and run on the CPU EP.
+    With `base`, the files are for the models as they were before compiling. These are below that folder and run on the CPU EP.
     """
-    part, genai = contents.part, contents.part.genai
+    genai = part.genai
     if genai is None:
-        return []
-    names, target, share = (part.models, part.target, contents.shared) if base is None else (part.base, None, False)
-    models = [model for item in contents.made for model in item.compiled.models]
+        return
+    names, target, share = (part.models, part.target, made[0].group.share) if base is None else (part.base, None, False)
+    models = [model for item in made for model in item.compiled.models]
     stages = [_stage(genai, model.member, model.source, names[model.member], target, share=share) for model in models]
     if base is None:  # the sizes are those of the compiled models
         stages = [
             replace(stage, shapes={**stage.shapes, **model.output_shapes}) for stage, model in zip(stages, models, strict=True)
         ]
     folder = part.folder if base is None else base
-    return [resolve(file) for file in _pipeline_files(emission, genai, stages, folder, digests)]
-
-
-def _pipeline_files(
-    emission: Emission, genai: Genai, stages: Sequence[Stage], folder: str, digests: Mapping[Path, str]
-) -> Iterator[OutputFile]:
     try:
         config = genai_config(_read(genai.config, digests[genai.config], StepId(emission.id)), stages)
     except GenaiError as error:
@@ -106,13 +98,13 @@ def _problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Check) 
 
 
 def _asked_stage(genai: Genai, member: Member) -> Stage:
-    """A model of which only the sizes in the recipe are known."""
+    """Return the stage of a model of which only the sizes in the recipe are known."""
     shapes = {name: shape.sizes for name, shape in member.asked.items()}
     return Stage(genai.roles[member.name], member.name, "model.onnx", tuple(shapes), (), shapes=shapes)
 
 
 def _read(path: Path, digest: str | None = None, step: StepId | None = None) -> Any:
-    """The JSON of a user's file. Raises GenaiError where it is none, BuildError where it has another digest than the one that is given."""
+    """Read the JSON of a user's file. Raises GenaiError if it is not JSON, BuildError if its SHA-256 is not `digest`."""
     try:
         data = read_regular(path)
         if digest is not None and digest_of(data) != digest:
@@ -123,7 +115,7 @@ def _read(path: Path, digest: str | None = None, step: StepId | None = None) -> 
 
 
 def _stage(genai: Genai, name: str, source: ModelSignature, file: str, target: PlannedTarget | None, *, share: bool) -> Stage:
-    """A model with the signature of its source as a stage, in the file that is named; `target` is None for one that was not compiled."""
+    """Return the stage of a model with the signature of its source; `target` is None if the model was not compiled."""
     eps = target.eps if target is not None else ()
     needed = [inference_of(target, ep, share=share) for ep in eps] if target is not None else []
     return Stage(

@@ -1,4 +1,4 @@
-"""The manifest: what was published, from what, with what.
+"""Manifest of a part: its models, their sources, and its files.
 
 It has no absolute path, no time and no host: two equal builds have equal manifests.
 """
@@ -11,16 +11,16 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from epbuild.archive.artifact import Artifact
+from epbuild.archive.artifact import FileEntry
 from epbuild.core.canonical import JsonFile
 
 FORMAT = 1
 
 
 class ManifestModel(Struct, frozen=True):
-    """One published EPContext model: where it came from and what is in it. `nodes` and `source` are plain data, as in the record.
+    """EPContext model of an output. `nodes` and `source` are plain data, as in the record.
 
-    A model that was merged has no source of its own; `merged` has the name, the action key and the source of each of its members.
+    A merged model has no source of its own: `merged` has the name, the action key and the source of each member.
     """
 
     name: str
@@ -31,14 +31,14 @@ class ManifestModel(Struct, frozen=True):
     fallback_nodes: int
     compatibility: Mapping[str, str]
     left: Sequence[Mapping[str, Any]] = ()
-    """The nodes that were left outside the EP, each with its operator and why."""
+    """Fallback nodes, each with its operator and why the EP did not take it."""
     merged: Sequence[Mapping[str, Any]] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    """`figures` of its outputs against those of its source, or why they were not `unjudged`; nothing where no check was asked for."""
+    """`figures` of its outputs against those of its source, or `unjudged` with the reason; empty without a check."""
 
 
 class PartManifest(Struct, frozen=True):
-    """All that is in the manifest of a group for a target."""
+    """Content of the manifest of a group for a target."""
 
     recipe: str
     group: str
@@ -46,10 +46,10 @@ class PartManifest(Struct, frozen=True):
     target: Mapping[str, Any]
     toolchain: Mapping[str, Any]
     models: Sequence[ManifestModel]
-    files: Sequence[Artifact]
+    files: Sequence[FileEntry]
     custom_ops: Sequence[Mapping[str, str]] = ()
     provenance: str | None = None
-    """The path of the statement about these files and the manifest, which it therefore cannot list."""
+    """Path of the statement about these files and the manifest. The manifest cannot list the statement."""
 
     @property
     def file(self) -> JsonFile:
@@ -63,15 +63,16 @@ class PartManifest(Struct, frozen=True):
                 "toolchain": dict(self.toolchain),
                 **({"custom_ops": [dict(ops) for ops in self.custom_ops]} if self.custom_ops else {}),
                 "models": [_listed_model(model) for model in self.models],
-                "files": listed(self.files),
+                "files": list_files(self.files),
                 **({"provenance": self.provenance} if self.provenance is not None else {}),
             }
         )
 
 
-def listed(files: Iterable[Artifact]) -> list[dict[str, Any]]:
-    """Files as a manifest lists them."""
-    return [{"path": file.path, "role": file.role, "size": file.size, "sha256": file.sha256} for file in files]
+def list_files(files: Iterable[FileEntry]) -> list[dict[str, Any]]:
+    """Return files as manifests list them, in the order of their paths."""
+    ordered = sorted(files, key=lambda file: file.path.split("/"))
+    return [{"path": file.path, "role": file.role, "size": file.size, "sha256": file.digest} for file in ordered]
 
 
 def _listed_model(model: ManifestModel) -> dict[str, Any]:
@@ -90,13 +91,13 @@ def _listed_model(model: ManifestModel) -> dict[str, Any]:
 
 
 def beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
-    """What a model at the path `file` refers to by these names, as paths below the output's root, each once."""
+    """Return the paths below the output's root that a model at the path `file` means by these names, each once."""
     folder = posixpath.dirname(file)
     return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(folder, name)) for name in names))
 
 
-def named_files(model: ManifestModel, folder: str, data: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The files that a model refers to, which lies below `folder`; `data` has the external data beside it, by its source models."""
+def find_references(model: ManifestModel, folder: str, data: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the files that a model below `folder` refers to; `data` has the locations of the external data beside it, by member."""
     binaries = [str(node["reference"]) for node in model.nodes if "reference" in node]
     members = [str(member["name"]) for member in model.merged] or [model.name]
     external = (location for member in members for location in data[member])

@@ -94,11 +94,14 @@ class Materials(Struct, frozen=True):
 
 
 def materials_of(emission: Emission, made: Iterable[Made], recipe: Recipe, digests: Mapping[Path, str]) -> Materials:
-    """All that an output was made of; `digests` are those of the user's files."""
-    # A bill of materials alone does not name the recipe's files.
-    read = tuple(recipe_file(path, recipe.directory, digests[path]) for path in recipe.files if path in digests)
+    """Return everything that an output was made of; `digests` has the SHA-256 of the user's files."""
     assets = (InputFile(path.name, digests[path]) for path in emission.files)
-    return gather(RecipeFiles(recipe.name, read), made, assets)
+    return gather(RecipeFiles(recipe.name, list_recipe_files(recipe, digests)), made, assets)
+
+
+def list_recipe_files(recipe: Recipe, digests: Mapping[Path, str]) -> tuple[InputFile, ...]:
+    """Return the files that a recipe was read from, those in `digests`: a bill of materials alone does not name them."""
+    return tuple(recipe_file(path, recipe.directory, digests[path]) for path in recipe.files if path in digests)
 
 
 def preparations_of(built: Made) -> tuple[Made, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN
@@ -15,7 +14,7 @@ from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, Veri
 from epbuild.core.typed_json import to_json
 from epbuild.onnxfile.epcontext import compatibility
 from epbuild.onnxfile.headers import read_header
-from epbuild.output.files import OutputFile
+from epbuild.output.files import MergedHeader, MergedModel
 from epbuild.plan.key import action_key
 from epbuild.plan.result import ContextNode
 from epbuild.plan.steps import Merging, Part
@@ -24,30 +23,8 @@ if TYPE_CHECKING:
     from epbuild.onnxfile.merge import Merged
 
 
-class MergedModels(Struct, frozen=True):
-    """The model that those of a part become."""
-
-    part: Part
-    merging: Merging
-    files: tuple[OutputFile, ...]
-    """The models under draft names, and the files that they refer to; paths are below the part's folder."""
-
-    @property
-    def identity(self) -> str:
-        paths = {file.path: file.source.identity for file in self.files}
-        members = {member: paths[name] for member, name in draft_names(self.part, self.merging).items()}
-        return action_key({"merge": settings_of(self.merging), "members": members})
-
-
-class MergedModel(Struct, frozen=True):
-    """The merged model as a manifest has it: its EPContext nodes, and what its EPs wrote into it, as plain data."""
-
-    nodes: tuple[dict[str, Any], ...] = ()
-    compatibility: Mapping[str, str] = field(default_factory=dict)
-
-
-def settings_of(merging: Merging) -> dict[str, Any]:
-    """All that merging depends on beside the models, as plain data."""
+def describe_merging(merging: Merging) -> dict[str, Any]:
+    """Return everything that merging depends on beside the models, as plain data."""
     connections = merging.connections
     return {
         "name": merging.name,
@@ -58,24 +35,25 @@ def settings_of(merging: Merging) -> dict[str, Any]:
 
 
 def merged_key(merging: Merging, keys: Mapping[str, str]) -> str:
-    """The digest that names everything that a merged model depends on; `keys` are those of its members."""
-    return action_key({"merge": settings_of(merging), "members": dict(keys)})
+    """Return the digest of everything that a merged model depends on; `keys` has the action keys of its members."""
+    return action_key({"merge": describe_merging(merging), "members": dict(keys)})
 
 
-def draft_names(part: Part, merging: Merging) -> dict[str, str]:
-    """Where the members are while they are merged: beside the merged model, since that is where their references lead from."""
+def name_drafts(part: Part, merging: Merging) -> dict[str, str]:
+    """Return the path of each member while it is merged: beside the merged model, where the references of both lead from."""
     folder = posixpath.dirname(part.models[merging.name])
     return {member: posixpath.join(folder, f".{member}.merging.onnx") for member in merging.members}
 
 
-def merge(part: Part, merging: Merging, staged: Path) -> list[str]:
-    """Put the merged model in the place of the members' models below `staged`, where these and all that they refer to are.
+def merge(model: MergedModel, staged: Path) -> list[str]:
+    """Replace the members' models below `staged`, where all files that they refer to are, by the merged model.
 
-    Returns sentences: what was connected, and what was left out. Raises BuildError where the models cannot be merged.
+    Returns sentences: what was connected, and what was left out. Raises BuildError if the models cannot be merged.
     """
     from epbuild.onnxfile.merge import merge_models
 
-    paths = {member: staged / name for member, name in draft_names(part, merging).items()}
+    part, merging = model.part, model.merging
+    paths = {member: staged / name for member, name in model.drafts.items()}
     destination = staged / part.models[merging.name]
     own = {source: ep.entry.context_changes for ep in part.target.eps for source in ep.entry.sources}
     pairs = [(paths[member], merging.prefixes[member]) for member in merging.members]
@@ -88,16 +66,17 @@ def merge(part: Part, merging: Merging, staged: Path) -> list[str]:
     return _notes(merging, made)
 
 
-def read_merged(model: Path) -> MergedModel:
+def read_merged(model: Path) -> MergedHeader:
+    """Read the header of a merged model."""
     header = read_header(model)
-    return MergedModel(
+    return MergedHeader(
         nodes=tuple(to_json(ContextNode.of(node)) for node in header.ep_context_nodes),
         compatibility=compatibility(header.metadata),
     )
 
 
 def _about_members(problem: Problem, paths: Mapping[str, Path], step: str) -> Problem:
-    """A problem of internal files, as one of the members, at the step."""
+    """Return a problem of draft files as a problem of the members, at the step."""
     message, hint = problem.message, problem.hint
     for member, path in paths.items():
         message = message.replace(str(path), f"'{member}'")
@@ -113,5 +92,5 @@ def _notes(merging: Merging, made: Merged) -> list[str]:
 
 
 def _shown(merging: Merging, source: int, output: str, target: int, value: str) -> tuple[str, str]:
-    """The two ends of a connection, as a recipe writes them."""
+    """Return the two ends of a connection as recipes write them."""
     return f"{merging.members[source]}.{output}", f"{merging.members[target]}.{value}"

@@ -1,6 +1,6 @@
-"""The layout `ort-model-package`: an ONNX Runtime model package of several parts.
+"""Layout `ort-model-package`: an ONNX Runtime model package of several parts.
 
-It has which component is which model, and what a session needs to run it on each target.
+Its manifest names the models, as components, and the options that a session needs to run them on each target.
 """
 
 from __future__ import annotations
@@ -8,132 +8,115 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
-from epbuild.archive.artifact import Artifact
+from msgspec import Struct
+
+from epbuild.archive.artifact import FileEntry
 from epbuild.catalog.catalog import CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.output.assets import share_files
-from epbuild.output.files import OutputFile, Resolve
+from epbuild.output.bom import BomModel, base_model, list_base_models
+from epbuild.output.files import MergedHeader, OutputDocument, OutputFile
+from epbuild.output.genai_files import plan_pipeline_files
 from epbuild.output.inference import inference_of
-from epbuild.output.manifest import ManifestModel, beside, named_files
+from epbuild.output.manifest import ManifestModel, beside, find_references
 from epbuild.output.package_manifest import PackageVariant, check_package, package_manifest
-from epbuild.output.parts import Inputs, PartContents, base_artifacts, part_document, part_manifest
+from epbuild.output.parts import Arrangement, PartManifestFile, PlannedPart, describe_part, plan_base_files, statement_path
 from epbuild.plan.outputs import BASE, MANIFEST
 from epbuild.plan.steps import Emission
 from epbuild.plan.target import PlannedTarget
 
-if TYPE_CHECKING:
-    from epbuild.output.bom import BomModel
+
+class PackageManifestFile(Struct, frozen=True):
+    """Manifest of a package, which lists all files of the package."""
+
+    emission: Emission
+    recipe: str
+    parts: tuple[PlannedPart, ...]
+    base_variants: tuple[PackageVariant, ...]
+
+    def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
+        compiled = (variant for part in self.parts for variant in _list_compiled(part, part.complete_models(merged)))
+        variants = (*compiled, *self.base_variants)
+        problems = check_package(files, variants)
+        if problems:
+            raise BuildError(*(Problem("EPB429", sentence, StepId(self.emission.id)) for sentence in problems))
+        return package_manifest(
+            name=self.emission.title,
+            description=self.emission.description,
+            variants=variants,
+            recipe=self.recipe,
+            files=files,
+            provenance=statement_path(self.emission),
+        )
 
 
 class ModelPackage:
-    """The files of a package, and its variants."""
+    """Layout of a model package, with a variant of each component for each target."""
 
     described_as: str | None = "package"
 
-    def __init__(
-        self,
-        emission: Emission,
-        parts: Sequence[PartContents],
-        recipe: str,
-        artifacts: Sequence[Artifact],
-        variants: Sequence[PackageVariant],
-    ) -> None:
-        self.parts = tuple(parts)
-        self.artifacts = tuple(artifacts)
-        self._emission = emission
-        self._recipe = recipe
-        self._variants = tuple(variants)
-
-    @classmethod
-    def of(cls, emission: Emission, parts: Sequence[PartContents], inputs: Inputs, resolve: Resolve) -> Self:
-        """The package of these parts.
-
-        Raises BuildError when it would promise what it does not hold, which ONNX Runtime notices no sooner than a session is made.
-        """
-        recipe = inputs.recipe.name
-        artifacts: Sequence[Artifact] = _bases(emission, parts, inputs, resolve)
-        for part in parts:
-            manifest = part_manifest(part, part.artifacts, recipe)
-            artifacts = [*artifacts, *part.artifacts, resolve(OutputFile(part.path(MANIFEST), "manifest", manifest))]
-        variants: Sequence[PackageVariant] = (*(variant for part in parts for variant in _compiled(part)), *_not_compiled(parts))
-        artifacts, variants = share_files(artifacts, variants)
-        wrong = check_package(artifacts, variants)
-        if wrong:
-            raise BuildError(*(Problem("EPB429", sentence, StepId(emission.id)) for sentence in wrong))
-        return cls(emission, parts, recipe, artifacts, variants)
-
-    def manifest(self, artifacts: Sequence[Artifact], provenance: str | None) -> JsonFile:
-        return package_manifest(
-            name=self._emission.title,
-            description=self._emission.description,
-            variants=self._variants,
-            recipe=self._recipe,
-            artifacts=artifacts,
-            provenance=provenance,
+    def arrange(self, emission: Emission, parts: Sequence[PlannedPart], recipe: str, digests: Mapping[Path, str]) -> Arrangement:
+        base_files = _plan_all_base_files(emission, parts, digests)
+        base_variants = _list_base_variants(parts)
+        base_files, base_variants = share_files(base_files, base_variants)
+        return Arrangement(
+            files=(*base_files, *(file for part in parts for file in part.files)),
+            part_manifests=tuple(
+                OutputDocument(part.path(MANIFEST), "manifest", PartManifestFile(part, recipe)) for part in parts
+            ),
+            manifest=PackageManifestFile(emission, recipe, tuple(parts), base_variants),
+            base_models=tuple(_list_base_models(parts, base_variants)),
         )
 
-    def base_models(self) -> list[BomModel]:
-        """The models that were not compiled, where they are now."""
-        from epbuild.output.bom import base_model, base_models
+    def describe(self, emission: Emission, digests: Mapping[Path, str]) -> dict[str, Any]:
+        return {"parts": {f"{part.group}/{part.target.name}": describe_part(part, digests) for part in emission.parts}}
 
-        by_component = {
-            name: (member, model.source or {})
-            for item in self.parts
-            for model in item.models
-            for member, name in item.part.components.items()
-            if member == model.name
-        }
-        found = [
-            model
-            for item in self.parts
-            if item.part.genai is not None
-            for model in base_models(item.models, item.part.base, _base_folder(item))
-        ]
-        for variant in self._variants:
-            if variant.name == BASE and variant.model_path is not None:
-                member, source = by_component[variant.component]
-                found.append(base_model(member, variant.model_path, source, variant.refers))
-        return found
-
-    @staticmethod
-    def document(emission: Emission, digests: Mapping[Path, str]) -> dict[str, Any]:
-        return {"parts": {f"{part.group}/{part.target.name}": part_document(part, digests) for part in emission.parts}}
-
-    @staticmethod
-    def notes(emission: Emission) -> Iterator[str]:
-        """A sentence for each option that the package does not hold, and why."""
+    def find_omissions(self, emission: Emission) -> Iterator[str]:
         for target in {part.target.name: part.target for part in emission.parts}.values():
             for option, why in inference_of(target, target.eps[0], share=False).left_out.items():
                 yield f"the option {option} of '{target.name}' is not in the package: {why}"
 
 
-def _base_folder(contents: PartContents) -> str:
-    """The folder of a package that has a part's models as they were before compiling."""
-    return posixpath.join(posixpath.dirname(contents.part.folder), BASE)
-
-
-def _bases(emission: Emission, parts: Sequence[PartContents], inputs: Inputs, resolve: Resolve) -> list[Artifact]:
-    """The models as they were before compiling, each once, whatever number of targets they were compiled for."""
-    found: dict[str, Artifact] = {}
-    for item in {_base_folder(item): item for item in parts if item.part.base}.values():
-        folder = _base_folder(item)
-        pipeline: list[Artifact] = []
+def _list_base_models(parts: Sequence[PlannedPart], variants: Sequence[PackageVariant]) -> Iterator[BomModel]:
+    """Yield the models that were not compiled, with the paths that they have after sharing."""
+    by_component = {
+        name: (member, model.source or {})
+        for item in parts
+        for model in item.models
+        for member, name in item.part.components.items()
+        if member == model.name
+    }
+    for item in parts:
         if item.part.genai is not None:
-            from epbuild.output.genai_files import pipeline_artifacts
+            yield from list_base_models(item.models, item.part.base, _base_folder(item))
+    for variant in variants:
+        if variant.name == BASE and variant.model_path is not None:
+            member, source = by_component[variant.component]
+            yield base_model(member, variant.model_path, source, variant.refers)
 
-            pipeline = pipeline_artifacts(emission, item, inputs.files, resolve, base=folder)
-        artifacts = [*pipeline, *base_artifacts(emission, item, folder, resolve, pipeline)]
-        found |= {artifact.path: artifact for artifact in artifacts}
+
+def _base_folder(planned: PlannedPart) -> str:
+    """Return the folder of a package that has a part's models as they were before compiling."""
+    return posixpath.join(posixpath.dirname(planned.part.folder), BASE)
+
+
+def _plan_all_base_files(emission: Emission, parts: Sequence[PlannedPart], digests: Mapping[Path, str]) -> Sequence[OutputFile]:
+    """Plan the models as they were before compiling: each once, however many targets they were compiled for."""
+    found: dict[str, OutputFile] = {}
+    for folder, planned in {_base_folder(item): item for item in parts if item.part.base}.items():
+        pipeline = list(plan_pipeline_files(emission, planned.part, planned.made, digests, base=folder))
+        files = [*pipeline, *plan_base_files(emission, planned, folder, pipeline)]
+        found |= {file.path: file for file in files}
     return list(found.values())
 
 
-def _compiled(contents: PartContents) -> Iterator[PackageVariant]:
-    part, target = contents.part, contents.part.target
+def _list_compiled(planned: PlannedPart, models: Sequence[ManifestModel]) -> Iterator[PackageVariant]:
+    part, target = planned.part, planned.part.target
     main = target.eps[0]
-    options = inference_of(target, main, share=contents.shared)
+    options = inference_of(target, main, share=planned.shared)
     if part.genai is not None:
         yield PackageVariant(
             component=part.group,
@@ -142,11 +125,11 @@ def _compiled(contents: PartContents) -> Iterator[PackageVariant]:
             model_file=None,
             ep=main.entry.ep,
             device=_device(target),
-            compatibility=next((text for model in contents.models if (text := model.compatibility.get(main.entry.ep))), ""),
-            metadata={"manifest": contents.path(MANIFEST)},
+            compatibility=next((text for model in models if (text := model.compatibility.get(main.entry.ep))), ""),
+            metadata={"manifest": planned.path(MANIFEST)},
         )
         return
-    for model in contents.models:
+    for model in models:
         yield PackageVariant(
             component=part.components[model.name],
             name=target.name,
@@ -157,49 +140,48 @@ def _compiled(contents: PartContents) -> Iterator[PackageVariant]:
             compatibility=model.compatibility.get(main.entry.ep, ""),
             session_options=options.session_options,
             provider_options=options.provider_options,
-            metadata=_origin(contents, model),
-            refers=named_files(model, part.folder, contents.data),
+            metadata=_describe_origin(planned, model),
+            refers=find_references(model, part.folder, planned.data),
         )
 
 
-def _origin(contents: PartContents, model: ManifestModel) -> dict[str, Any]:
-    """Where a variant came from: its key and its source by their digests; the manifest in its folder has the rest."""
+def _describe_origin(planned: PlannedPart, model: ManifestModel) -> dict[str, Any]:
+    """Return the action key of a variant and the digest of its source. The manifest in its folder has the rest."""
     return {
         "action_key": model.action_key,
-        "manifest": contents.path(MANIFEST),
+        "manifest": planned.path(MANIFEST),
         **({"source_sha256": model.source["sha256"]} if model.source is not None else {}),
     }
 
 
-def _not_compiled(parts: Sequence[PartContents]) -> Iterator[PackageVariant]:
-    seen = set()
+def _list_base_variants(parts: Sequence[PlannedPart]) -> tuple[PackageVariant, ...]:
+    """Return the variant of each component that was not compiled."""
+    found: dict[str, PackageVariant] = {}
     for item in parts:
-        if item.part.genai is not None and item.part.base and item.part.group not in seen:
-            seen.add(item.part.group)
-            yield PackageVariant(item.part.group, BASE, _base_folder(item), None, CPU_EP)
+        folder = _base_folder(item)
         if item.part.genai is not None:
+            if item.part.base:
+                found.setdefault(item.part.group, PackageVariant(item.part.group, BASE, folder, None, CPU_EP))
             continue
         for member, name in item.part.base.items():
             component = item.part.components[member]
-            if component in seen:
-                continue
-            seen.add(component)
             source = next(model.source for model in item.models if model.name == member) or {}
-            folder = _base_folder(item)
-            yield PackageVariant(
+            variant = PackageVariant(
                 component=component,
                 name=BASE,
                 folder=folder,
                 model_file=name,
                 ep=CPU_EP,
                 refers=beside(posixpath.join(folder, name), source["external_data"]),
-                # What is compiled stays together, so that other readers than ONNX Runtime's package API find it.
+                # Compiled models stay together, so that readers other than ONNX Runtime's package API find them.
                 movable=True,
             )
+            found.setdefault(component, variant)
+    return tuple(found.values())
 
 
 def _device(target: PlannedTarget) -> str | None:
-    """The type of device that the models are for: what the recipe asks for, else what the EP is made for.
+    """Return the type of device that the models are for: the one in the recipe, else the first one of the EP.
 
     ONNX Runtime knows no devices of EPs that are not plugins, and selects no variant of theirs that names one.
     """

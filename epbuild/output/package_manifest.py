@@ -14,12 +14,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from epbuild.archive.artifact import Artifact
+from epbuild.archive.artifact import FileEntry
 from epbuild.catalog.catalog import CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.digest import digest_of
 from epbuild.output.inference import WRITES_FILES
-from epbuild.output.manifest import FORMAT, listed
+from epbuild.output.manifest import FORMAT, list_files
 from epbuild.plan.outputs import GENAI_CONFIG
 
 ASSETS = "shared_assets"
@@ -66,23 +66,22 @@ def package_manifest(
     description: str,
     variants: Sequence[PackageVariant],
     recipe: str,
-    artifacts: Sequence[Artifact],
+    files: Sequence[FileEntry],
     version: str | None = None,
     provenance: str | None = None,
 ) -> JsonFile:
-    """The `manifest.json` of a package.
+    """Return the `manifest.json` of a package.
 
-    `artifacts` are all files of the package but this one, and the statement at `provenance`, which is about both. The order of
-    `variants` is kept, since ONNX Runtime takes the first of those that fit equally well.
+    `files` are all files of the package but the manifest and the statement at `provenance`. The order of `variants` is kept, since ONNX
+    Runtime takes the first of those that fit equally well.
     """
     components: dict[str, Any] = {}
     for variant in variants:
         components.setdefault(variant.component, {"variants": {}})["variants"][variant.name] = _body(variant)
-    files = sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.path).parts)
     own = {
         "format": FORMAT,
         "recipe": recipe,
-        "files": listed(files),
+        "files": list_files(files),
         **({"provenance": provenance} if provenance is not None else {}),
     }
     document = {
@@ -97,9 +96,9 @@ def package_manifest(
     return JsonFile(document, sort_keys=False)
 
 
-def check_package(artifacts: Sequence[Artifact], variants: Sequence[PackageVariant]) -> list[str]:
-    """What a package promises and does not hold, in sentences: ONNX Runtime opens it all the same, and fails when a session is made."""
-    found = (*_wrong_variants(variants), *_wrong_components(variants), *_lacking(artifacts, variants), *_wrong_assets(artifacts))
+def check_package(files: Sequence[FileEntry], variants: Sequence[PackageVariant]) -> list[str]:
+    """Return a sentence for each thing that a package promises and lacks. ONNX Runtime would open it, and fail to create a session."""
+    found = (*_wrong_variants(variants), *_wrong_components(variants), *_lacking(files, variants), *_wrong_assets(files))
     return list(dict.fromkeys(found))
 
 
@@ -162,8 +161,8 @@ def _wrong_components(variants: Sequence[PackageVariant]) -> Iterator[str]:
         yield f"onnxruntime-genai opens packages with one component, and this one has {', '.join(components)}"
 
 
-def _lacking(artifacts: Sequence[Artifact], variants: Sequence[PackageVariant]) -> Iterator[str]:
-    paths = {artifact.path for artifact in artifacts}
+def _lacking(files: Sequence[FileEntry], variants: Sequence[PackageVariant]) -> Iterator[str]:
+    paths = {file.path for file in files}
     folders = {folder.as_posix() for path in paths for folder in PurePosixPath(path).parents}
     for variant in variants:
         if posixpath.normpath(variant.folder) not in folders:
@@ -180,14 +179,14 @@ def _lacking(artifacts: Sequence[Artifact], variants: Sequence[PackageVariant]) 
                 yield f"{_title(variant)} needs '{path}', which the package does not hold"
 
 
-def _wrong_assets(artifacts: Sequence[Artifact]) -> Iterator[str]:
+def _wrong_assets(files: Sequence[FileEntry]) -> Iterator[str]:
     found: dict[str, dict[str, str]] = {}
-    for artifact in artifacts:
-        top, *below = PurePosixPath(artifact.path).parts
+    for file in files:
+        top, *below = PurePosixPath(file.path).parts
         if top == ASSETS and len(below) > 1:
-            found.setdefault(below[0], {})["/".join(below[1:])] = artifact.sha256
-    for name, files in found.items():
-        if name != asset_uri(files).replace(":", "-"):
+            found.setdefault(below[0], {})["/".join(below[1:])] = file.digest
+    for name, digests in found.items():
+        if name != asset_uri(digests).replace(":", "-"):
             yield f"the shared asset '{name}' is not called after what it holds"
 
 

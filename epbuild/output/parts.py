@@ -2,175 +2,176 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.archive.artifact import Artifact
+from epbuild.archive.artifact import FileEntry
 from epbuild.core.canonical import JsonFile
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.redact import concealed_values
 from epbuild.core.typed_json import to_json
-from epbuild.output.arrangement import arrange
-from epbuild.output.files import FileSource, OutputFile, RelinkedModel, Resolve, UserFile
+from epbuild.output.bom import BomModel
+from epbuild.output.files import (
+    ContentRef,
+    Document,
+    MergedHeader,
+    MergedModel,
+    OutputDocument,
+    OutputFile,
+    RelinkedModel,
+    UserFile,
+)
+from epbuild.output.genai_files import plan_pipeline_files
 from epbuild.output.manifest import ManifestModel, PartManifest, beside
-from epbuild.output.merging import MergedModel, MergedModels, draft_names, merged_key, read_merged, settings_of
+from epbuild.output.merging import describe_merging, merged_key, name_drafts
 from epbuild.plan.made import Made, prepared_by
-from epbuild.plan.outputs import MANIFEST
+from epbuild.plan.outputs import MANIFEST, PROVENANCE
 from epbuild.plan.request import ep_document
-from epbuild.plan.result import ContextNode
+from epbuild.plan.result import CompileResult, ContextNode, ModelResult
 from epbuild.plan.steps import Emission, Genai, Merging, Part
-from epbuild.recipe.model import Recipe
+from epbuild.verify.live.judging import numbers_of
 
 
-class Inputs(Struct, frozen=True):
-    """What goes into outputs beside the results of session groups: the recipe, and the digests of the user's files that count."""
-
-    recipe: Recipe
-    files: Mapping[Path, str]
-
-    @property
-    def of_the_recipe(self) -> dict[str, str]:
-        """The digests of the files that the recipe was read from, by their names as seen from its folder."""
-        return {Path(os.path.relpath(path, self.recipe.directory)).as_posix(): self.files[path] for path in self.recipe.files}
-
-
-class PartContents(Struct, frozen=True):
-    """A part with its artifacts, whose paths are below the output's root, and its models as the manifest has them."""
+class PlannedPart(Struct, frozen=True):
+    """Part of an output with its files, less its manifest, and its models as the manifest has them. Paths are below the output's root."""
 
     part: Part
     made: tuple[Made, ...]
     models: tuple[ManifestModel, ...]
-    artifacts: tuple[Artifact, ...]
+    """A merged model lacks its nodes and compatibility strings: see `complete_models`."""
+    files: tuple[OutputFile, ...]
 
     def path(self, name: str) -> str:
-        """The path below the output's root of what is called `name` in the part."""
+        """Return the path below the output's root of the file `name` of the part."""
         return posixpath.join(self.part.folder, name)
 
     @property
     def data(self) -> Mapping[str, Sequence[str]]:
-        """The external data that lies beside its models, by the member."""
+        """Locations of the external data beside the models, by member."""
         return {model.member: model.data for made in self.made for model in made.compiled.models}
 
     @property
     def shared(self) -> bool:
-        """Whether its models share weights."""
+        """Whether the models share weights."""
         return self.made[0].group.share
 
+    def complete_models(self, merged: Mapping[str, MergedHeader]) -> tuple[ManifestModel, ...]:
+        """Return the models, the merged one with the header that its file has."""
+        if self.part.merging is None:
+            return self.models
+        (model,) = self.models
+        header = merged.get(self.path(model.file))
+        return self.models if header is None else (replace(model, nodes=header.nodes, compatibility=header.compatibility),)
 
-class ArrangedPart(Struct, frozen=True):
-    """A part with its files, less its manifest, before any of them is made; its `models` where they are not merged."""
 
-    part: Part
-    made: tuple[Made, ...]
+class PartManifestFile(Struct, frozen=True):
+    """Manifest of a part, which lists the files below the part's folder by their paths there."""
+
+    part: PlannedPart
+    recipe: str
+    provenance: str | None = None
+    """Path of the statement about the files and the manifest."""
+
+    def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
+        planned, part = self.part, self.part.part
+        prefix = f"{part.folder}/" if part.folder else ""
+        document = planned.made[0].document
+        manifest = PartManifest(
+            recipe=self.recipe,
+            group=part.group,
+            share_weights=planned.shared,
+            target=_describe_target(part),
+            toolchain={name: document["toolchain"][name] for name in ("python", "platform", "distributions")},
+            custom_ops=_list_custom_ops(document),
+            models=planned.complete_models(merged),
+            files=[file._replace(path=file.path.removeprefix(prefix)) for file in files if file.path.startswith(prefix)],
+            provenance=self.provenance,
+        )
+        return manifest.file
+
+
+class Arrangement(Struct, frozen=True):
+    """Parts of an output as a layout arranges them: the files, the manifests, and the models that are not compiled."""
+
     files: tuple[OutputFile, ...]
-    models: tuple[ManifestModel, ...]
-
-    @classmethod
-    def of(cls, emission: Emission, part: Part, made: Sequence[Made]) -> ArrangedPart:
-        """The part of what was `made`. Raises BuildError when two files would get one path."""
-        names = part.models if part.merging is None else draft_names(part, part.merging)
-        files = arrange((item.compiled for item in made), names, part.binaries, MANIFEST, emission.id)
-        return cls(part, tuple(made), files, tuple(_models(part, made, files)) if part.merging is None else ())
-
-    def contents(self, resolve: Resolve) -> PartContents:
-        """The part with its artifacts, less its manifest. Raises what `resolve` raises."""
-        part, merging = self.part, self.part.merging
-        if merging is None:
-            return PartContents(part, self.made, self.models, tuple(resolve(_below(part, file)) for file in self.files))
-        path = part.models[merging.name]
-        merged = resolve(_below(part, OutputFile(path, "model", MergedModels(part, merging, self.files))))
-        drafts = set(draft_names(part, merging).values())
-        others = tuple(resolve(_below(part, file)) for file in self.files if file.path not in drafts)
-        # What will be in the model is read from the model, once that is there.
-        facts = read_merged(merged.file) if merged.file is not None else MergedModel()
-        return PartContents(part, self.made, (_merged_model(part, merging, self.made, facts),), (*others, merged))
+    manifest: Document
+    base_models: tuple[BomModel, ...]
+    part_manifests: tuple[OutputDocument, ...] = ()
+    """Manifests of the parts, where they are not the output's own."""
 
 
-def _below(part: Part, file: OutputFile) -> OutputFile:
-    return replace(file, path=f"{part.folder}/{file.path}") if part.folder else file
+def statement_path(emission: Emission) -> str | None:
+    """Return the path of the statement in an output; None if there is none, or if it lies beside an archive."""
+    return PROVENANCE if emission.provenance and not emission.is_file else None
 
 
-def base_artifacts(
-    emission: Emission, contents: PartContents, folder: str, resolve: Resolve, others: Sequence[Artifact]
-) -> list[Artifact]:
-    """The part's models as they were before compiling, below `folder`, with that of their external data which is not there already.
+def plan_part(
+    emission: Emission, part: Part, made: Sequence[Made], checks: Sequence[Made], digests: Mapping[Path, str]
+) -> PlannedPart:
+    """Plan the files and the models of a part of the results `made`; `checks` are the results of checks of numbers.
 
-    `others` are the files that are there already: an EP may have left external data in its place. Raises BuildError when one of these
-    files would be in the place of another one.
+    `digests` has the SHA-256 of the user's files. Raises BuildError if two files would have one path, or if onnxruntime-genai would not run
+    the part.
     """
-    if not contents.part.base:
+    merging, drafts = part.merging, {}
+    if merging is not None:
+        drafts = name_drafts(part, merging)
+    arranged = arrange((item.compiled for item in made), drafts or part.models, part.binaries, MANIFEST, emission.id)
+    if merging is None:
+        files, models = arranged, _list_models(part, made, arranged)
+    else:
+        content = MergedModel(part, merging, describe_merging(merging), drafts, arranged)
+        others = (file for file in arranged if file.path not in drafts.values())
+        files = (*others, OutputFile(part.models[merging.name], "model", content))
+        models = [_describe_merged_model(part, merging, made)]
+    if part.verification is not None:
+        models = _with_numbers(models, next(item for item in checks if item.action.id == part.verification))
+    placed = [replace(file, path=posixpath.join(part.folder, file.path)) for file in files]
+    return PlannedPart(part, tuple(made), tuple(models), (*placed, *plan_pipeline_files(emission, part, made, digests)))
+
+
+def plan_base_files(emission: Emission, planned: PlannedPart, folder: str, others: Sequence[OutputFile]) -> list[OutputFile]:
+    """Plan the part's models as they were before compiling, below `folder`, with the external data that is not among `others`.
+
+    Raises BuildError if two different files would have one path. An EP may have left external data in its place.
+    """
+    if not planned.part.base:
         return []
-    taken = {artifact.path.casefold(): artifact for artifact in others}
+    taken = {file.path.casefold(): file for file in others}
     found = []
-    for item in contents.made:
+    for item in planned.made:
         for member, listed in zip(item.group.members, item.document["members"], strict=True):
-            name = contents.part.base.get(member.name)
+            name = planned.part.base.get(member.name)
             if name is None:
                 continue
             path = posixpath.join(folder, name)
             # A prepared model is a result: its blobs may be lost, or still in a remote cache.
             stored = {blob.digest: blob for made in item.prepared(member.name)[-1:] for blob in made.result.artifacts.values()}
-            files = [OutputFile(path, "base-model", _base_source(member.graph, listed["graph"], stored))]
-            for location, file in member.external.items():
+            files = [OutputFile(path, "base-model", _base_content(member.graph, listed["graph"], stored))]
+            for location, data in member.external.items():
                 [place] = beside(path, [location])
-                files.append(OutputFile(place, "base-data", _base_source(file, listed["external"][location], stored)))
-            for artifact in map(resolve, files):
-                other = taken.setdefault(artifact.path.casefold(), artifact)
-                if other is artifact:
-                    found.append(artifact)
-                elif (other.path, other.sha256) != (artifact.path, artifact.sha256):
-                    raise _in_the_way(emission, f"two different files would be written to '{artifact.path}'")
-    for artifact in taken.values():
-        inside = next((str(above) for above in PurePosixPath(artifact.path).parents if str(above).casefold() in taken), None)
+                files.append(OutputFile(place, "base-data", _base_content(data, listed["external"][location], stored)))
+            for file in files:
+                other = taken.setdefault(file.path.casefold(), file)
+                if other is file:
+                    found.append(file)
+                elif (other.path, other.content.identity) != (file.path, file.content.identity):
+                    raise _base_conflict(emission, f"two different files would be written to '{file.path}'")
+    for file in taken.values():
+        inside = next((str(above) for above in PurePosixPath(file.path).parents if str(above).casefold() in taken), None)
         if inside is not None:
-            raise _in_the_way(emission, f"'{inside}' would be a file and the folder of '{artifact.path}'")
+            raise _base_conflict(emission, f"'{inside}' would be a file and the folder of '{file.path}'")
     return found
 
 
-def _base_source(file: Path, digest: str, stored: Mapping[str, Blob]) -> FileSource:
-    return stored.get(digest) or UserFile(file, digest)
-
-
-def _in_the_way(emission: Emission, what: str) -> BuildError:
-    hint = "Put ${model} into the folder of 'base', and let it hold nothing else."
-    return BuildError(Problem("EPB422", f"with the models as they were before compiling, {what}", StepId(emission.id), hint))
-
-
-def in_order(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
-    """The contents by their paths. Raises ValueError when two have one."""
-    ordered = tuple(sorted(artifacts, key=lambda artifact: artifact.path.split("/")))
-    if len({artifact.path.casefold() for artifact in ordered}) < len(ordered):
-        raise ValueError("two files have one path")
-    return ordered
-
-
-def part_manifest(contents: PartContents, artifacts: Sequence[Artifact], recipe: str, provenance: str | None = None) -> JsonFile:
-    """The manifest of a part; `artifacts` are all the files of it, and their paths there are relative to the part's folder."""
-    prefix = f"{contents.part.folder}/" if contents.part.folder else ""
-    document = contents.made[0].document
-    manifest = PartManifest(
-        recipe=recipe,
-        group=contents.part.group,
-        share_weights=contents.shared,
-        target=_target(contents.part),
-        toolchain={name: document["toolchain"][name] for name in ("python", "platform", "distributions")},
-        custom_ops=_custom_ops(document),
-        models=contents.models,
-        files=[replace(item, path=item.path.removeprefix(prefix)) if prefix else item for item in in_order(artifacts)],
-        provenance=provenance,
-    )
-    return manifest.file
-
-
-def part_document(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:
-    """Why the files of a part are what they are, in the words of the recipe; `digests` are those of the user's files."""
+def describe_part(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:
+    """Return why the files of a part are what they are, in the recipe's words; `digests` has the SHA-256 of the user's files."""
     genai = part.genai
     return {
         "folder": part.folder,
@@ -183,53 +184,119 @@ def part_document(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:
         **({"not reproducible": part.known_to_differ} if part.known_to_differ else {}),
         **({"base": dict(part.base)} if part.base else {}),
         **({"components": dict(part.components)} if part.components else {}),
-        **({"merge": settings_of(part.merging)} if part.merging is not None else {}),
-        **({"genai": _genai(genai, digests)} if genai is not None else {}),
+        **({"merge": describe_merging(part.merging)} if part.merging is not None else {}),
+        **({"genai": _describe_genai(genai, digests)} if genai is not None else {}),
     }
 
 
-def _genai(genai: Genai, digests: Mapping[Path, str]) -> dict[str, Any]:
+def arrange(
+    results: Iterable[CompileResult],
+    names: Mapping[str, str],
+    binaries: Mapping[str, Mapping[str, str]],
+    reserved: str,
+    step: str,
+) -> tuple[OutputFile, ...]:
+    """Assign a path to each file: `names` has the model's path by member, `binaries` the context binary's by member and EP.
+
+    No file gets the path `reserved`. External data keeps its location beside its model, since the model names it. Raises BuildError if a
+    model has several context binaries by one EP, for which the recipe has one name, or if two files would have one path.
+    """
+    found: dict[str, OutputFile] = {reserved.casefold(): OutputFile(reserved, "manifest", Blob("", 0))}
+    for result in results:
+        stored = result.artifacts
+        for model in result.models:
+            path = names[model.member]
+            folder = posixpath.dirname(path)
+            _check_one_each(model, step)
+            references = {}
+            for binary, ep in model.binaries.items():
+                target = binaries[model.member][ep]
+                references[binary] = _relative_path(folder, target)
+                _add_file(found, OutputFile(target, "context-binary", stored[binary]), step)
+            for data in model.data:
+                _add_file(found, OutputFile(posixpath.join(folder, data), "external-data", stored[data]), step)
+            changed = {old: new for old, new in references.items() if old != new}
+            own = stored[model.file]
+            _add_file(found, OutputFile(path, "model", RelinkedModel(own, changed) if changed else own), step)
+    del found[reserved.casefold()]
+    return tuple(sorted(found.values(), key=lambda file: file.path.split("/")))
+
+
+def _relative_path(folder: str, target: str) -> str:
+    above, _, name = target.rpartition("/")
+    return name if above == folder else posixpath.relpath(target, folder or ".")  # slow, and called for every binary
+
+
+def _check_one_each(model: ModelResult, step: str) -> None:
+    if len(set(model.binaries.values())) < len(model.binaries):
+        message = f"the model '{model.member}' has several context binaries ({', '.join(model.binaries)}) and one name for them"
+        raise BuildError(Problem("EPB421", message, StepId(step)))
+
+
+def _add_file(found: dict[str, OutputFile], file: OutputFile, step: str) -> None:
+    # Case-insensitive file systems hold one file under both names.
+    other = found.setdefault(file.path.casefold(), file)
+    if (other.path, _stored_identity(other)) != (file.path, _stored_identity(file)):
+        raise BuildError(Problem("EPB422", f"two different artifacts would be written to '{file.path}'", StepId(step)))
+
+
+def _stored_identity(file: OutputFile) -> str:
+    """Return the identity of the content in the store, whatever its references become."""
+    content = file.content
+    return content.stored.digest if isinstance(content, RelinkedModel) else content.identity
+
+
+def _base_content(file: Path, digest: str, stored: Mapping[str, Blob]) -> ContentRef:
+    return stored.get(digest) or UserFile(file, digest)
+
+
+def _base_conflict(emission: Emission, what: str) -> BuildError:
+    hint = "Put ${model} into the folder of 'base', and let it hold nothing else."
+    return BuildError(Problem("EPB422", f"with the models as they were before compiling, {what}", StepId(emission.id), hint))
+
+
+def _describe_genai(genai: Genai, digests: Mapping[Path, str]) -> dict[str, Any]:
     files = {name: digests[path] for name, path in genai.files.items()}
     return {"config": digests[genai.config], "roles": dict(genai.roles), "files": files}
 
 
-def _custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The custom operators of a key's document, as an application looks for them."""
+def _list_custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the custom operators of a key document as applications look them up."""
     return [
         {"library": ops["name"], "sha256": ops["library"]} if ops["library"] else {"module": ops["name"]}
         for ops in document.get("custom_ops", ())
     ]
 
 
-def _models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -> list[ManifestModel]:
-    references = {file.path: file.source.references for file in files if isinstance(file.source, RelinkedModel)}
+def _list_models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -> list[ManifestModel]:
+    references = {file.path: file.content.references for file in files if isinstance(file.content, RelinkedModel)}
     return [
         ManifestModel(
             name=model.member,
             file=part.models[model.member],
             action_key=item.key,
             source=sources[model.member],
-            nodes=[_relinked(node, references.get(part.models[model.member], {})) for node in model.nodes],
+            nodes=[_describe_node(node, references.get(part.models[model.member], {})) for node in model.nodes],
             fallback_nodes=model.fallback_nodes,
             compatibility=model.compatibility,
             left=to_json(model.left),
         )
-        for item, sources in ((item, _sources(item)) for item in made)
+        for item, sources in ((item, _describe_sources(item)) for item in made)
         for model in item.compiled.models
     ]
 
 
-def _merged_model(part: Part, merging: Merging, made: Sequence[Made], merged: MergedModel) -> ManifestModel:
+def _describe_merged_model(part: Part, merging: Merging, made: Sequence[Made]) -> ManifestModel:
     members = [(item, model) for item in made for model in item.compiled.models]
-    sources = {name: source for item in made for name, source in _sources(item).items()}
+    sources = {name: source for item in made for name, source in _describe_sources(item).items()}
     return ManifestModel(
         name=merging.name,
         file=part.models[merging.name],
         action_key=merged_key(merging, {model.member: item.key for item, model in members}),
         source=None,
-        nodes=merged.nodes,
+        nodes=(),
         fallback_nodes=sum(model.fallback_nodes for _, model in members),
-        compatibility=merged.compatibility,
+        compatibility={},
         left=[
             to_json(replace(left, node=f"{merging.prefixes[model.member]}{left.node}" if left.node else ""))
             for _, model in members
@@ -239,7 +306,19 @@ def _merged_model(part: Part, merging: Merging, made: Sequence[Made], merged: Me
     )
 
 
-def _target(part: Part) -> dict[str, Any]:
+def _with_numbers(models: Sequence[ManifestModel], checked: Made) -> list[ManifestModel]:
+    """Return the models with the figures of a check, and with those of the members of a merged model."""
+    return [
+        replace(
+            model,
+            numbers={} if model.merged else numbers_of(checked, model.name),
+            merged=[{**member, **numbers_of(checked, member["name"])} for member in model.merged],
+        )
+        for model in models
+    ]
+
+
+def _describe_target(part: Part) -> dict[str, Any]:
     target = part.target
     return {
         "name": target.name,
@@ -260,8 +339,8 @@ def _target(part: Part) -> dict[str, Any]:
     }
 
 
-def _sources(made: Made) -> dict[str, dict[str, Any]]:
-    """What a manifest has of the source of each member of a session group, by its name."""
+def _describe_sources(made: Made) -> dict[str, dict[str, Any]]:
+    """Return the source of each member of a session group as manifests have it, by member."""
     signatures = {model.member: model.source for model in made.compiled.models}
     return {
         member.name: {
@@ -276,6 +355,6 @@ def _sources(made: Made) -> dict[str, dict[str, Any]]:
     }
 
 
-def _relinked(node: ContextNode, references: Mapping[str, str]) -> dict[str, Any]:
+def _describe_node(node: ContextNode, references: Mapping[str, str]) -> dict[str, Any]:
     document: dict[str, Any] = to_json(node)
     return document if node.reference is None else {**document, "reference": references.get(node.reference, node.reference)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild import __version__
-from epbuild.archive.artifact import Artifact
+from epbuild.archive.artifact import FileEntry
 from epbuild.core.canonical import JsonFile
 from epbuild.core.redact import concealed_values
 from epbuild.core.safepath import read_regular
@@ -29,14 +29,14 @@ _GROUP = ("share_weights", "share_initializers", "session_options")
 
 
 def statement(
-    materials: Materials, artifacts: Iterable[Artifact], *, invocation: str, output: Mapping[str, Any] | None = None
+    materials: Materials, files: Iterable[FileEntry], *, invocation: str, output: Mapping[str, Any] | None = None
 ) -> JsonFile:
-    """The statement about files that were made, which is the same for equal values in any order.
+    """Return the statement about files, which is the same for equal values in any order.
 
-    `invocation` is the key of the emission, `output` what the recipe has of the output, such as its layout, as plain data. The format
-    wants one subject at least.
+    `invocation` is the key of the output, `output` has its settings in the recipe, such as the layout, as plain data. The format requires
+    at least one subject.
     """
-    subjects = sorted({(artifact.path, artifact.sha256) for artifact in artifacts})
+    subjects = sorted({(file.path, file.digest) for file in files})
     document = {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in subjects],

@@ -1,6 +1,6 @@
-"""Forms of an output: what recipes and plans have to know of each layout and pack.
+"""Forms of an output: properties of layouts and packs that plans need.
 
-What becomes of the files is in `output/layout.py` and `output/pack.py`, under the same names.
+`output/layouts.py` arranges the files of a layout, and `publish/emit.py` writes those of a pack, under the same names.
 """
 
 from __future__ import annotations

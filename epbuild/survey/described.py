@@ -1,36 +1,38 @@
-"""Descriptions of outputs, each made once for the results that it is of."""
+"""Trees of outputs, each planned once for the results that it consists of."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from epbuild.cache.digests import Digests
-from epbuild.output.output import Output
-from epbuild.output.parts import Inputs
+from epbuild.output.tree import OutputTree, plan_output
 from epbuild.plan.made import Made
-from epbuild.plan.steps import Emission, SessionGroup
-from epbuild.plan.verification import Verification
+from epbuild.plan.steps import Emission
 from epbuild.recipe.model import Recipe
 
 
-class Descriptions:
-    """The outputs of a recipe as they have to be; `digests` has those of the user's files."""
+class OutputPlanner:
+    """Planner of the outputs of a recipe; `digests` has the SHA-256 of the user's files."""
 
     def __init__(self, recipe: Recipe, digests: Digests) -> None:
         self._recipe = recipe
         self._digests = digests
-        self._last: dict[str, tuple[Sequence[Made], Output]] = {}
+        self._last: dict[str, tuple[Sequence[Made], Mapping[Path, str], OutputTree]] = {}
 
-    def of(self, emission: Emission, made: Sequence[Made]) -> Output:
-        """The output of an emission of what was `made`, as it has to be now. Raises StoreError when a file of the user's cannot be read."""
+    def plan(self, emission: Emission, made: Sequence[Made]) -> OutputTree:
+        """Plan the output of an emission from the results `made`.
+
+        Raises StoreError if a user's file cannot be read, and what `plan_output` raises.
+        """
         read = self._recipe.files if emission.provenance else ()
         files = self._digests.of_many([*read, *emission.files])
-        before, last = self._last.get(emission.id, ((), None))
-        same = len(before) == len(made) and all(map(operator.is_, before, made))
-        if last is not None and same and last.emission is emission and last.inputs.files == files:
-            return last
-        groups, checks = ([item for item in made if isinstance(item.action, kind)] for kind in (SessionGroup, Verification))
-        output = Output(emission, groups, Inputs(self._recipe, files), checked=checks)
-        self._last[emission.id] = (tuple(made), output)
-        return output
+        if emission.id in self._last:
+            before, digests, tree = self._last[emission.id]
+            same = len(before) == len(made) and all(map(operator.is_, before, made))
+            if same and tree.emission is emission and digests == files:
+                return tree
+        tree = plan_output(emission, made, self._recipe, files)
+        self._last[emission.id] = (tuple(made), files, tree)
+        return tree

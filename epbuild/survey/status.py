@@ -21,14 +21,14 @@ from epbuild.cache.state import UNKNOWN, Configuration, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
 from epbuild.output.existing import Written
-from epbuild.output.output import Output
+from epbuild.output.tree import OutputTree
 from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, Plan, Step
 from epbuild.recipe.model import Recipe
 from epbuild.survey.action_status import ActionStatus, StepState, Work, waves
-from epbuild.survey.described import Descriptions
+from epbuild.survey.described import OutputPlanner
 from epbuild.survey.kind import KeyInputs, KnownToolchains
 from epbuild.survey.kinds import is_stored, kind_of, lacks, read_result
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
@@ -153,7 +153,7 @@ class Surveyor:
         self.remote = remote
         """What a remote cache has, where one is read."""
         self.digests = Digests(workspace.files, counting)
-        self._described = Descriptions(recipe, self.digests)
+        self._output_planner = OutputPlanner(recipe, self.digests)
         self._is_first = False
         """Whether nothing had been built here when a survey began, so that it need not ask for each action."""
 
@@ -319,11 +319,11 @@ class Surveyor:
         if len(made) < len(emission.needs):
             reasons = tuple(f"needs {ident}" for ident in emission.needs if found[ident].made is None)
             return ActionStatus("out of date" if before else "new", reasons)
-        output = self.output(emission, made)
         try:
-            document, key = output.document, output.key
+            tree = self.plan_output(emission, made)
         except BuildError as error:  # which a build reports in full
             return ActionStatus("out of date" if before else "new", tuple(problem.message for problem in error.problems))
+        document, key = tree.key_document, tree.key
         place, there = self.outputs.place(emission.path), None if self._is_first else self.outputs.last(emission.path)
         if there is not None and there.action_key == key:
             damage = self.damage(emission.root, there.files)
@@ -355,9 +355,9 @@ class Surveyor:
         known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
         return Written.of(self.workspace, self.outputs.place(emission.path), [known], self.digests)
 
-    def output(self, emission: Emission, made: Sequence[Made]) -> Output:
-        """The output of an emission of what was `made`, as it has to be now. Raises StoreError when a file of the user's cannot be read."""
-        return self._described.of(emission, made)
+    def plan_output(self, emission: Emission, made: Sequence[Made]) -> OutputTree:
+        """Plan the output of an emission from the results `made`. Raises what `OutputPlanner.plan` raises."""
+        return self._output_planner.plan(emission, made)
 
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What is wrong with emitted files: a sentence for each that is missing or not as it was."""

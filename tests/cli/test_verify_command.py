@@ -18,7 +18,7 @@ import pytest
 from commands import environment, epbuild, pack
 from onnx import TensorProto, helper
 
-from epbuild.archive.artifact import Artifact, Role
+from epbuild.archive.artifact import FileEntry, Role
 from epbuild.output.manifest import ManifestModel, PartManifest
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def write(folder: Path, *, soc: str = "SM8750", embed: bool = False) -> Path:
             )
         ],
         files=[
-            Artifact(name, role, (folder / name).stat().st_size, hashlib.sha256((folder / name).read_bytes()).hexdigest())
+            FileEntry(name, role, (folder / name).stat().st_size, hashlib.sha256((folder / name).read_bytes()).hexdigest())
             for name, role in roles.items()
         ],
     )

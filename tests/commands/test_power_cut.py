@@ -30,7 +30,7 @@ from epbuild.core.directory import prepare, recover_swaps, workplace
 from epbuild.core.errors import Position
 from epbuild.output.existing import Written
 from epbuild.plan.steps import Emission
-from epbuild.publish.publisher import Publisher
+from epbuild.publish.emit import OutputWriter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads descriptors in /proc")
 
@@ -158,7 +158,7 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
                         write_new(work / name, data)
                         artifact = replace(artifact, file=work / name, data=None)
                     artifacts.append(artifact)
-                Publisher(emission(path), draft, work, store, digests, written, Unpushed()).as_folder(artifacts)
+                OutputWriter(emission(path), draft, work, store, digests, written, Unpushed()).write_folder(artifacts)
             return written
 
         yield publish

@@ -14,8 +14,9 @@ import pytest
 from ort_package import CPU, QNN, open_package
 from projects import Project, copy_of_quickstart
 
-from epbuild.archive.artifact import Artifact, Role
+from epbuild.archive.artifact import Role
 from epbuild.output.assets import share_files
+from epbuild.output.files import OutputFile, UserFile
 from epbuild.output.inference import for_inference
 from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, package_manifest
 from epbuild.runtime.variants import find_variants
@@ -58,9 +59,8 @@ def package(built: Project) -> Path:
     return root
 
 
-def _content(file: Path, path: str, role: Role) -> Artifact:
-    data = file.read_bytes()
-    return Artifact(path, role, len(data), hashlib.sha256(data).hexdigest(), file)
+def _content(file: Path, path: str, role: Role) -> OutputFile:
+    return OutputFile(path, role, UserFile(file, hashlib.sha256(file.read_bytes()).hexdigest()))
 
 
 def edited(package: Path, place: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -119,7 +119,7 @@ def test_a_model_that_two_components_have_in_common_is_in_the_package_once_and_o
     (content,) = contents
     (tmp_path / content.path).parent.mkdir(parents=True)
     shutil.copyfile(source, tmp_path / content.path)
-    manifest = package_manifest(name="two", description="", variants=said, recipe="two", artifacts=contents)
+    manifest = package_manifest(name="two", description="", variants=said, recipe="two", files=[content.entry])
     (tmp_path / "manifest.json").write_bytes(manifest.data)
     components = open_package(tmp_path)["components"]
     assert [component["inputs"] for component in components.values()] == [["image"], ["image"]]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, quickstart, with_source
 
-from epbuild.archive.artifact import Artifact
-from epbuild.output.bom import BomModel, base_models, bill, compiled_models
+from epbuild.archive.artifact import FileEntry
+from epbuild.output.bom import BomModel, bill, list_base_models, list_compiled_models
 from epbuild.output.manifest import ManifestModel
 from epbuild.output.materials import gather
 from epbuild.plan.made import Made
@@ -28,14 +28,14 @@ NO_DATA: dict[str, tuple[str, ...]] = {"prefill": (), "decode": (), "classifier"
 def models() -> list[BomModel]:
     found = quickstart()
     return [
-        *compiled_models(found.models[DECODER], found.built, NO_DATA, "decoder"),
-        *compiled_models(found.models[CLASSIFIER], found.built, NO_DATA, "classifier"),
+        *list_compiled_models(found.models[DECODER], found.built, NO_DATA, "decoder"),
+        *list_compiled_models(found.models[CLASSIFIER], found.built, NO_DATA, "classifier"),
     ]
 
 
 def made(
     emitted: Iterable[BomModel] | None = None,
-    contents: Iterable[Artifact] | None = None,
+    contents: Iterable[FileEntry] | None = None,
     built: Iterable[Made] | None = None,
 ) -> dict[str, Any]:
     output = quickstart()
@@ -156,11 +156,11 @@ def test_files_of_the_users_are_in_it_and_what_tells_of_the_output_is_not() -> N
 
 def test_a_base_model_needs_its_source_and_its_data_but_no_toolchain() -> None:
     output = quickstart()
-    base = base_models(output.models[DECODER], {"prefill": "base/prefill.onnx"}, "decoder")
+    base = list_base_models(output.models[DECODER], {"prefill": "base/prefill.onnx"}, "decoder")
     contents = [
         *output.contents,
-        Artifact("decoder/base/prefill.onnx", "base-model", 1, "0a" * 32),
-        Artifact("decoder/base/weights.bin", "base-data", 1, "0b" * 32),
+        FileEntry("decoder/base/prefill.onnx", "base-model", 1, "0a" * 32),
+        FileEntry("decoder/base/weights.bin", "base-data", 1, "0b" * 32),
     ]
     read = made([*models(), *base], contents)
     assert needs(read, "emitted:decoder/base/prefill.onnx") == {"emitted:decoder/base/weights.bin", "model:prefill"}
@@ -170,8 +170,8 @@ def test_a_base_model_needs_its_source_and_its_data_but_no_toolchain() -> None:
 def test_external_data_that_an_ep_left_is_needed_by_its_model() -> None:
     output = quickstart()
     data = {**NO_DATA, "prefill": ("prefill.weights",)}
-    emitted = compiled_models(output.models[DECODER], output.built, data, "decoder")
-    contents = [*output.contents, Artifact("decoder/prefill.weights", "external-data", 1, "0a" * 32)]
+    emitted = list_compiled_models(output.models[DECODER], output.built, data, "decoder")
+    contents = [*output.contents, FileEntry("decoder/prefill.weights", "external-data", 1, "0a" * 32)]
     read = made([*emitted, *models()[2:]], contents)
     assert "emitted:decoder/prefill.weights" in needs(read, "emitted:decoder/prefill_ctx.onnx")
     assert "emitted:decoder/prefill.weights" not in needs(read, "emitted:decoder/decode_ctx.onnx")
@@ -190,7 +190,7 @@ def test_a_merged_model_is_made_of_all_its_members() -> None:
         compatibility={},
         merged=[{"name": model.name, "action_key": model.action_key, "source": model.source} for model in (prefill, decode)],
     )
-    emitted = compiled_models([merged], output.built, NO_DATA, "decoder")
+    emitted = list_compiled_models([merged], output.built, NO_DATA, "decoder")
     read = made([*emitted, *models()[2:]])
     assert needs(read, "emitted:decoder/prefill_ctx.onnx") >= {"model:prefill", "model:decode", "emitted:decoder/prefill_qnn.bin"}
 
@@ -208,14 +208,14 @@ def test_the_files_of_options_are_needed_by_what_was_compiled_with_them() -> Non
 
 
 @given(st.permutations(quickstart().built), st.permutations(models()), st.permutations(quickstart().contents))
-def test_what_has_no_order_does_not_change_it(built: list[Made], emitted: list[BomModel], contents: list[Artifact]) -> None:
+def test_what_has_no_order_does_not_change_it(built: list[Made], emitted: list[BomModel], contents: list[FileEntry]) -> None:
     output = quickstart()
     expected = bill(gather(output.recipe, output.built), models(), output.contents, name=NAME).data
     assert bill(gather(output.recipe, built), emitted, contents, name=NAME).data == expected
 
 
 def test_a_bill_has_the_serial_number_of_its_content() -> None:
-    changed = [replace(content, sha256="ee" * 32) for content in quickstart().contents]
+    changed = [content._replace(digest="ee" * 32) for content in quickstart().contents]
     assert made()["serialNumber"] == made()["serialNumber"] != made(contents=changed)["serialNumber"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.archive.artifact import Artifact
+from epbuild.archive.artifact import FileEntry
 from epbuild.core.schemas import schema
 from epbuild.output.manifest import ManifestModel, PartManifest
 from epbuild.output.owned import listed_files
@@ -95,7 +95,7 @@ def rendered(*, reverse: bool = False) -> bytes:
             )
             for name, nodes in {"prefill": [NODE], "decode": [NODE, EMBEDDED]}.items()
         ],
-        files=[Artifact("llm.bin", "context-binary", 12, DIGEST), Artifact("prefill.onnx", "model", 0, DIGEST)],
+        files=[FileEntry("llm.bin", "context-binary", 12, DIGEST), FileEntry("prefill.onnx", "model", 0, DIGEST)],
     ).file.data
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError
-from epbuild.output.arrangement import arrange
 from epbuild.output.files import OutputFile, RelinkedModel
+from epbuild.output.parts import arrange
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature
 
 STEP = "emit:decoder/npu/directory"
@@ -47,11 +47,11 @@ PAIR = (compiled("prefill", binaries=[(QNN, SHARED)]), compiled("decode", binari
 
 def references(file: OutputFile) -> dict[str, str]:
     """The references that are rewritten in it, by the old ones."""
-    return dict(file.source.references) if isinstance(file.source, RelinkedModel) else {}
+    return dict(file.content.references) if isinstance(file.content, RelinkedModel) else {}
 
 
 def stored_name(file: OutputFile) -> str:
-    source = file.source.stored if isinstance(file.source, RelinkedModel) else file.source
+    source = file.content.stored if isinstance(file.content, RelinkedModel) else file.content
     assert isinstance(source, StoredFile)
     return source.name
 
@@ -79,7 +79,7 @@ def test_models_that_share_a_binary_are_published_with_one_and_refer_to_its_new_
 
 def test_a_binary_that_keeps_its_name_leaves_its_model_as_the_ep_wrote_it() -> None:
     [binary, model] = arranged(PAIR[:1], {"prefill": "x.onnx"}, by_qnn({"prefill": SHARED.name}))
-    assert (binary.source, model.path, references(model)) == (SHARED, "x.onnx", {})
+    assert (binary.content, model.path, references(model)) == (SHARED, "x.onnx", {})
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from epbuild.archive.artifact import Artifact, Role
+from epbuild.archive.artifact import FileEntry, Role
+from epbuild.core.digest import Blob
 from epbuild.output.assets import share_files
+from epbuild.output.files import OutputFile
 from epbuild.output.inference import for_inference
 from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, asset_uri, check_package, package_manifest, resolve
 
@@ -19,9 +21,13 @@ CPU = "CPUExecutionProvider"
 QNN = "QNNExecutionProvider"
 
 
-def content(path: str, text: str = "", role: Role = "model") -> Artifact:
+def content(path: str, text: str = "", role: Role = "model") -> OutputFile:
     data = (text or path).encode()
-    return Artifact(path, role, len(data), hashlib.sha256(data).hexdigest())
+    return OutputFile(path, role, Blob(hashlib.sha256(data).hexdigest(), len(data)))
+
+
+def entries(*files: OutputFile) -> list[FileEntry]:
+    return [file.entry for file in files]
 
 
 def compiled(component: str, folder: str = FOLDER) -> PackageVariant:
@@ -44,12 +50,13 @@ def base(component: str, folder: str, *, data: tuple[str, ...] = ("weights.bin",
     return PackageVariant(component, "base", folder, f"{component}.onnx", CPU, device="cpu", refers=refers, movable=movable)
 
 
-FILES = [content(f"{FOLDER}/{name}") for name in ("prefill_ctx.onnx", "decode_ctx.onnx", "prefill_qnn.bin", "manifest.json")]
+NAMES = ("prefill_ctx.onnx", "decode_ctx.onnx", "prefill_qnn.bin", "manifest.json")
+FILES = entries(*(content(f"{FOLDER}/{name}") for name in NAMES))
 
 
-def written(*variants: PackageVariant, artifacts: list[Artifact] | None = None, **more: Any) -> dict[str, Any]:
-    whole = FILES if artifacts is None else artifacts
-    data = package_manifest(name="tiny", description="", variants=variants, recipe="tiny", artifacts=whole, **more).data
+def written(*variants: PackageVariant, files: list[FileEntry] | None = None, **more: Any) -> dict[str, Any]:
+    whole = FILES if files is None else files
+    data = package_manifest(name="tiny", description="", variants=variants, recipe="tiny", files=whole, **more).data
     assert data.endswith(b"}\n")
     document: dict[str, Any] = json.loads(data)
     return document
@@ -84,7 +91,7 @@ def test_variants_stay_in_the_order_in_which_onnx_runtime_prefers_them() -> None
 
 
 def test_a_variant_for_the_cpu_ep_names_no_device_since_onnx_runtime_would_never_select_it() -> None:
-    document = written(base("prefill", "decoder/base"), artifacts=[])
+    document = written(base("prefill", "decoder/base"), files=[])
     assert document["components"]["prefill"]["variants"]["base"] == {
         "variant_directory": "decoder/base",
         "ep": CPU,
@@ -93,14 +100,14 @@ def test_a_variant_for_the_cpu_ep_names_no_device_since_onnx_runtime_would_never
 
 
 def test_the_manifest_has_only_keys_that_onnx_runtime_knows_and_lists_every_file_under_its_own() -> None:
-    document = written(compiled("prefill"), artifacts=FILES[::-1], version="2", provenance="provenance.intoto.json")
+    document = written(compiled("prefill"), files=FILES[::-1], version="2", provenance="provenance.intoto.json")
     assert set(document) == {"schema_version", "package_name", "package_version", "layout", "components", "additional_metadata"}
     assert (document["schema_version"], document["layout"]) == ("1.0", "portable")
     own = document["additional_metadata"]["epbuild"]
     assert (own["format"], own["recipe"], own["provenance"]) == (1, "tiny", "provenance.intoto.json")
     assert [file["path"] for file in own["files"]] == sorted(file.path for file in FILES)
     first = FILES[1]
-    assert own["files"][0] == {"path": first.path, "role": "model", "size": first.size, "sha256": first.sha256}
+    assert own["files"][0] == {"path": first.path, "role": "model", "size": first.size, "sha256": first.digest}
 
 
 def test_a_package_that_is_made_again_has_the_same_manifest() -> None:
@@ -110,8 +117,8 @@ def test_a_package_that_is_made_again_has_the_same_manifest() -> None:
     one = compiled("prefill")
     other = replace(one, provider_options=reordered(dict(one.provider_options)))
     arguments: dict[str, Any] = {"name": "tiny", "description": "ü", "recipe": "tiny"}
-    first = package_manifest(variants=[one], artifacts=FILES, **arguments).data
-    assert first == package_manifest(variants=[other], artifacts=FILES[::-1], **arguments).data
+    first = package_manifest(variants=[one], files=FILES, **arguments).data
+    assert first == package_manifest(variants=[other], files=FILES[::-1], **arguments).data
     assert "ü".encode() in first
 
 
@@ -171,7 +178,7 @@ def test_two_variants_with_one_name_are_told_of_since_one_would_be_lost() -> Non
 
 
 def test_a_package_for_genai_with_a_second_component_is_told_of() -> None:
-    whole = [*FILES, content(f"{FOLDER}/genai_config.json", role="genai-config")]
+    whole = [*FILES, *entries(content(f"{FOLDER}/genai_config.json", role="genai-config"))]
     alone = replace(compiled("decoder"), model_file=None, refers=())
     assert check_package(whole, [alone]) == []
     sentence = "onnxruntime-genai opens packages with one component, and this one has decoder, prefill"
@@ -199,7 +206,7 @@ def test_weights_that_two_groups_ship_lie_in_the_package_once() -> None:
     ]
     variants = [base("prefill", "left/base"), base("decode", "left/base"), base("classifier", "right/base")]
     files, said = share_files(contents, variants)
-    uri = asset_uri({"weights.bin": contents[2].sha256})
+    uri = asset_uri({"weights.bin": contents[2].content.identity})
     place = f"shared_assets/{uri.replace(':', '-')}/weights.bin"
     assert [file.path for file in files] == [
         "left/base/decode.onnx",
@@ -207,25 +214,28 @@ def test_weights_that_two_groups_ship_lie_in_the_package_once() -> None:
         "right/base/classifier.onnx",
         place,
     ]
-    assert (files[-1].role, files[-1].sha256) == ("base-data", contents[2].sha256)
+    assert (files[-1].role, files[-1].content.identity) == ("base-data", contents[2].content.identity)
     assert [(variant.folder, variant.model_file, variant.refers) for variant in said] == [
         ("left/base", "prefill.onnx", (place,)),
         ("left/base", "decode.onnx", (place,)),
         ("right/base", "classifier.onnx", (place,)),
     ]
     assert all(variant.session_options == {DATA_FOLDER: uri} for variant in said)
-    assert check_package(files, said) == []
+    assert check_package(entries(*files), said) == []
 
 
 def test_a_model_that_two_groups_ship_lies_in_the_package_once_and_its_variants_have_a_folder_that_is_there() -> None:
     contents = [content(f"{group}/base/{name}", name) for group in ("left", "right") for name in ("m.onnx", "w/weights.bin")]
     variants = [replace(base("m", f"{group}/base", data=("w/weights.bin",)), component=group) for group in ("left", "right")]
     files, said = share_files(contents, variants)
-    model, weights = asset_uri({"m.onnx": contents[0].sha256}), asset_uri({"w/weights.bin": contents[1].sha256})
+    model, weights = (
+        asset_uri({"m.onnx": contents[0].content.identity}),
+        asset_uri({"w/weights.bin": contents[1].content.identity}),
+    )
     assert {file.path for file in files} == {resolve("", f"{model}/m.onnx"), resolve("", f"{weights}/w/weights.bin")}
     assert {variant.model_file for variant in said} == {f"{model}/m.onnx"}
     assert {variant.folder for variant in said} == {resolve("", model)}
-    assert check_package(files, said) == []
+    assert check_package(entries(*files), said) == []
 
 
 def test_what_an_application_opens_without_the_package_stays_where_it_is() -> None:
@@ -267,10 +277,10 @@ def test_a_file_that_a_model_still_needs_beside_itself_stays_there_too() -> None
     assert "left/base/weights.bin" in paths
     assert "right/base/weights.bin" not in paths
     assert said[1] == needy
-    assert check_package(files, said) == []
+    assert check_package(entries(*files), said) == []
 
 
 def test_an_asset_that_is_not_called_after_what_it_holds_is_told() -> None:
     wrong = content(f"shared_assets/sha256-{'0' * 64}/weights.bin")
     sentence = f"the shared asset 'sha256-{'0' * 64}' is not called after what it holds"
-    assert check_package([*FILES, wrong], [compiled("prefill")]) == [sentence]
+    assert check_package([*FILES, *entries(wrong)], [compiled("prefill")]) == [sentence]

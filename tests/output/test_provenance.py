@@ -28,7 +28,7 @@ from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, RECIPE, qui
 from packageurl import PackageURL
 
 from epbuild import __version__
-from epbuild.archive.artifact import Artifact
+from epbuild.archive.artifact import FileEntry
 from epbuild.commands.plan import survey
 from epbuild.commands.request import Request
 from epbuild.commands.run import run
@@ -38,7 +38,7 @@ from epbuild.output.provenance import statement
 from epbuild.plan.made import Made
 
 MODELS = RECIPE.parent / "models"
-SUBJECTS = (Artifact("prefill_ctx.onnx", "model", 1, "01" * 32), Artifact("prefill_qnn.bin", "context-binary", 1, "03" * 32))
+SUBJECTS = (FileEntry("prefill_ctx.onnx", "model", 1, "01" * 32), FileEntry("prefill_qnn.bin", "context-binary", 1, "03" * 32))
 INVOCATION = "5e" * 32
 
 
@@ -165,7 +165,7 @@ def test_it_leads_to_the_actions_and_to_the_builder() -> None:
 
 
 @given(st.permutations(quickstart().built), st.permutations(SUBJECTS), st.booleans())
-def test_what_has_no_order_does_not_change_it(built: list[Made], subjects: list[Artifact], reverse: bool) -> None:
+def test_what_has_no_order_does_not_change_it(built: list[Made], subjects: list[FileEntry], reverse: bool) -> None:
     turned = [replace(item, document=_turned(item.document) if reverse else item.document) for item in built]
     found = gather(quickstart().recipe, turned)
     assert statement(found, subjects, invocation=INVOCATION).data == statement(materials(), SUBJECTS, invocation=INVOCATION).data
@@ -194,7 +194,7 @@ def test_what_differs_shows(part: str) -> None:
     elif part == "library":
         item = replace(item, document={**item.document, "toolchain": {**toolchain, "libraries": {LIBRARY: "ee" * 32}}})
     else:
-        subjects = (SUBJECTS[0], replace(SUBJECTS[1], sha256="ee" * 32))
+        subjects = (SUBJECTS[0], SUBJECTS[1]._replace(digest="ee" * 32))
     before = statement(gather(output.recipe, [built(CLASSIFIER)]), SUBJECTS, invocation=INVOCATION).data
     assert statement(gather(recipe, [item]), subjects, invocation=INVOCATION).data != before
 
@@ -302,6 +302,6 @@ def _built_in(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> byt
     assert run(request, NoProgress()) == 0
     made = [status.made for status in survey(request).actions.values() if status.made is not None]
     (output,) = {path.parent for path in folder.rglob("dist/**/*") if path.is_file()}
-    subjects = [Artifact(path.name, "asset", 0, sha256(path)) for path in output.iterdir()]
+    subjects = [FileEntry(path.name, "asset", 0, sha256(path)) for path in output.iterdir()]
     found = gather(RecipeFiles("quickstart", (recipe_file(recipe, folder, sha256(recipe)),)), made)
     return statement(found, subjects, invocation=made[0].key).data

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-from epbuild.archive.artifact import Artifact, Role
+from epbuild.archive.artifact import FileEntry, Role
 from epbuild.output.manifest import ManifestModel, PartManifest
 
 QNN = "QNNExecutionProvider"
@@ -91,7 +91,7 @@ def list_files(
     roles: Mapping[str, Role] = {".onnx": "model", ".bin": "context-binary"}
     listed = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in {"manifest.json", *leave_out})
     files = [
-        Artifact(
+        FileEntry(
             path.relative_to(folder).as_posix(),
             roles.get(path.suffix, "external-data"),
             path.stat().st_size,

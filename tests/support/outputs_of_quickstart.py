@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from epbuild.archive.artifact import Artifact
+from epbuild.archive.artifact import FileEntry
 from epbuild.core.digest import Blob
 from epbuild.core.typed_json import to_json
 from epbuild.onnxfile.headers import read_header
@@ -49,7 +49,7 @@ class Output:
     built: tuple[Made, ...]
     models: dict[str, tuple[ManifestModel, ...]]
     """By the action that made them."""
-    contents: tuple[Artifact, ...]
+    contents: tuple[FileEntry, ...]
 
 
 @cache
@@ -69,13 +69,13 @@ def quickstart() -> Output:
         built=tuple(built.values()),
         models=models,
         contents=(
-            Artifact("decoder/prefill_ctx.onnx", "model", 10, "01" * 32),
-            Artifact("decoder/decode_ctx.onnx", "model", 10, "02" * 32),
-            Artifact("decoder/prefill_qnn.bin", "context-binary", 10, "03" * 32),
-            Artifact("decoder/tokenizer.json", "asset", 10, "04" * 32),
-            Artifact("decoder/manifest.json", "manifest", 10, "05" * 32),
-            Artifact("classifier/classifier_ctx.onnx", "model", 10, "06" * 32),
-            Artifact("classifier/bin/classifier_qnn.bin", "context-binary", 10, "07" * 32),
+            FileEntry("decoder/prefill_ctx.onnx", "model", 10, "01" * 32),
+            FileEntry("decoder/decode_ctx.onnx", "model", 10, "02" * 32),
+            FileEntry("decoder/prefill_qnn.bin", "context-binary", 10, "03" * 32),
+            FileEntry("decoder/tokenizer.json", "asset", 10, "04" * 32),
+            FileEntry("decoder/manifest.json", "manifest", 10, "05" * 32),
+            FileEntry("classifier/classifier_ctx.onnx", "model", 10, "06" * 32),
+            FileEntry("classifier/bin/classifier_qnn.bin", "context-binary", 10, "07" * 32),
         ),
     )
 

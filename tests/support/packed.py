@@ -55,7 +55,9 @@ def laid_out(files: Mapping[str, bytes], folder: Path, *, compressed: bool = Fal
         def pour(content: Artifact, write: Write) -> None:
             write(memoryview(files[content.path]))
 
-        layers = [compress(item, pour, 3, Path(temporary)) if compressed and is_compressed(item) else item for item in contents]
+        layers = [
+            compress(item, pour, 3, Path(temporary)) if compressed and is_compressed(item.role) else item for item in contents
+        ]
         packed = [
             item.packed.file.read_bytes() for item in layers if isinstance(item, Compressed) and item.packed.file is not None
         ]

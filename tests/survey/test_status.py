@@ -394,7 +394,7 @@ def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Works
     told = '  - {layout: directory, path: "dist/told/${group}", bom: true}\n'
     workshop.write_recipe(("outputs:\n", f"outputs:\n{told}"))
     workshop.build()
-    for module in ("output.bom", "output.output", "output.provenance"):
+    for module in ("output.bom", "output.tree", "output.provenance"):
         monkeypatch.setattr(f"epbuild.{module}.__version__", "1000.0")
     emissions = {step: state for step, state in workshop.states().items() if step.startswith("emit:")}
     assert {step for step, state in emissions.items() if state == "current"} == {

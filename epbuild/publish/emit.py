@@ -1,9 +1,9 @@
-"""The publisher of an output: a folder swapped in, or an archive renamed."""
+"""Writer of outputs: folders that are swapped in, archives and images."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,7 @@ from epbuild.archive.artifact import Artifact, Copy, changed
 from epbuild.cache.blobs import BlobSource
 from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file, write_new
+from epbuild.core.canonical import JsonFile
 from epbuild.core.clone import copy_open_file
 from epbuild.core.digest import Hasher, Write, digest_of, hash_into
 from epbuild.core.directory import prepare, swap_in, workplace
@@ -21,10 +22,11 @@ from epbuild.core.errors import BuildError, Problem, StepId, StoreError
 from epbuild.core.safepath import open_raw
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.output.existing import Written
-from epbuild.output.output import Output
-from epbuild.output.pack import Files, Sidecars, image_of
+from epbuild.output.provenance import is_statement_about
+from epbuild.output.tree import OutputTree, image_annotations, image_tag, render_statement
+from epbuild.plan.outputs import PROVENANCE
 from epbuild.plan.steps import Emission
-from epbuild.publish.workbench import Workbench
+from epbuild.publish.artifacts import ArtifactBuilder
 from epbuild.recipe.image_reference import ImageReference
 
 if TYPE_CHECKING:
@@ -36,16 +38,19 @@ _LARGE_BYTES = 8 << 20
 """From this size on, another thread saves more than it costs to copy a file."""
 _THREADS = min(4, os.cpu_count() or 1)
 
+Files = dict[str, dict[str, object]]
+"""The digest and the size of each emitted file, by its path below the output's root."""
+
 
 class Pusher(Protocol):
-    """Brings images into registries."""
+    """Client that pushes images to registries."""
 
     def push(self, image: Image, reference: ImageReference, copy: Copy) -> None:
-        """Bring an image to the place that the reference names; `copy` reads its blobs."""
+        """Push an image to a reference; `copy` reads its blobs."""
 
 
-def publish(
-    output: Output,
+def emit_output(
+    tree: OutputTree,
     store: BlobSource,
     written: Written,
     digests: Digests,
@@ -53,41 +58,43 @@ def publish(
     pusher: Pusher,
     hidden: HiddenFolders | None = None,
 ) -> Files:
-    """Put an output in its place; returns each file's digest and size by its path below the output's root.
+    """Write an output to its place, and push it if the recipe names a registry. Return its files.
 
-    `written` knows what epbuild wrote here before, and notes what of that is kept; the events are how models were merged, and what was
-    left out; `hidden` is as `recover_swaps` has it.
+    `written` knows what epbuild wrote there before, and records which of these files are kept. `hidden` is as `recover_swaps` has it. The
+    events are how models were merged, and what the output lacks.
 
-    Raises BuildError when something of the user's is in the way, or the output cannot be as it is asked for,
-    EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and what `pusher`
-    raises.
+    Raises BuildError if a user's file is in the way, or the output is not possible, EnvironmentFailure if the place cannot be written,
+    MissingBlob or DamagedBlob if the store has lost a result, and what `pusher` raises.
     """
-    with prepare(output.emission.path, written, output.emission.id, hidden) as draft:
-        return publish_from(draft, output, store, written, digests, progress, pusher)
+    with prepare(tree.emission.path, written, tree.emission.id, hidden) as draft:
+        return materialize(tree, draft, store, written, digests, progress, pusher)
 
 
-def publish_from(
-    draft: Path, output: Output, store: BlobSource, written: Written, digests: Digests, progress: Progress, pusher: Pusher
+def materialize(
+    tree: OutputTree, draft: Path, store: BlobSource, written: Written, digests: Digests, progress: Progress, pusher: Pusher
 ) -> Files:
-    """As `publish`, by way of an empty folder on the file system of the output's place, or where that gets nothing of a free name."""
-    emission, key = output.emission, output.key
-    for sentence in output.notes():
+    """Write an output by way of `draft`: an empty folder beside its place, or a free name if the output is only pushed."""
+    emission = tree.emission
+    for sentence in tree.omissions:
         progress.report(StepOutput(emission.steps[0], sentence))
     with workplace(draft) as work:
-        bench = Workbench(work / "made", store, emission.steps[0], progress)
-        return output.publish_to(Publisher(emission, draft, work, store, digests, written, pusher), bench.make, key)
+        artifacts = ArtifactBuilder(tree, work / "made", store, progress).build()
+        writer = OutputWriter(emission, draft, work, store, digests, written, pusher)
+        match emission.pack:
+            case "zip" | "tar.zst" as form:
+                return writer.write_archive(form, artifacts, tree)
+            case "oci":
+                return writer.write_image(_add_statement(tree, artifacts))
+            case None:
+                return writer.write_folder(_add_statement(tree, artifacts))
 
 
-def recorded(artifacts: Iterable[Artifact]) -> Files:
-    """What is remembered of published files."""
-    return {artifact.path: {"digest": artifact.sha256, "size": artifact.size} for artifact in artifacts}
+class OutputWriter:
+    """Writer of artifacts to the place of an emission, by way of `draft`, an empty folder beside it.
 
-
-class Publisher:
-    """Puts artifacts in the place of an emission, by way of `draft`, an empty folder beside it, and of `work`, where the bench made some.
-
-    `written` knows what epbuild wrote there before, and notes what is kept of it. The methods return what is remembered of
-    the files that they wrote.
+    Artifacts below `work` are moved, all others are copied. `written` knows what epbuild wrote to the place before, and records which of
+    these files are kept. The methods return the files that they wrote. They raise BuildError if a user's file is in the way, and
+    MissingBlob or DamagedBlob if the store has lost a result.
     """
 
     def __init__(
@@ -108,13 +115,12 @@ class Publisher:
         self._digests = digests
         self._written = written
 
-    def as_folder(self, artifacts: Sequence[Artifact]) -> Files:
-        """Put the artifacts into a new folder, and swap it in.
+    def write_folder(self, artifacts: Sequence[Artifact]) -> Files:
+        """Write the artifacts to a new folder, and swap it in.
 
-        A file that is there already as it has to be stays that file: what watches it sees no change, and nothing is copied. Raises
-        BuildError when something of the user's is in the way, MissingBlob or DamagedBlob when an artifact has to be made again.
+        A file that already has its content stays the same file: nothing is copied, and programs that watch it see no change.
         """
-        tree, place, files = self._draft, self._emission.path, recorded(artifacts)
+        tree, place, files = self._draft, self._emission.path, _record(artifacts)
         is_there = os.path.lexists(place)  # else there is nothing to keep
 
         def copy(artifact: Artifact) -> None:
@@ -128,10 +134,9 @@ class Publisher:
             self._written.kept.update(swap_in(tree, place, self._written, self._emission.id))
         return files
 
-    def as_archive(self, form: ArchiveName, artifacts: Sequence[Artifact], sidecars: Sidecars) -> Files:
-        """Pack the artifacts into a new archive, and rename it to its place. Raises what `as_folder` does."""
+    def write_archive(self, form: ArchiveName, artifacts: Sequence[Artifact], tree: OutputTree) -> Files:
+        """Pack the artifacts into a new archive, and rename it and its statement to their places."""
         from epbuild.archive.formats import write_archive
-        from epbuild.output.provenance import is_statement_about
 
         emission, draft = self._emission, self._draft
         path, packed = emission.path, draft / emission.path.name
@@ -139,46 +144,46 @@ class Publisher:
         level = emission.compression.level if emission.compression is not None else None
         with packed.open("xb") as file:
             made = write_archive(form, artifacts, self.copy, file, level=level, step=StepId(emission.id))
-        whole = Artifact(path.name, "asset", made.size, made.digest, packed)
-        files: Files = {path.name: {"digest": whole.sha256, "size": whole.size}}
-        documents = {name: file.data for name, file in sidecars(whole).items()}
-        for name in documents:
-            sidecar = path.with_name(name)
-            self._refuse_foreign(sidecar, owned=name in self._written.recorded or is_statement_about(sidecar, path.name))
-        for name, data in documents.items():
-            (draft / name).write_bytes(data)
-            files[name] = {"digest": digest_of(data), "size": len(data)}
+        files: Files = {path.name: {"digest": made.digest, "size": made.size}}
+        if emission.statement is not None:
+            beside = emission.statement
+            owned = beside.name in self._written.recorded or is_statement_about(beside, path.name)
+            self._refuse_foreign(beside, owned=owned)
+            data = _render_statement(tree, [Artifact(path.name, "asset", made.size, made.digest), *artifacts]).data
+            (draft / beside.name).write_bytes(data)
+            files[beside.name] = {"digest": digest_of(data), "size": len(data)}
         self._written.announce(files)
         as_written = self._written.archive_as_written(path)
-        # The archive last: its sidecars are there before it is.
-        for name in (*documents, path.name):
+        for name in reversed(files):  # the archive last: its statement is there before it is
             target = path.with_name(name)
             if self._written.digest(target, name) != files[name]["digest"]:
                 if name in self._written.recorded and name not in as_written and os.path.lexists(target):
-                    self._written.kept[name] = _saved(target).name
+                    self._written.kept[name] = _save(target).name
                 sync_file(draft / name)
                 rename(draft / name, target)
         sync_directory(path.parent)
         self._remove_sidecars(path, files, as_written)
         return files
 
-    def as_image(self, artifacts: Sequence[Artifact], annotations: Mapping[str, str]) -> Files:
-        """Publish an OCI image of the artifacts, and have it pushed where a registry is named. Raises what `as_folder` and `push` do."""
-        reference = self._emission.push
-        made = image_of(self._emission, self._layers(artifacts), annotations)
+    def write_image(self, artifacts: Sequence[Artifact]) -> Files:
+        """Write an OCI image of the artifacts, and push it if the emission names a registry. Raises what `push` raises."""
+        from epbuild.archive.oci import image
+
+        emission = self._emission
+        made = image(self._compress_layers(artifacts), image_annotations(emission), tag=image_tag(emission))
         generated = [Artifact.generated(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *generated]
-        if self._emission.push_only and reference is not None:
-            self._pusher.push(made, reference, self.copy)  # each blob from where it is
-            return recorded(files)
-        self.as_folder(files)
-        if reference is not None:
-            there = (replace(blob, file=self._emission.path / blob.path) for blob in made.blobs)
-            self._pusher.push(replace(made, blobs=tuple(there)), reference, self.copy)
-        return recorded(files)
+        if emission.push_only and emission.push is not None:
+            self._pusher.push(made, emission.push, self.copy)  # each blob from where it is
+            return _record(files)
+        self.write_folder(files)
+        if emission.push is not None:
+            there = (replace(blob, file=emission.path / blob.path) for blob in made.blobs)
+            self._pusher.push(replace(made, blobs=tuple(there)), emission.push, self.copy)
+        return _record(files)
 
     def copy(self, artifact: Artifact, write: Write) -> None:
-        """Write the bytes of an artifact to `write`, piece by piece, and check them."""
+        """Write the bytes of an artifact to `write`, piece by piece, and verify their digest."""
         if artifact.data is not None:
             write(memoryview(artifact.data))
             return
@@ -190,8 +195,8 @@ class Publisher:
             hash_into(file, hasher, write)
         self._check(artifact, hasher.digest)
 
-    def _layers(self, artifacts: Sequence[Artifact]) -> list[Artifact | Compressed]:
-        """The files of an image, compressed where the emission asks for that."""
+    def _compress_layers(self, artifacts: Sequence[Artifact]) -> list[Artifact | Compressed]:
+        """Return the layers of an image, compressed if the emission asks for it."""
         compression = self._emission.compression
         if compression is None:
             return list(artifacts)
@@ -199,7 +204,7 @@ class Publisher:
 
         folder, step = self._work / "compressed", StepId(self._emission.id)
         return [
-            compress(artifact, self.copy, compression.level, folder, step) if is_compressed(artifact) else artifact
+            compress(artifact, self.copy, compression.level, folder, step) if is_compressed(artifact.role) else artifact
             for artifact in artifacts
         ]
 
@@ -213,7 +218,7 @@ class Publisher:
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         if artifact.file.is_relative_to(self._work):
-            rename(artifact.file, path)  # it was made here for this
+            rename(artifact.file, path)  # it was written for this output
         else:
             hasher = Hasher()
             with open_raw(artifact.file) as source, path.open("x+b") as copy:
@@ -225,7 +230,7 @@ class Publisher:
             raise changed(artifact.path, StepId(self._emission.id))
 
     def _keep(self, artifact: Artifact, path: Path, existing: Path) -> bool:
-        """Make `path` the very file `existing`, if it has that content."""
+        """Make `path` a link to the file `existing`, if that has the content."""
         if self._written.digest(existing, artifact.path) != artifact.sha256:
             return False
         try:
@@ -238,7 +243,7 @@ class Publisher:
         return True
 
     def _remove_sidecars(self, archive: Path, files: Files, as_written: Collection[str]) -> None:
-        """Remove sidecars of an earlier build that this one does not write, unless they were changed."""
+        """Remove files that an earlier build wrote beside the archive and this one does not, unless they were changed."""
         if archive.name not in self._written.recorded:
             return
         for name in self._written.recorded.keys() - files.keys():
@@ -249,14 +254,14 @@ class Publisher:
                 self._written.kept[name] = name
 
     def _refuse_foreign(self, path: Path, *, owned: bool) -> None:
-        """Refuse to replace what is not `owned`; a folder, a pipe, a socket or a device in any case."""
+        """Raise BuildError if a file at `path` is not `owned`, or is a folder, a pipe, a socket or a device."""
         if path.is_dir() or (os.path.lexists(path) and (not owned or is_special(path))):
             message = f"the output {path.name} exists, and epbuild did not make it"
             raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
 
 
 def copy_all(artifacts: Iterable[Artifact], copy: Callable[[Artifact], None]) -> None:
-    """Have each artifact copied; copying and checking a large one takes a processor. Raises what `copy` does."""
+    """Call `copy` for each artifact, in several threads for large ones: hashing them takes a processor. Raises what `copy` raises."""
     large = []
     for artifact in artifacts:
         if artifact.size >= _LARGE_BYTES:
@@ -277,16 +282,35 @@ def copy_all(artifacts: Iterable[Artifact], copy: Callable[[Artifact], None]) ->
         pool.shutdown(cancel_futures=True)
 
 
+def _add_statement(tree: OutputTree, artifacts: Sequence[Artifact]) -> list[Artifact]:
+    """Return the artifacts and the statement about them, if the output has one, in the order of their paths."""
+    if tree.materials is not None:
+        statement = _render_statement(tree, artifacts)
+        artifacts = [*artifacts, Artifact.generated(PROVENANCE, "provenance", statement.data)]
+    return sorted(artifacts, key=lambda artifact: artifact.path.split("/"))
+
+
+def _render_statement(tree: OutputTree, artifacts: Iterable[Artifact]) -> JsonFile:
+    if tree.materials is None:
+        raise TypeError(tree.emission.id)
+    return render_statement(tree.emission, tree.materials, [artifact.entry for artifact in artifacts], tree.key)
+
+
+def _record(artifacts: Iterable[Artifact]) -> Files:
+    """Return the files as the workspace records them."""
+    return {artifact.path: {"digest": artifact.sha256, "size": artifact.size} for artifact in artifacts}
+
+
 def _is_same(there: Path, path: Path) -> bool:
     return there.is_file() and there.samefile(path)
 
 
-def _saved(path: Path) -> Path:
-    """Give what is at `path` a name of its own beside it, before something else takes its place."""
+def _save(path: Path) -> Path:
+    """Give the file at `path` another name beside it, before a new file replaces it. Return that name."""
     kept = free_name(path, path)
     try:
         os.link(path, kept, follow_symlinks=False)
-    except FileExistsError:  # it has the same already
+    except FileExistsError:  # a file with the same content
         return kept
     except (OSError, NotImplementedError):
         rename(path, kept)

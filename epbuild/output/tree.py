@@ -1,0 +1,219 @@
+"""Tree of an output's files, planned before any of them is written.
+
+Each file has a reference to its content, and the output's key is the digest of the tree. The room `publish` writes a tree into its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from epbuild import __version__
+from epbuild.archive.artifact import FileEntry
+from epbuild.core.canonical import JsonFile
+from epbuild.core.digest import Blob
+from epbuild.core.errors import StepId
+from epbuild.output.bom import BomModel, bill, list_compiled_models
+from epbuild.output.files import MergedHeader, OutputDocument, OutputFile
+from epbuild.output.layouts import LAYOUTS
+from epbuild.output.materials import Materials, list_recipe_files, materials_of, source_name
+from epbuild.output.parts import PlannedPart, plan_part
+from epbuild.output.provenance import statement
+from epbuild.plan.key import action_key
+from epbuild.plan.made import Made
+from epbuild.plan.outputs import BOM, MANIFEST, PROVENANCE
+from epbuild.plan.steps import Emission, SessionGroup
+from epbuild.plan.verification import Verification
+from epbuild.recipe.image_reference import DEFAULT_TAG
+from epbuild.recipe.model import Recipe
+
+FORMAT = 5
+"""Raised when equal identities lead to other bytes: because models are relinked or merged, archives packed, or JSON formatted otherwise.
+
+The content of JSON files counts by itself, so that after an update of epbuild only outputs that differ are emitted."""
+
+
+class OutputTree(Struct, frozen=True):
+    """Output before it is written: its files with references to their contents, the documents that list them, and the key of both."""
+
+    emission: Emission
+    files: tuple[OutputFile, ...]
+    documents: tuple[OutputDocument, ...]
+    """The documents, each after those that it lists."""
+    materials: Materials | None
+    """Inputs that the statement of provenance names; None if there is no statement."""
+    key_document: Mapping[str, Any]
+    """Identity of every file, and why it is what it is, in the recipe's words."""
+    key: str
+    """Digest of the key document."""
+    omissions: tuple[str, ...]
+    """A sentence for each thing that the recipe has and the output does not hold."""
+
+
+def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digests: Mapping[Path, str]) -> OutputTree:
+    """Plan an output of the results `made`; `digests` has the SHA-256 of the user's files.
+
+    Raises BuildError if the output is not possible, and EnvironmentFailure if the package that compresses it is missing.
+    """
+    groups = [item for item in made if isinstance(item.action, SessionGroup)]
+    checks = [item for item in made if isinstance(item.action, Verification)]
+    by_id = {item.group.id: item for item in groups}
+    parts = [
+        plan_part(emission, part, [by_id[ident] for ident in part.session_groups], checks, digests) for part in emission.parts
+    ]
+    layout = LAYOUTS[emission.layout]
+    arrangement = layout.arrange(emission, parts, recipe.name, digests)
+    materials = materials_of(emission, groups, recipe, digests) if emission.provenance or emission.bom else None
+    documents = [*arrangement.part_manifests]
+    if emission.bom and materials is not None:
+        documents.append(OutputDocument(BOM, "bom", BillFile(emission, materials, tuple(parts), arrangement.base_models)))
+    documents.append(OutputDocument(MANIFEST, "manifest", arrangement.manifest))
+    stated = materials if emission.provenance else None
+    document = {
+        "format": FORMAT,
+        **_describe_reasons(emission, groups, recipe, digests),
+        **_identify_files(emission, arrangement.files, documents, stated),
+    }
+    return OutputTree(
+        emission=emission,
+        files=arrangement.files,
+        documents=tuple(documents),
+        materials=stated,
+        key_document=document,
+        key=action_key(document),
+        omissions=tuple(layout.find_omissions(emission)),
+    )
+
+
+class BillFile(Struct, frozen=True):
+    """Bill of materials of an output."""
+
+    emission: Emission
+    materials: Materials
+    parts: tuple[PlannedPart, ...]
+    base_models: tuple[BomModel, ...]
+
+    def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
+        compiled = (
+            model
+            for item in self.parts
+            for model in list_compiled_models(item.complete_models(merged), item.made, item.data, item.part.folder)
+        )
+        name = f"{self.emission.title}/{self.emission.id.removeprefix('emit:')}"
+        return bill(self.materials, [*self.base_models, *compiled], files, name=name)
+
+
+def render_statement(emission: Emission, materials: Materials, files: Sequence[FileEntry], key: str) -> JsonFile:
+    """Return the statement of provenance about `files` of the output with a key."""
+    push = str(emission.push) if emission.push is not None else None
+    settings = {"layout": emission.layout, "pack": emission.pack, "push": push}
+    return statement(materials, files, invocation=key, output=settings)
+
+
+def image_tag(emission: Emission) -> str:
+    """Return the tag of an image in its layout."""
+    return emission.push.tag if emission.push is not None else DEFAULT_TAG
+
+
+def image_annotations(emission: Emission) -> dict[str, str]:
+    """Return the annotations of an image, by the names of https://github.com/opencontainers/image-spec/blob/main/annotations.md."""
+    described = {"org.opencontainers.image.description": emission.description} if emission.description else {}
+    return {"org.opencontainers.image.title": emission.title, **described}
+
+
+def _identify_files(
+    emission: Emission, files: Sequence[OutputFile], documents: Sequence[OutputDocument], stated: Materials | None
+) -> dict[str, Any]:
+    """Return the parts of the key document that identify every file of the output. Raises ValueError if two files have one path."""
+    entries = [file.entry for file in files]
+    for item in documents:
+        entries.append(FileEntry(item.path, item.role, 0, item.document.render(entries, {}).identity))
+    # A statement names the key of its output, and everything else in it is part of that key.
+    if stated is not None and not emission.is_file:
+        entries.append(FileEntry(PROVENANCE, "provenance", 0, render_statement(emission, stated, entries, key="").identity))
+    if len({entry.path.casefold() for entry in entries}) < len(entries):
+        raise ValueError("two files have one path")
+    identities = {entry.path: entry.digest for entry in entries}
+    if stated is not None and emission.statement is not None:
+        archive = FileEntry(emission.path.name, "asset", 0, action_key(identities))
+        # The statement may have the name of a file in the archive.
+        beside = render_statement(emission, stated, [archive, *entries], key="")
+        return {"files": {**identities, f"../{emission.statement.name}": beside.identity}}
+    return {"files": identities, **({"image files": _identify_image(emission, entries)} if emission.pack == "oci" else {})}
+
+
+def _identify_image(emission: Emission, entries: Sequence[FileEntry]) -> dict[str, str]:
+    """Return the identities of the documents of an image, whose layers go by the identities of the files."""
+    from epbuild.archive.oci import Layer, describe_image
+    from epbuild.archive.zstd import SUFFIX, is_compressed
+
+    layers = [Layer(entry) for entry in entries]
+    if emission.compression is not None:  # its level and its library are in the key beside the identities
+        layers = [
+            Layer(entry._replace(path=f"{entry.path}{SUFFIX}", size=0), Blob(entry.digest, entry.size))
+            if is_compressed(entry.role)
+            else Layer(entry)
+            for entry in entries
+        ]
+    _, manifest, index, layout = describe_image(layers, image_annotations(emission), tag=image_tag(emission))
+    return {"manifest": manifest.sha256, "index": index.sha256, "layout": layout.sha256}
+
+
+def _describe_reasons(emission: Emission, made: Sequence[Made], recipe: Recipe, digests: Mapping[Path, str]) -> dict[str, Any]:
+    """Return why the files of the output are what they are, in the recipe's words."""
+    layout = LAYOUTS[emission.layout]
+    described_as = layout.described_as or ("image" if emission.pack == "oci" else None)
+    documented = emission.provenance or emission.bom
+    return {
+        "layout": emission.layout,
+        "recipe": recipe.name,
+        **layout.describe(emission, digests),
+        "made": {item.group.id: {"key": item.key, "artifacts": item.result.digests} for item in made},
+        **({"pack": _describe_pack(emission)} if emission.pack is not None else {}),
+        **({described_as: {"name": emission.title, "description": emission.description}} if described_as else {}),
+        # A statement names the files of the recipe by their digests.
+        **(
+            {"provenance": {file.name: file.sha256 for file in list_recipe_files(recipe, digests)}} if emission.provenance else {}
+        ),
+        **({"bom": True} if emission.bom else {}),
+        # Both name what made the output.
+        **({"epbuild": __version__, "named": {item.group.id: _describe_names(item) for item in made}} if documented else {}),
+        # Manifests list models in this order.
+        "order": {
+            part.group: ", ".join(
+                member.name for item in made if item.group.id in part.session_groups for member in item.group.members
+            )
+            for part in emission.parts
+        },
+    }
+
+
+def _describe_names(item: Made) -> dict[str, Any]:
+    """Return the recipe's names for what keys know by content alone, as provenance and bills of materials have them."""
+    group = item.group
+    folders = {member.name: source_name(folder) for member in group.members if (folder := member.data_folder) is not None}
+    renamed = {member.name: member.model.name for member in group.members if member.name != member.model.name}
+    return {
+        "toolchain": group.target.toolchain.name,
+        "models": {member.name: source_name(member.model.path) for member in group.members},
+        **({"data folders": folders} if folders else {}),
+        **({"renamed": renamed} if renamed else {}),
+    }
+
+
+def _describe_pack(emission: Emission) -> dict[str, Any]:
+    compression, compressed = emission.compression, dict[str, Any]()
+    if compression is not None:
+        from epbuild.archive.formats import compressor
+
+        compressed = {"compression": compression.level, "compressor": compressor(compression.method, StepId(emission.id))}
+    return {
+        "form": emission.pack,
+        # The statement about an archive names it.
+        **({"name": emission.path.name} if emission.is_file and emission.provenance else {}),
+        **({"push": str(emission.push)} if emission.push is not None else {}),
+        **compressed,
+    }
