@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from epbuild.core.errors import Problem
 from epbuild.recipe.address import BadAddress
-from epbuild.recipe.fields import Fields
+from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, ScalarNode
 from epbuild.recipe.problems import TEMPLATE, WRONG_VALUE
 from epbuild.recipe.remote_address import PUBLIC_KEY, CacheChoice, RemoteAddress, parse_remote
@@ -17,7 +17,7 @@ from epbuild.recipe.template import variables_in
 _KEY_FORM = "`epbuild cache key` makes a pair of keys: the public one, 'ed25519:' and 44 characters of Base64, stands here."
 
 
-def read_cache(fields: Fields) -> CacheChoice:
+def read_cache(fields: MappingReader) -> CacheChoice:
     """What the section has; what is wrong in it is noted, and left out."""
     trust: list[str] = []
     for key, where in fields.texts("trust"):
@@ -50,7 +50,7 @@ def _names_in(node: Node) -> frozenset[str]:
     return variables_in(node.value) if isinstance(node, ScalarNode) and isinstance(node.value, str) else frozenset()
 
 
-def _remote(fields: Fields) -> RemoteAddress | None:
+def _remote(fields: MappingReader) -> RemoteAddress | None:
     text, where = fields.text("remote"), fields.where_of("remote")
     if not text:
         return None

@@ -19,10 +19,11 @@ from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.core.safepath import is_file, is_folder, open_regular, real_path
 from epbuild.core.schemas import schema, schema_text
-from epbuild.recipe.fields import Fields
-from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, merged, without
+from epbuild.recipe.fields import MappingReader
+from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, merged, pruned, without
 from epbuild.recipe.paths import is_same
 from epbuild.recipe.problems import CANNOT_READ, SYNTAX, TEMPLATE, TOO_LARGE, UNKNOWN_KEY, WRONG_VALUE, quoted
+from epbuild.recipe.schema import judge_key
 from epbuild.recipe.source import MAX_BYTES, read
 
 MAX_FILE_DEPTH = 10
@@ -92,15 +93,19 @@ class _Composer:
         return merged(root, own) if root else own
 
     def _named(self, path: Path, root: MappingNode) -> Iterator[tuple[str, Position]]:
-        """The files that a file stands on, the lowest first."""
-        fields = Fields(root, self.problems, path)
+        """Yield the files that a file is based on, the lowest first."""
+        violations = [
+            found for key in (_EXTENDS, _INCLUDE) if key in root.entries for found in judge_key(key, root.entries[key].node)
+        ]
+        self.problems += [violation.problem for violation in violations]
+        fields = MappingReader(pruned(root, [violation.path for violation in violations]), self.problems, path)
         base = fields.text(_EXTENDS)
         names = [(base, fields.where_of(_EXTENDS))] if base else []
         for name, where in [*names, *fields.texts(_INCLUDE)]:
             if "${" in name:
                 problem = Problem(TEMPLATE, "the path of a recipe file is read before any name is known", where, "Write it out.")
                 self.problems.append(problem)
-            elif name:
+            else:
                 yield name, where
 
     def _part(self, path: Path, name: str, where: Position, above: tuple[Path, ...]) -> MappingNode:

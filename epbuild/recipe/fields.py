@@ -1,4 +1,4 @@
-"""A mapping's values, as the types that the recipe model has."""
+"""Reader of one mapping's values, as the types of the recipe model."""
 
 from __future__ import annotations
 
@@ -14,161 +14,139 @@ from epbuild.recipe.paths import rebased
 from epbuild.recipe.problems import WRONG_VALUE, quoted, wrong_type
 
 
-class Fields:
-    """One mapping, read key by key; `home` is the recipe that its paths are to be relative to, whichever file they were written in.
+class MappingReader:
+    """One mapping, read key by key. Paths become relative to the recipe `home`, whichever file they were written in.
 
-    What is not of the type asked for is added to `problems`, and read as absent.
+    The JSON Schema has checked the mapping, and its violations have been removed. So a value has the type that the caller asks for, or
+    it is absent.
     """
 
     def __init__(self, node: Node, problems: list[Problem], home: Path) -> None:
         self.where: Position = node.where
-        self.entries: Mapping[str, KeyedNode] = {}
-        self.gaps: frozenset[str] = frozenset()
+        self.entries: Mapping[str, KeyedNode] = node.entries if isinstance(node, MappingNode) else {}
+        self.gaps: frozenset[str] = node.gaps if isinstance(node, MappingNode) else frozenset()
         self.problems = problems
         self._home = home
-        self._absent: Fields | None = None
-        if isinstance(node, MappingNode):
-            self.entries, self.gaps = node.entries, node.gaps
-        else:
-            problems.append(wrong_type(node, "object"))
+        self._absent: MappingReader | None = None
 
     def lacks(self, key: str) -> bool:
-        """Whether the key was not written at all: what was written and is wrong has been noted."""
+        """Return whether the key was not written at all. A removed violation was written."""
         return key not in self.entries and key not in self.gaps
 
     def where_of(self, key: str) -> Position:
-        """The place of the value, or of the mapping when the key is absent."""
+        """Return the position of the value, or of the mapping if the key is absent."""
         entry = self.entries.get(key)
         return entry.node.where if entry else self.where
 
-    def text(self, key: str, *, may_be_empty: bool = False) -> str | None:
-        """A string; the schema has seen one that was written empty, but not one that a template made empty."""
-        entry = self.entries.get(key)
-        return self.text_of(entry.node, may_be_empty=may_be_empty) if entry else None
-
-    def text_of(self, node: Node, *, may_be_empty: bool = False) -> str | None:
-        if not isinstance(node, ScalarNode) or not isinstance(node.value, str):
-            self.problems.append(wrong_type(node, "string"))
-            return None
-        if not node.value and not may_be_empty:
-            self.problems.append(Problem(WRONG_VALUE, "this must not be empty", node.where))
-        return node.value
+    def text(self, key: str) -> str | None:
+        """Return a string, or None."""
+        value = self._scalar(key)
+        return value if isinstance(value, str) else None
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        value, node = self._scalar(key)
-        if node is None or isinstance(value, bool):
-            return value if isinstance(value, bool) else default
-        self.problems.append(wrong_type(node, "boolean"))
-        return default
-
-    def agreed(self, key: str) -> bool:
-        """A boolean that may be written as yes or no, as the schema has it; true when it is absent."""
-        value, node = self._scalar(key)
-        if node is not None and not (isinstance(value, bool) or value in ("yes", "no")):
-            self.problems.append(wrong_type(node, "boolean"))
-        return value not in (False, "no")
+        """Return a boolean, which may be written as yes or no."""
+        value = self._scalar(key)
+        return default if value is None else value in (True, "yes")
 
     def number(self, key: str) -> float | None:
+        """Return a number, or None."""
         entry = self.entries.get(key)
-        return self._number_of(entry.node) if entry else None
+        number = self._number_of(entry.node, "number") if entry else None
+        return None if number is None else float(number)
 
-    def whole(self, key: str) -> int | None:
-        """A whole number; `2.0` and `1e3` are whole too, as JSON Schema has it."""
+    def integer(self, key: str) -> int | None:
+        """Return an integer, or None. `2.0` and `1e3` are integers too, as in JSON Schema."""
         entry = self.entries.get(key)
-        return self._whole_of(entry.node) if entry else None
+        number = self._number_of(entry.node, "integer") if entry else None
+        return None if number is None else int(number)
 
-    def whole_or_any(self, key: str) -> int | Literal["any"] | None:
-        """A whole number, or the word `any`."""
-        value, node = self._scalar(key)
-        if node is None or not isinstance(value, str):
-            return self.whole(key)
+    def integer_or_any(self, key: str) -> int | Literal["any"] | None:
+        """Return an integer, the word `any`, or None."""
+        value = self._scalar(key)
+        if not isinstance(value, str):
+            return self.integer(key)
         if value == "any":
             return "any"
-        self.problems.append(
-            Problem(WRONG_VALUE, f"{quoted(value)} is not a number of nodes: write a whole number, or 'any'", node.where)
-        )
+        message = f"{quoted(value)} is not a number of nodes: write a whole number, or 'any'"
+        self.problems.append(Problem(WRONG_VALUE, message, self.where_of(key)))
         return None
 
     def size(self, key: str) -> int | None:
-        """A number of bytes, or a text of a number and a unit such as `8 GB`."""
-        entry = self.entries.get(key)
-        if entry is None:
-            return None
-        value = entry.node.value if isinstance(entry.node, ScalarNode) else None
+        """Return a number of bytes, which may be written with a unit such as `8 GB`, or None."""
+        value = self._scalar(key)
         if not isinstance(value, str):
-            return self.whole(key)
+            return self.integer(key)
         try:
             size = bytes_of(value)
         except ValueError as error:
-            self.problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is not a size", entry.node.where, str(error)))
+            self.problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is not a size", self.where_of(key), str(error)))
             return None
         if size < 1:
-            self.problems.append(Problem(WRONG_VALUE, "this must be at least 1", entry.node.where))
+            self.problems.append(Problem(WRONG_VALUE, "this must be at least 1", self.where_of(key)))
         return size
 
-    def of(self, node: Node) -> Fields:
-        return Fields(node, self.problems, self._home)
+    def of(self, node: Node) -> MappingReader:
+        """Return the reader of another mapping of the same recipe."""
+        return MappingReader(node, self.problems, self._home)
 
-    def long_form(self, node: Node, key: str) -> Fields:
-        """A mapping, or the value that its short form has for one key."""
+    def expand_shorthand(self, node: Node, key: str) -> MappingReader:
+        """Return the reader of a mapping, or of a scalar that is short for a mapping with one key."""
         return self.of(
             MappingNode(node.where, {key: KeyedNode(node.where, node)}, 2, 1) if isinstance(node, ScalarNode) else node
         )
 
     def reference(self, key: str) -> Reference:
-        """A name, which is empty when it is absent."""
+        """Return a name with its position. It is empty if the key is absent."""
         return Reference(self.text(key) or "", self.where_of(key))
 
     def path(self, key: str) -> Reference | None:
+        """Return a path, or None."""
         text = self.text(key)
         return self.rebased(text, self.where_of(key)) if text else None
 
     def paths(self, key: str) -> tuple[Reference, ...]:
-        return tuple(self.rebased(text, where) for text, where in self.texts(key) if text)
+        """Return the paths of a list."""
+        return tuple(self.rebased(text, where) for text, where in self.texts(key))
 
     def rebased(self, text: str, where: Position) -> Reference:
-        """The path that `text`, written at `where`, means."""
+        """Return the path `text`, written at `where`, relative to the recipe."""
         return Reference(rebased(text, where, self._home), where)
 
     def setting(self, key: str) -> Setting | None:
-        """A text with its place; None where it is absent or empty."""
+        """Return a text with the positions of its value and key, or None."""
         text = self.text(key)
         return Setting(text, self.where_of(key), self.entries[key].name_where) if text else None
 
     def texts(self, key: str) -> list[tuple[str, Position]]:
-        """A list's strings, each with its place."""
-        found = []
-        for item in self.items(key):
-            text = self.text_of(item)
-            if text is not None:
-                found.append((text, item.where))
-        return found
+        """Return the strings of a list, each with its position."""
+        return [
+            (item.value, item.where) for item in self.items(key) if isinstance(item, ScalarNode) and isinstance(item.value, str)
+        ]
 
     def numbers(self, key: str) -> list[float]:
-        return [number for item in self.items(key) if (number := self._number_of(item)) is not None]
+        """Return the numbers of a list."""
+        return [float(number) for item in self.items(key) if (number := self._number_of(item, "number")) is not None]
 
     def shapes(self, key: str) -> dict[str, InputShape]:
-        """A mapping's sizes of inputs, by their names; an input with an invalid size is left out."""
+        """Return the sizes of inputs by name. An input with an invalid size is skipped."""
         fields, found = self.mapping(key), {}
         for name, entry in fields.entries.items():
             items = fields.items(name)
-            sizes = tuple(size for item in items if (size := self._whole_of(item)) is not None and size >= 1)
-            if len(sizes) == len(items):
+            sizes = tuple(int(size) for item in items if (size := self._number_of(item, "integer")) is not None and size >= 1)
+            if isinstance(entry.node, SequenceNode) and len(sizes) == len(items) + entry.node.gaps:
                 found[name] = InputShape(sizes, entry.node.where, tuple(item.where for item in items), entry.name_where)
         return found
 
     def settings(self, key: str) -> dict[str, Setting]:
-        """A mapping's scalars, by their names."""
-        found: dict[str, Setting] = {}
-        for name, entry in self.mapping(key).entries.items():
-            if isinstance(entry.node, ScalarNode) and entry.node.value is not None:
-                found[name] = Setting(entry.node.value, entry.node.where, entry.name_where)
-            else:
-                self.problems.append(wrong_type(entry.node, ["string", "number", "boolean"]))
-        return found
+        """Return the scalars of a mapping, by name."""
+        return {
+            name: Setting(entry.node.value, entry.node.where, entry.name_where)
+            for name, entry in self.mapping(key).entries.items()
+            if isinstance(entry.node, ScalarNode) and entry.node.value is not None
+        }
 
-    def mapping(self, key: str) -> Fields:
-        """A mapping; one without keys when it is absent."""
+    def mapping(self, key: str) -> MappingReader:
+        """Return the reader of a mapping, without keys if it is absent."""
         entry = self.entries.get(key)
         if entry is not None:
             return self.of(entry.node)
@@ -178,30 +156,18 @@ class Fields:
         return self._absent
 
     def items(self, key: str) -> tuple[Node, ...]:
+        """Return the items of a list."""
         entry = self.entries.get(key)
-        if entry is None:
-            return ()
-        if isinstance(entry.node, SequenceNode):
-            return entry.node.items
-        self.problems.append(wrong_type(entry.node, "array"))
-        return ()
+        return entry.node.items if entry is not None and isinstance(entry.node, SequenceNode) else ()
 
-    def _number_of(self, node: Node) -> float | None:
+    def _number_of(self, node: Node, kind: Literal["number", "integer"]) -> float | None:
+        """Return a number, or None. The schema admits a template at some places for numbers, and its value may be a text."""
         value = node.value if isinstance(node, ScalarNode) else None
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        self.problems.append(wrong_type(node, "number"))
-        return None
+        if isinstance(value, str):
+            self.problems.append(wrong_type(node, kind))
+            return None
+        return value
 
-    def _whole_of(self, node: Node) -> int | None:
-        value = node.value if isinstance(node, ScalarNode) else None
-        if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
-            return int(value)
-        self.problems.append(wrong_type(node, "integer"))
-        return None
-
-    def _scalar(self, key: str) -> tuple[Scalar | None, Node | None]:
+    def _scalar(self, key: str) -> Scalar | None:
         entry = self.entries.get(key)
-        if entry is None:
-            return None, None
-        return (entry.node.value if isinstance(entry.node, ScalarNode) else None), entry.node
+        return entry.node.value if entry is not None and isinstance(entry.node, ScalarNode) else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from epbuild.core.errors import Position, Problem
-from epbuild.recipe.fields import Fields
+from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import (
     CompileSettings,
     Expectation,
@@ -30,7 +30,7 @@ LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
 
 
 def read_group(
-    name: str, where: Position, fields: Fields, members: tuple[GroupMember, ...], targets: tuple[Reference, ...]
+    name: str, where: Position, fields: MappingReader, members: tuple[GroupMember, ...], targets: tuple[Reference, ...]
 ) -> GroupSpec:
     """Read a group, whose members and targets are known."""
     return GroupSpec(
@@ -40,7 +40,7 @@ def read_group(
         targets=targets,
         share_weights=fields.flag("share_weights"),
         share_initializers=_read_initializer_sharing(fields),
-        reproducible=fields.agreed("reproducible"),
+        reproducible=fields.flag("reproducible", default=True),
         timeout=fields.number("timeout"),
         memory=fields.size("memory"),
         merge=_read_merge(fields.mapping("merge")) if "merge" in fields.entries else None,
@@ -50,7 +50,7 @@ def read_group(
     )
 
 
-def read_member(model: Reference, group: Fields, own: Fields) -> GroupMember:
+def read_member(model: Reference, group: MappingReader, own: MappingReader) -> GroupMember:
     """Read a member: the settings of its group, with its own over them."""
     name = own.text("name") or model.name
     if name != model.name and (problem := name_problem(name, own.where_of("name"))):
@@ -66,7 +66,7 @@ def read_member(model: Reference, group: Fields, own: Fields) -> GroupMember:
     )
 
 
-def _overlaid(group: Fields, own: Fields, key: str) -> Fields | None:
+def _overlaid(group: MappingReader, own: MappingReader, key: str) -> MappingReader | None:
     """A group's settings with a member's own over them, key by key; None when neither has any."""
     nodes = [fields.entries[key].node for fields in (group, own) if key in fields.entries]
     match nodes:
@@ -76,11 +76,11 @@ def _overlaid(group: Fields, own: Fields, key: str) -> Fields | None:
             return own.of(nodes[-1]) if nodes else None
 
 
-def _read_compile_settings(fields: Fields, model: str) -> CompileSettings:
+def _read_compile_settings(fields: MappingReader, model: str) -> CompileSettings:
     defaults, initializers = CompileSettings(), fields.mapping("initializers")
     store: Any = initializers.text("store") or defaults.initializers
     level: Any = fields.text("graph_optimization_level")
-    file, threshold = initializers.text("file"), initializers.whole("threshold")
+    file, threshold = initializers.text("file"), initializers.integer("threshold")
     prefix = fields.text("node_name_prefix")
     if store == "external" and initializers.lacks("file"):
         fields.problems.append(Problem(MISSING_KEY, "external initializers need a 'file'", initializers.where))
@@ -97,27 +97,27 @@ def _read_compile_settings(fields: Fields, model: str) -> CompileSettings:
     )
 
 
-def _read_expectation(fields: Fields) -> Expectation:
+def _read_expectation(fields: MappingReader) -> Expectation:
     return Expectation(
-        ep_context_nodes=fields.whole("ep_context_nodes"),
-        fallback_nodes=fields.whole_or_any("fallback_nodes"),
+        ep_context_nodes=fields.integer("ep_context_nodes"),
+        fallback_nodes=fields.integer_or_any("fallback_nodes"),
         min_shared_ratio=fields.mapping("shared_bytes").number("min_ratio"),
         where=fields.where,
     )
 
 
-def _read_initializer_sharing(group: Fields) -> InitializerSharing | None:
+def _read_initializer_sharing(group: MappingReader) -> InitializerSharing | None:
     entry = group.entries.get("share_initializers")
     if entry is None:
         return None
     where = entry.node.where
     if not isinstance(entry.node, MappingNode):
         return InitializerSharing(where) if group.flag("share_initializers") else None
-    threshold = group.mapping("share_initializers").whole("threshold")
+    threshold = group.mapping("share_initializers").integer("threshold")
     return InitializerSharing(where) if threshold is None else InitializerSharing(where, threshold)
 
 
-def _read_merge(fields: Fields) -> Merge:
+def _read_merge(fields: MappingReader) -> Merge:
     name = fields.text("name") or ""
     if name and (problem := name_problem(name, fields.where_of("name"))):
         fields.problems.append(problem)
@@ -127,13 +127,13 @@ def _read_merge(fields: Fields) -> Merge:
         where=fields.where,
         connect=tuple(_connections(connect)) if "connect" in fields.entries else None,
         prefixes={
-            member: Setting(prefixes.text(member, may_be_empty=True) or "", entry.node.where, entry.name_where)
+            member: Setting(prefixes.text(member) or "", entry.node.where, entry.name_where)
             for member, entry in prefixes.entries.items()
         },
     )
 
 
-def _read_genai(fields: Fields) -> GenaiChoice:
+def _read_genai(fields: MappingReader) -> GenaiChoice:
     roles = fields.mapping("roles")
     return GenaiChoice(
         where=fields.where,
@@ -144,7 +144,7 @@ def _read_genai(fields: Fields) -> GenaiChoice:
     )
 
 
-def _connections(fields: Fields) -> Iterator[tuple[Reference, Reference]]:
+def _connections(fields: MappingReader) -> Iterator[tuple[Reference, Reference]]:
     """Each output with each of the inputs that it feeds: one, or a list of them."""
     for output, entry in fields.entries.items():
         several = isinstance(entry.node, SequenceNode)

@@ -12,7 +12,7 @@ from epbuild.core.errors import Argument, Position, Problem, RecipeError
 from epbuild.recipe import groups, outputs, preparations
 from epbuild.recipe.cache import environment_problems, read_cache
 from epbuild.recipe.compose import compose, digest_of_texts
-from epbuild.recipe.fields import Fields
+from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.groups import read_group, read_member
 from epbuild.recipe.matrix import Matrix, MatrixRow
 from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec, OutputSpec, Recipe, Reference, Target, ToolchainSpec
@@ -89,7 +89,7 @@ class _Assembler:
         self._file = file
         # What is left out whole: sections and definitions.
         self._broken = {violation.path[:2] for violation in violations}
-        self._root = Fields(root, self.problems, file)
+        self._root = MappingReader(root, self.problems, file)
         self._environment = environment
         self._judged: dict[int, tuple[Node, Node | None, bool]] = {}
         self._all_targets_known = not any(path[:1] == ("targets",) for path in self._broken)
@@ -106,7 +106,7 @@ class _Assembler:
         return Recipe(
             file=self._file,
             name=name,
-            description=self._root_text("description", may_be_empty=True),
+            description=self._root_text("description"),
             toolchains=dict(self._toolchains(names)),
             models=dict(self._models(names)),
             targets=targets,
@@ -118,8 +118,8 @@ class _Assembler:
 
     # -- Sections ------------------------------------------------------------------------------------------------------
 
-    def _root_text(self, key: str, *, may_be_empty: bool = False) -> str:
-        return "" if (key,) in self._broken else self._root.text(key, may_be_empty=may_be_empty) or ""
+    def _root_text(self, key: str) -> str:
+        return "" if (key,) in self._broken else self._root.text(key) or ""
 
     def _section(self, section: str) -> Mapping[str, KeyedNode]:
         return {} if (section,) in self._broken else self._root.mapping(section).entries
@@ -178,27 +178,28 @@ class _Assembler:
         for name, entry in self._entries("models"):
             node, _ = self._definition(("models", name), entry.node, names, preparations.LATER)
             if node is not None:
-                model = read_model(name, entry.name_where, self._root.long_form(node, "path"))
+                model = read_model(name, entry.name_where, self._root.expand_shorthand(node, "path"))
                 for step in model.prepare:
                     self._follow(step.toolchain, "toolchain", "toolchains")
                 yield name, model
 
     def _catalogs(self, names: TemplateNames) -> Iterator[Reference]:
-        if not self._is_whole("catalogs"):
+        entry = self._root.entries.get("catalogs")
+        if entry is None or not self._is_whole("catalogs"):
             return
-        for item in self._root.items("catalogs"):
-            node, problems = resolved(item, names)
-            self.problems += problems
-            text = None if problems else self._root.text_of(node)
-            if text:
-                yield self._root.rebased(text, item.where)
+        node, _ = self._definition(("catalogs",), entry.node, names)
+        for item in node.items if isinstance(node, SequenceNode) else ():
+            if isinstance(item, ScalarNode) and isinstance(item.value, str):
+                yield self._root.rebased(item.value, item.where)
 
     def _cache(self, names: TemplateNames) -> CacheChoice | None:
         entry = self._root.entries.get("cache")
         if entry is None or not self._is_whole("cache"):
             return None
-        node, problems = resolved(entry.node, names)
-        problems = problems or environment_problems(entry.node, self._section("vars"))
+        node, _ = self._definition(("cache",), entry.node, names)
+        if node is None:
+            return None
+        problems = environment_problems(entry.node, self._section("vars"))
         self.problems += problems
         return None if problems else read_cache(self._root.of(node))
 
@@ -218,7 +219,7 @@ class _Assembler:
         self.problems += clash_problems((name, target.where) for name, target in found.items())
         return found
 
-    def _rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, Fields, bool]]:
+    def _rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, MappingReader, bool]]:
         """The targets that a definition stands for: itself, or one for each row of its matrix; with whether nothing of it is left out."""
         pattern, rows = entry.node, [MatrixRow("", {})]
         if isinstance(pattern, MappingNode) and "matrix" in pattern.entries:
@@ -271,7 +272,7 @@ class _Assembler:
 
     def _each_group(
         self, base: str, entry: KeyedNode, names: TemplateNames
-    ) -> Iterator[tuple[str, Fields, tuple[GroupMember, ...]]]:
+    ) -> Iterator[tuple[str, MappingReader, tuple[GroupMember, ...]]]:
         """The groups that a definition stands for, with their members: itself, or one for each of its models."""
         fields = self._group_fields(base, base, entry.node, names)
         if fields is None:
@@ -285,7 +286,8 @@ class _Assembler:
             yield from ((f"{base}-{member.name}", fields, (member,)) for member in members)
             return
         items = {
-            self._root.long_form(item, "model").where_of("model"): item for item in self._root.of(entry.node).items("models")
+            self._root.expand_shorthand(item, "model").where_of("model"): item
+            for item in self._root.of(entry.node).items("models")
         }
         for member in members:
             name = f"{base}-{member.name}"
@@ -297,14 +299,14 @@ class _Assembler:
                 return
             yield name, own, self._members(own)
 
-    def _group_fields(self, base: str, name: str, node: Node, names: TemplateNames) -> Fields | None:
+    def _group_fields(self, base: str, name: str, node: Node, names: TemplateNames) -> MappingReader | None:
         found, _ = self._definition(("groups", base), node, names.with_values({"group": name}), groups.LATER)
         return None if found is None else self._root.of(found)
 
-    def _members(self, group: Fields) -> tuple[GroupMember, ...]:
+    def _members(self, group: MappingReader) -> tuple[GroupMember, ...]:
         """A group's members in order. A glob stands for the models that no other entry names, each at the first glob that matches it."""
         known = self._section("models")
-        entries = [group.long_form(item, "model") for item in group.items("models")]
+        entries = [group.expand_shorthand(item, "model") for item in group.items("models")]
         named = [entry.text("model") or "" for entry in entries]
         taken = set(named)
         found: list[GroupMember] = []
@@ -337,7 +339,7 @@ class _Assembler:
         if (section,) not in self._broken and reference.name and reference.name not in known:
             self._unknown(kind, reference.name, known, reference.where)
 
-    def _matched(self, fields: Fields, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
+    def _matched(self, fields: MappingReader, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
         """A group's targets, each once, at the first pattern that matches it."""
         found: dict[str, Reference] = {}
         for pattern, where in fields.texts("targets"):

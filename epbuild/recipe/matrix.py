@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from epbuild.core.errors import Position, Problem
-from epbuild.recipe.fields import Fields
+from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.names import unknown
 from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, render
-from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quoted, wrong_type
+from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quoted
 
 _NAME_PART = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -39,7 +39,7 @@ class Matrix:
     def __init__(self, node: Node, home: Path) -> None:
         self.where = node.where
         self.problems: list[Problem] = []
-        fields = self._fields = Fields(node, self.problems, home)
+        fields = self._fields = MappingReader(node, self.problems, home)
         axes = [axis for axis in fields.entries if axis not in (INCLUDE, EXCLUDE)]
         self._axes = {axis: self._axis(fields.items(axis)) for axis in axes}
         self._included = [(item.where, self._given(item)) for item in fields.items(INCLUDE)]
@@ -109,7 +109,6 @@ class Matrix:
     def _value(self, node: Node) -> Scalar | None:
         """A value that is fit to be part of a name, or None when it has been noted as a problem."""
         if not isinstance(node, ScalarNode) or node.value is None:
-            self.problems.append(wrong_type(node, ["string", "number", "boolean"]))
             return None
         part = render(node.value)
         if _NAME_PART.fullmatch(part) and not part.endswith("."):

@@ -6,7 +6,7 @@ from typing import Any
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import address_problem
-from epbuild.recipe.fields import Fields
+from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import ModelSpec
 from epbuild.recipe.model_path import is_remote, package_file
 from epbuild.recipe.preparations import read_preparations
@@ -14,7 +14,7 @@ from epbuild.recipe.problems import WRONG_VALUE
 from epbuild.recipe.verifying import read_verify
 
 
-def read_model(name: str, where: Position, fields: Fields) -> ModelSpec:
+def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
     path, path_where, sha256 = fields.text("path") or "", fields.where_of("path"), fields.text("sha256")
     folder = fields.path("external_data")
     if is_remote(path):
@@ -48,5 +48,5 @@ def read_model(name: str, where: Position, fields: Fields) -> ModelSpec:
     )
 
 
-def _dimensions(fields: Fields) -> dict[str, int]:
-    return {name: fields.whole(name) or 0 for name in fields.entries}
+def _dimensions(fields: MappingReader) -> dict[str, int]:
+    return {name: fields.integer(name) or 0 for name in fields.entries}

@@ -31,12 +31,13 @@ class ScalarNode(NamedTuple):
 
 
 class SequenceNode(NamedTuple):
-    """A list."""
+    """A list. `gaps` is the number of items that were written and cannot be used."""
 
     where: Position
     items: tuple[Node, ...]
     size: int
     height: int
+    gaps: int = 0
 
 
 class KeyedNode(NamedTuple):
@@ -120,7 +121,7 @@ def pruned(node: Node, paths: Collection[KeyPath]) -> Node:
         return MappingNode(node.where, entries, *extent([entry.node for entry in entries.values()]), gaps)
     if isinstance(node, SequenceNode):
         items = [pruned(item, below.get(index, ())) for index, item in enumerate(node.items) if index not in gone]
-        return SequenceNode(node.where, tuple(items), *extent(items))
+        return SequenceNode(node.where, tuple(items), *extent(items), node.gaps + len(gone))
     return node
 
 

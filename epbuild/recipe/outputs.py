@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from epbuild.core.errors import Position, Problem
-from epbuild.recipe.fields import Fields
+from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.forms import PACK_FORMS
 from epbuild.recipe.model import Compression, CompressionMethod, OutputSpec, Pack, Reference, Setting
 from epbuild.recipe.nodes import MappingNode, ScalarNode
@@ -25,7 +25,7 @@ Match = Callable[[str, Position, str], tuple[str, ...] | None]
 """The names that a glob matches in a section of the recipe; None where they are not known."""
 
 
-def read_output(fields: Fields, match: Match) -> OutputSpec:
+def read_output(fields: MappingReader, match: Match) -> OutputSpec:
     layout: Any = fields.text("layout") or "directory"  # the schema wants one; the rest of the recipe is read on without
     pack: Any = fields.text("pack")
     return OutputSpec(
@@ -46,7 +46,7 @@ def read_output(fields: Fields, match: Match) -> OutputSpec:
     )
 
 
-def _compression(fields: Fields, pack: Pack | None) -> Compression | None:
+def _compression(fields: MappingReader, pack: Pack | None) -> Compression | None:
     """How an output is compressed: a method, a method and its level, or the level of the one method of a `tar.zst`."""
     form = PACK_FORMS.get(pack) if pack is not None else None
     entry = fields.entries.get("compression")
@@ -62,13 +62,13 @@ def _compression(fields: Fields, pack: Pack | None) -> Compression | None:
     where = entry.node.where
     if isinstance(entry.node, MappingNode):
         own = fields.mapping("compression")
-        asked, level = own.text("method"), own.whole("level")
+        asked, level = own.text("method"), own.integer("level")
         level_where = own.where_of("level")
         where = own.where_of("method")
     elif isinstance(entry.node, ScalarNode) and isinstance(entry.node.value, str):
         asked = fields.text("compression")
     else:
-        level, level_where = fields.whole("compression"), where
+        level, level_where = fields.integer("compression"), where
         if not form.always:
             message = f"a level alone does not state by which method 'pack: {pack}' is compressed"
             fields.problems.append(Problem(WRONG_VALUE, message, where, f"Write {method}, or {example}."))
@@ -86,7 +86,7 @@ def _compression(fields: Fields, pack: Pack | None) -> Compression | None:
     return Compression(method, default if level is None else level)
 
 
-def _chosen(fields: Fields, key: str, match: Match) -> tuple[Reference, ...] | None:
+def _chosen(fields: MappingReader, key: str, match: Match) -> tuple[Reference, ...] | None:
     """The groups or targets that an output is for, each once; None: all, or they are not known."""
     if key not in fields.entries:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from epbuild.recipe.fields import Fields
+from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import PrepareStep, Setting
 from epbuild.recipe.nodes import Scalar, ScalarNode
 
@@ -16,11 +16,11 @@ LATER: Final = {RUN: ("in", "out", "model")}
 """What the words of a command may hold, beside what all texts may."""
 
 
-def read_preparations(fields: Fields) -> tuple[PrepareStep, ...]:
+def read_preparations(fields: MappingReader) -> tuple[PrepareStep, ...]:
     return tuple(_read_preparation(fields.of(item)) for item in fields.items("prepare"))
 
 
-def _read_preparation(fields: Fields) -> PrepareStep:
+def _read_preparation(fields: MappingReader) -> PrepareStep:
     # The schema has seen to it that there is one, where nothing else is wrong.
     kind = next((name for name in (RUN, *BUILT_IN) if name in fields.entries), RUN)
     entry = fields.entries.get(kind)
@@ -37,7 +37,7 @@ def _read_preparation(fields: Fields) -> PrepareStep:
     )
 
 
-def _words(fields: Fields) -> Iterator[Setting]:
+def _words(fields: MappingReader) -> Iterator[Setting]:
     for item in fields.items(RUN):
         value: Scalar | None = item.value if isinstance(item, ScalarNode) else None
         if value is not None:

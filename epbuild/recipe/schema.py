@@ -70,8 +70,16 @@ def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violat
     errors = list(_validator(part).iter_errors(document))
     if unresolved and any(map(_has_template, errors)):
         return []
-    sound = (error for error in errors if not _has_template(error) and not _is_for_templates(error, node))
+    sound = (error for error in errors if not _is_left_to_planner(error) and not _is_left_to_readers(error, node))
     return list(dict.fromkeys(found for error in sound for found in _translated(error, node, path)))
+
+
+def judge_key(key: str, node: Node) -> list[Violation]:
+    """Return the violations of a key of a recipe that is read before any template is substituted."""
+    document = plain(node)
+    if _conforms(document, (key,)):
+        return []
+    return [found for error in _validator((key,)).iter_errors(document) for found in _translated(error, node, (key,))]
 
 
 @cache
@@ -113,7 +121,7 @@ def _schema_of(part: KeyPath) -> tuple[Any, Any]:
         while found.keys() == {"$ref"}:
             found = document["$defs"][found["$ref"].removeprefix("#/$defs/")]
         found = found["properties"][key]
-        if number == 0:
+        if number == 0 and key in _SECTIONS:
             found = found["items"] if found["type"] == "array" else found["additionalProperties"]
     return document, found
 
@@ -135,12 +143,17 @@ def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _has_template(error: SchemaError) -> bool:
-    """Whether an error is about a value that holds a template; keys have none."""
+    """Return whether an error is about a value that holds a template. Keys hold none."""
     return isinstance(error.instance, str) and "${" in error.instance and "propertyNames" not in error.absolute_schema_path
 
 
-def _is_for_templates(error: SchemaError, root: Node) -> bool:
-    """Whether a pattern that lets templates through meets what one became: reading the value finds what is wrong with it."""
+def _is_left_to_planner(error: SchemaError) -> bool:
+    """Return whether an error is about a text whose template the planner substitutes. It stays a text, and is no word of a list."""
+    return _has_template(error) and error.validator not in ("type", "enum")
+
+
+def _is_left_to_readers(error: SchemaError, root: Node) -> bool:
+    """Return whether a text violates a pattern for texts with templates, and is the value of a template. Its reader reports the problem."""
     if error.validator != "pattern" or "\\$\\{" not in str(error.validator_value):
         return False
     node = locate(root, tuple(error.absolute_path))

@@ -6,13 +6,13 @@ from typing import Any
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.custom_ops import custom_ops_problem, names_library
-from epbuild.recipe.fields import Fields
+from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, ToolchainSpec
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.requirement import is_requirement, read_requirement
 
 
-def read_toolchain(name: str, where: Position, fields: Fields) -> ToolchainSpec:
+def read_toolchain(name: str, where: Position, fields: MappingReader) -> ToolchainSpec:
     packages, interpreter, python = fields.texts("packages"), fields.path("interpreter"), fields.text("python")
     named = [(text, where) for text, where in packages if text]
     foreign = [(text, where) for text, where in named if not is_requirement(text)]
@@ -36,7 +36,7 @@ def read_toolchain(name: str, where: Position, fields: Fields) -> ToolchainSpec:
     )
 
 
-def read_target(name: str, where: Position, fields: Fields, *, whole: bool) -> Target:
+def read_target(name: str, where: Position, fields: MappingReader, *, whole: bool) -> Target:
     """Read a row of a target's definition; `whole` as the target has it."""
     listed = [fields.of(item) for item in fields.items("eps")]
     return Target(
@@ -48,20 +48,20 @@ def read_target(name: str, where: Position, fields: Fields, *, whole: bool) -> T
         environment=fields.settings("environment"),
         allow_unknown_options=fields.flag("allow_unknown_options"),
         allow_unknown_session_keys=fields.flag("allow_unknown_session_keys"),
-        reproducible=fields.agreed("reproducible"),
+        reproducible=fields.flag("reproducible", default=True),
         whole=whole,
         allow_failure=fields.flag("allow_failure"),
     )
 
 
-def read_custom_ops(fields: Fields) -> tuple[Reference, ...]:
+def read_custom_ops(fields: MappingReader) -> tuple[Reference, ...]:
     """Read paths of libraries, relative to the recipe, and names of packages."""
     named = [(text, where) for text, where in fields.texts("custom_ops") if text]
     fields.problems += filter(None, (custom_ops_problem(text, where) for text, where in named))
     return tuple(fields.rebased(text, where) if names_library(text) else Reference(text, where) for text, where in named)
 
 
-def _read_ep(fields: Fields) -> EpChoice:
+def _read_ep(fields: MappingReader) -> EpChoice:
     library = fields.path("library")
     return EpChoice(
         ep=fields.reference("ep"),
@@ -71,13 +71,13 @@ def _read_ep(fields: Fields) -> EpChoice:
     )
 
 
-def _read_device(fields: Fields) -> DeviceChoice:
+def _read_device(fields: MappingReader) -> DeviceChoice:
     kind: Any = fields.text("type")
     metadata = fields.mapping("metadata")
     return DeviceChoice(
         type=kind,
         vendor=fields.text("vendor"),
-        metadata={key: metadata.text(key, may_be_empty=True) or "" for key in metadata.entries},
+        metadata={key: metadata.text(key) or "" for key in metadata.entries},
         virtual=fields.flag("virtual"),
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from epbuild.core.errors import Problem
-from epbuild.recipe.fields import Fields
+from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import MadeInputs, Reference, VerifyChoice
 from epbuild.recipe.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from epbuild.recipe.problems import WRONG_VALUE
 
 
-def read_verify(owner: Fields) -> VerifyChoice | None:
+def read_verify(owner: MappingReader) -> VerifyChoice | None:
     """Read the `verify` of a model, a group or a member; None where there is none."""
     entry = owner.entries.get("verify")
     if entry is None:
@@ -51,15 +51,15 @@ def overlaid(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoic
     )
 
 
-def _globs(fields: Fields, node: Node) -> tuple[Reference, ...]:
+def _globs(fields: MappingReader, node: Node) -> tuple[Reference, ...]:
     """The globs: one, or a list of them."""
     several = isinstance(node, SequenceNode)
     written = fields.texts("inputs") if several else [(fields.text("inputs") or "", node.where)]
     return tuple(fields.rebased(text, where) for text, where in written)
 
 
-def _made(fields: Fields) -> MadeInputs:
-    seed, samples = fields.whole("seed"), fields.whole("samples")
+def _made(fields: MappingReader) -> MadeInputs:
+    seed, samples = fields.integer("seed"), fields.integer("samples")
     defaults, ranges = MadeInputs(), fields.mapping("ranges")
     found: dict[str, tuple[float, float]] = {}
     for name, entry in ranges.entries.items():

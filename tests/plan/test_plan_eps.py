@@ -536,8 +536,6 @@ def test_a_toolchain_without_the_package_of_its_targets_ep_is_refused_with_packa
     [
         "onnxruntime_QNN",
         "onnxruntime-qnn @ https://example.com/onnxruntime_qnn-2.7.0-py3-none-any.whl",
-        "wheels/onnxruntime_qnn-2.7.0-py3-none-any.whl",
-        "https://example.com/onnxruntime_qnn-2.7.0-py3-none-any.whl",
     ],
 )
 def test_a_package_that_may_hold_the_ep_is_not_refused(workshop: Path, packages: str) -> None:
