@@ -11,7 +11,7 @@ from epbuild.cli.options import UsageError, application, option, options
 from epbuild.commands.importing.importing import ImportRequest, import_recipe
 from epbuild.commands.init.answers import BadAnswer, named_targets
 from epbuild.report.json.documents import print_json
-from epbuild.report.json.machine import imported_document
+from epbuild.report.json.recipes import imported_document
 from epbuild.report.terminal.recipes import print_imported
 
 app = application()

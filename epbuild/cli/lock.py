@@ -10,7 +10,7 @@ from epbuild.commands.lock import Upgrade, export_lock, make_lock, write_lock
 from epbuild.commands.request import Request
 from epbuild.engine.events import EventList, Warned
 from epbuild.report.json.documents import print_json
-from epbuild.report.json.machine import lock_document
+from epbuild.report.json.recipes import lock_document
 from epbuild.report.reporter import reporter
 from epbuild.report.terminal.lock import print_lock
 

@@ -20,7 +20,7 @@ from epbuild.core.errors import EpbuildError, PlanError, Position
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.load import load
 from epbuild.report.json.documents import json_text
-from epbuild.report.json.machine import imported_document
+from epbuild.report.json.recipes import imported_document
 from epbuild.report.terminal.recipes import print_imported
 
 REAL = Path(__file__).parent / "imported"

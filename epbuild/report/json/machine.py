@@ -1,23 +1,16 @@
-"""JSON documents of this machine, its toolchains, the lock and imported recipes."""
+"""JSON documents of this machine and its toolchains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET, UnsetType
-
 from epbuild import __version__
+from epbuild.commands.doctor.devices import EpDevice, EpHealth, ToolchainHealth
 from epbuild.core.redact import concealed, redacted
-from epbuild.report.json.documents import Document, ProblemView, View, problem_views, view
+from epbuild.report.json.documents import Document, View, view
 
 if TYPE_CHECKING:
-    from epbuild.commands.doctor.devices import EpHealth, ToolchainHealth
     from epbuild.commands.doctor.doctor import Diagnoses
-    from epbuild.commands.importing.importing import ImportedRecipe
-    from epbuild.commands.lock import Locking
-    from epbuild.core.errors import Problem
 
 
 class CheckView(View, frozen=True, kw_only=True):
@@ -29,14 +22,6 @@ class CheckView(View, frozen=True, kw_only=True):
     hint: str | None
     code: str | None
     name: str | None
-
-
-class DeviceView(View, frozen=True, kw_only=True):
-    """Device that an EP offers."""
-
-    type: str
-    vendor: str
-    metadata: dict[str, str]
 
 
 class AttemptView(View, frozen=True, kw_only=True):
@@ -55,7 +40,7 @@ class EpView(View, frozen=True, kw_only=True):
 
     ep: str
     packages: str
-    devices: tuple[DeviceView, ...]
+    devices: tuple[EpDevice, ...]
     emulated: bool
     missing: str | None
     limit: str | None
@@ -88,51 +73,6 @@ class HealthDocument(Document, frozen=True, kw_only=True):
     toolchains: tuple[ToolchainView, ...]
 
 
-class LockChangeView(View, frozen=True, kw_only=True):
-    """Entry that was added to a lock, updated or removed."""
-
-    kind: str
-    about: str
-    name: str
-    old: str | None
-    new: str | None
-    toolchain: str | None
-    platforms: tuple[str, ...]
-
-
-class LockDocument(Document, frozen=True, kw_only=True):
-    """`lock --json`."""
-
-    recipe: str
-    lock: str
-    changed: bool
-    written: bool
-    changes: tuple[LockChangeView, ...]
-    exported: dict[str, str | None] | UnsetType = UNSET
-    """Exported file of each toolchain."""
-    warnings: tuple[ProblemView, ...]
-
-
-class NotCarriedView(View, frozen=True, kw_only=True):
-    """Part of a configuration that has no place in a recipe."""
-
-    what: str
-    why: str
-    hint: str | None
-
-
-class ImportedDocument(Document, frozen=True, kw_only=True):
-    """`import --json`."""
-
-    recipe: str
-    tool: str
-    ep: str
-    models: list[str]
-    targets: list[str]
-    not_carried_over: list[NotCarriedView]
-    warnings: tuple[ProblemView, ...]
-
-
 def health_document(found: Diagnoses) -> HealthDocument:
     """Return `doctor --json`."""
     return HealthDocument(
@@ -147,34 +87,6 @@ def health_document(found: Diagnoses) -> HealthDocument:
 def devices_document(found: Diagnoses) -> DevicesDocument:
     """Return `devices --json`."""
     return DevicesDocument(healthy=found.is_healthy, toolchains=tuple(map(_toolchain, found.toolchains)))
-
-
-def lock_document(
-    locking: Locking, warnings: Sequence[Problem], exported: Mapping[str, Path | None], *, written: bool
-) -> LockDocument:
-    """Return `lock --json`."""
-    return LockDocument(
-        recipe=str(locking.recipe.file),
-        lock=str(locking.path),
-        changed=not locking.is_written,
-        written=written,
-        changes=tuple(view(LockChangeView, change) for change in locking.changes),
-        exported={name: None if path is None else str(path) for name, path in exported.items()} or UNSET,
-        warnings=problem_views(warnings),
-    )
-
-
-def imported_document(done: ImportedRecipe) -> ImportedDocument:
-    """Return `import --json`."""
-    return ImportedDocument(
-        recipe=str(done.path),
-        tool=done.tool,
-        ep=done.choices.kind.entry.ep,
-        models=[*done.choices.models],
-        targets=[*done.choices.targets],
-        not_carried_over=[view(NotCarriedView, item, hint=item.hint or None) for item in done.left],
-        warnings=problem_views(done.warnings),
-    )
 
 
 def _toolchain(found: ToolchainHealth) -> ToolchainView:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from msgspec import field
 
 from epbuild.cache.entries import KINDS, CacheEntry, Kind
+from epbuild.commands.cache import CacheCheck, CacheStats, DamagedEntry
+from epbuild.commands.remote_cache import CheckedResult, Push, PushedResult, RemoteCheck
 from epbuild.report.json.documents import Document, ProblemView, View, problem_views, view
 
 if TYPE_CHECKING:
     from epbuild.cache.collect import Limits
-    from epbuild.commands.cache import CacheCheck, CacheStats
     from epbuild.commands.gc import Collection
-    from epbuild.commands.remote_cache import Push, RemoteCheck
 
 
 class SumView(View, frozen=True, kw_only=True):
@@ -73,15 +73,6 @@ class CollectionDocument(Document, frozen=True, kw_only=True):
     gone_workspaces: list[str]
 
 
-class DamageView(View, frozen=True, kw_only=True):
-    """Damaged entry of the store, and the results that it belonged to."""
-
-    kind: str
-    name: str
-    why: str
-    part_of: tuple[str, ...]
-
-
 class CacheCheckDocument(Document, frozen=True, kw_only=True):
     """`cache verify --json`."""
 
@@ -89,43 +80,24 @@ class CacheCheckDocument(Document, frozen=True, kw_only=True):
     blobs: int
     records: int
     size: int = field(name="bytes")
-    damaged: tuple[DamageView, ...]
-
-
-class PushedView(View, frozen=True, kw_only=True):
-    """Result that was uploaded, was already there, or failed."""
-
-    step: str
-    key: str | None
-    outcome: str
-    size: int
+    damaged: tuple[DamagedEntry, ...]
 
 
 class PushDocument(Document, frozen=True, kw_only=True):
     """`cache push --json`."""
 
     remote: str
-    results: tuple[PushedView, ...]
+    results: tuple[PushedResult, ...]
     sent_bytes: int
     seconds: float
     warnings: tuple[ProblemView, ...]
-
-
-class CheckedView(View, frozen=True, kw_only=True):
-    """Result in a remote cache, and why it is not usable."""
-
-    step: str
-    key: str | None
-    outcome: str
-    why: str
-    size: int
 
 
 class RemoteCheckDocument(Document, frozen=True, kw_only=True):
     """`cache verify --remote --json`."""
 
     remote: str
-    results: tuple[CheckedView, ...]
+    results: tuple[CheckedResult, ...]
     received_bytes: int
     seconds: float
     warnings: tuple[ProblemView, ...]
