@@ -1,7 +1,7 @@
-"""Abilities of this machine: what it offers, as far as it was tried.
+"""Abilities of this machine, as far as they were tried.
 
-What nobody has tried is offered, if the catalog knows of nothing against it: a machine may make the toolchain that it lacks, and finds out
-by its first action. What turned out to be more than it can do is offered no more.
+Untried abilities are offered unless the catalog excludes them: a machine may provision a toolchain that it lacks, and its first action
+shows the result. Abilities that failed are withdrawn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from epbuild.catalog.catalog import CPU_EP, entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
-from epbuild.cluster.labels import label_of_ability
+from epbuild.cluster.placement import label_of_ability
 from epbuild.compile.probed import Probes
 from epbuild.compile.probing import ProbeResult
 from epbuild.core.errors import StoreError
@@ -30,7 +30,7 @@ Listener = Callable[[Sequence[str], ProbeResult], None]
 
 
 def possible_abilities(lacks: Callable[[EpEntry], bool] = lacks_driver) -> Iterator[Ability]:
-    """What this machine may be able to do, as far as the catalog shows, and whether an EP `lacks` its driver."""
+    """Yield the abilities that the catalog does not exclude here, of EPs that do not lack their driver."""
     for ep in known_eps():
         for entry in entries_for(ep):
             if ep == CPU_EP or not entry.sources or lacks(entry):
@@ -55,37 +55,37 @@ def _is_possible(ability: Ability) -> bool:
 
 
 class Abilities:
-    """What this machine can do of what it offers. For any thread; `listener` gets the labels that are found out about."""
+    """Tried abilities of this machine. Thread-safe; `listener` gets the labels with new results."""
 
     def __init__(self, probes: Probes, listener: Listener) -> None:
         self._probes = probes
         self._listener = listener
         self._found: dict[str, ProbeResult] = {}
         self._judged: set[tuple[str, Path]] = set()
-        """What an action failed at before, in which environment."""
+        """Abilities that failed actions were judged by, with the interpreter."""
         self._guard = threading.Lock()
 
     @property
     def found(self) -> Mapping[str, ProbeResult]:
-        """What came of probes, by label."""
+        """Results of probes, by label."""
         with self._guard:
             return dict(self._found)
 
     def why_not(self, action: Action) -> str | None:
-        """Why this machine cannot execute an action, as a clause, if that was found out before."""
+        """Return why this machine cannot execute an action, as a clause; None if no probe excludes it."""
         probes = (self._found.get(label_of_ability(ability)) for ability in abilities_of(action))
         return next((probe.why for probe in probes if probe is not None and probe.outcome == "cannot"), None)
 
     def judge(self, action: Action, environment: Environment, cancelled: threading.Event) -> None:
-        """Find out whether this machine can do what an action needs, after it failed here. Raises Cancelled."""
+        """Probe the abilities that a failed action needs. Raises Cancelled."""
         for ability in abilities_of(action):
             judged = (label_of_ability(ability), environment.interpreter)
-            if judged not in self._judged:  # else each model that fails would have it made again
+            if judged not in self._judged:  # else each failing model would repeat the probe
                 self._try(ability, environment, cancelled)
                 self._judged.add(judged)
 
     def survey(self, home: Path, cancelled: threading.Event) -> None:
-        """Find out what this machine can do with the toolchains that are below `home`. Raises Cancelled."""
+        """Probe the abilities of the toolchains below `home`. Raises Cancelled."""
         made = list(made_toolchains(home))
         for ability in possible_abilities():
             if ability.device or ability.runs:
@@ -99,14 +99,14 @@ class Abilities:
     def _try(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> str:
         try:
             probe = self._probes.of(ability, environment, cancelled)
-        except (StoreError, OSError) as error:  # which a full disk is a reason for, and nothing to judge an EP by
+        except (StoreError, OSError) as error:  # such as a full disk: no fault of the EP
             return str(error)
-        for shown, result in _shown(ability, probe):
+        for shown, result in _conclusions(ability, probe):
             self._note([label_of_ability(one) for one in shown], result)
         return probe.outcome
 
     def _note(self, labels: Sequence[str], probe: ProbeResult) -> None:
-        """Take note of what came of a probe, unless another toolchain has shown more."""
+        """Record the result of a probe, unless another toolchain gave a better one."""
         if probe.outcome == "unclear":
             return
         with self._guard:
@@ -118,8 +118,8 @@ class Abilities:
             self._listener(new, probe)
 
 
-def _shown(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequence[Ability], ProbeResult]]:
-    """What a probe shows: with no device named, also of those that a plugin EP would have chosen before, or could not choose."""
+def _conclusions(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequence[Ability], ProbeResult]]:
+    """Yield abilities with the result of a probe. Without a device, it covers those that a plugin EP prefers or cannot choose as well."""
     entry: EpEntry = ability.entry
     chooses = not ability.device and entry.kind == "plugin"
     of_types = {kind: replace(ability, device=kind) for kind in entry.devices} if chooses else {}

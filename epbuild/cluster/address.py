@@ -13,14 +13,14 @@ from epbuild.core.errors import Argument, PlanError, Problem
 from epbuild.recipe.remote_address import is_loopback
 
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
-"""The files of a folder with certificates."""
+"""Files of a folder with certificates."""
 
 _LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?P<scheme>dask|tcp|tls)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})/?")
 
 
 class ClusterAddress(Struct, frozen=True):
-    """A scheduler's address, as Dask writes it, and the folder with this machine's certificates (None: there are none)."""
+    """Address of a scheduler, in Dask's form, and the folder with this machine's certificates if there is one."""
 
     text: str
     certificates: Path | None = None
@@ -31,7 +31,7 @@ class ClusterAddress(Struct, frozen=True):
         return None if self.certificates is not None else _LOOPBACK
 
     def security(self) -> Any:
-        """Dask's settings for TLS with certificates on both sides; None where there are none."""
+        """Return Dask's settings for TLS with certificates on both sides; None without certificates."""
         if self.certificates is None:
             return None
         ca, certificate, key = (str(self.certificates / name) for name in (CA, CERTIFICATE, KEY))
@@ -59,7 +59,7 @@ def worker_address(text: str, certificates: str | None, *, where: str) -> Cluste
 def cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
     """Return the address that a user gave as `dask://HOST:PORT`, with the folder of certificates.
 
-    Raises PlanError (EPB536) for what is no address, and off loopback without certificates unless that is allowed.
+    Raises PlanError (EPB536) for an invalid address, and off loopback without certificates unless that is allowed.
     """
     hint = "Name the folder with this machine's by --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
     return _address(text, certificates, insecure=insecure, where=where, hint=hint)

@@ -1,4 +1,4 @@
-"""A certificate authority of one's own, for a cluster whose machines have none."""
+"""Certificate authority for a cluster whose machines have no certificates."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _INSTALL = "Install it with `pip install 'epbuild[dask]'`."
 
 
 def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path, ...]:
-    """Make an authority in a new folder, and in it a folder with a certificate for each role; returns these.
+    """Create an authority in a new folder, and in it a folder with a certificate for each role. Return these folders.
 
-    Users who have one of them can do all that a client can; only `ca-key.pem` can make more. Raises PlanError where the folder is not
+    Users with any of them can do everything that a client can. Only `ca-key.pem` can issue more. Raises PlanError if the folder is not
     empty.
     """
     try:
@@ -45,7 +45,7 @@ def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path,
 
 
 def _certificate(name: str, public_key: Any, signer: Any, *, is_authority: bool = False) -> Any:
-    """A certificate of a public key, signed by the authority's key; the authority's own is called `epbuild cluster`."""
+    """Return a certificate of a public key, signed by the authority's key. The authority's own is called `epbuild cluster`."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import NameOID

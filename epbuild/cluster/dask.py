@@ -1,4 +1,4 @@
-"""Dask's package `distributed`, where it is installed."""
+"""Dask's package `distributed`, if it is installed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from epbuild.cluster.unpickling import guard
 from epbuild.core.errors import Problem, ToolchainError
 
-_NOISY = ("distributed", "tornado", "asyncio")  # the last: of tasks of Dask's that no one awaits
+_NOISY = ("distributed", "tornado", "asyncio")  # asyncio logs tasks of Dask that are never awaited
 _INSTALL = "Install it with `pip install 'epbuild[dask]'`."
 
 
 def distributed() -> Any:
-    """Return the package, which from then on reads no pickle with a name in it, and logs nothing: callers report what goes wrong.
+    """Return the package, with guarded unpickling and without logging: callers report errors.
 
-    Raises ToolchainError where it is not installed.
+    Raises ToolchainError if it is not installed.
     """
     try:
         package = importlib.import_module("distributed")

@@ -1,7 +1,7 @@
 """`DaskExecutor`: requests on the workers of a Dask scheduler.
 
-Nothing that is sent is pickled but strings and the names of two functions, and nothing that comes back may name any. A request's key is its
-task's, so that what two clients ask for is executed once. Labels are Dask's resources.
+Only strings and the names of two functions are pickled to be sent, and replies may name none. The key of a request is that of its task, so
+that a request of two clients is executed once. Labels are Dask's resources.
 """
 
 from __future__ import annotations
@@ -21,11 +21,24 @@ from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask import distributed
 from epbuild.cluster.dask_probe import METRIC
 from epbuild.cluster.dask_worker import TOPIC, cancel_request, event_of, run_request
-from epbuild.cluster.executor import Lost, Offer, Placement, lost_action, nobody_offers
-from epbuild.cluster.labels import MEMORY, RELEASE_LABEL, needed
-from epbuild.cluster.liveness import FROZEN_SECONDS, Heartbeats, Unserved
-from epbuild.cluster.pending import PendingRequest
-from epbuild.cluster.reply import MachineReply, read_reply
+from epbuild.cluster.placement import (
+    FROZEN_SECONDS,
+    MEMORY,
+    RELEASE_LABEL,
+    Heartbeats,
+    Offer,
+    OfferTimeout,
+    Placement,
+    required_resources,
+)
+from epbuild.cluster.protocol import (
+    MachineReply,
+    PendingRequest,
+    SchedulerLostError,
+    lost_action_error,
+    read_reply,
+    unoffered_error,
+)
 from epbuild.cluster.request import ActionRequest
 from epbuild.cluster.unpickling import RefusedPickle
 from epbuild.core.errors import BuildError, Problem
@@ -44,7 +57,7 @@ _RUN_AGAIN = "Run the build again: what was finished is in the remote cache."
 
 
 class DaskExecutor:
-    """Executes requests on the workers of a scheduler. Any number of threads may use one. Raises Lost where it cannot be reached."""
+    """Executor of requests on the workers of a scheduler. Any number of threads may use one. Raises SchedulerLostError."""
 
     def __init__(self, address: ClusterAddress, cancelled: threading.Event) -> None:
         client = distributed().Client
@@ -52,9 +65,9 @@ class DaskExecutor:
         self._cancelled = cancelled
         self._closed = threading.Event()
         self._pending: dict[str, PendingRequest] = {}
-        """What is waited for, by the names of the tasks."""
+        """Pending requests, by the names of their tasks."""
         self._attempts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
-        self._heartbeats, self._unserved = Heartbeats(), Unserved()
+        self._heartbeats, self._unserved = Heartbeats(), OfferTimeout()
         try:
             self._client: Any = client(address.text, security=address.security(), set_as_default=False, timeout=_CONNECT_SECONDS)
             self._client.subscribe_topic(TOPIC, self._hear)
@@ -69,25 +82,25 @@ class DaskExecutor:
 
     def wait_for_offer(self, placement: Placement, actions: int) -> None:
         while not any(map(placement.allows, offers := self.offers())):
-            if self._unserved.is_over(placement, offers):
-                raise nobody_offers(placement.labels, offers, actions)
+            if self._unserved.has_expired(placement, offers):
+                raise unoffered_error(placement.labels, offers, actions)
             if self._cancelled.wait(_POLL_SECONDS):
                 raise Cancelled("the cluster")
 
     def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
         while True:
             reply = self._reply(request, PendingRequest(request.step, placement, progress))
-            if reply.outcome != "cancelled":  # another client may cancel what it waits for too
+            if reply.outcome != "cancelled":  # by another client, which waited for it too
                 return reply
 
     def close(self) -> None:
         self._closed.set()
         self._watching.join(_CLOSE_SECONDS)
-        with suppress(TimeoutError):  # of a scheduler that is slow to see it off
+        with suppress(TimeoutError):  # the scheduler is slow to answer
             self._client.close(timeout=_CLOSE_SECONDS)
 
     def _reply(self, request: ActionRequest, pending: PendingRequest) -> MachineReply:
-        # A number, as what another client cancelled goes by its name until all have let it go.
+        # Numbered: the name of a task that another client cancelled is used until all clients release it.
         name, placement = f"epbuild-{request.key}-{next(self._attempts[request.key])}", pending.placement
         allowed = [offer.machine for offer in self.offers() if placement.allows(offer)] if placement.without else None
         self._pending[name] = pending
@@ -96,16 +109,16 @@ class DaskExecutor:
                 run_request,
                 request.text,
                 key=name,
-                resources=dict(needed(placement.labels, placement.memory)),
+                resources=dict(required_resources(placement.labels, placement.memory)),
                 retries=0,
                 priority=round(request.seconds),
                 workers=allowed,
             )
-        except distributed().client.ClosedClientError as error:  # it stops to connect again after a while
+        except distributed().client.ClosedClientError as error:  # it stops reconnecting after a while
             del self._pending[name]
             raise _gone() from error
-        # By a thread of its own: a machine may be slow to send a reply, or go away before it has, and then another one makes it.
-        fetching = threading.Thread(target=pending.take, args=(partial(self._reply_of, future, pending),), daemon=True)
+        # In a thread: a machine may send its reply slowly, or go away before, and then another one executes the task.
+        fetching = threading.Thread(target=pending.finish, args=(partial(self._reply_of, future, pending),), daemon=True)
         future.add_done_callback(lambda _: fetching.start())
         try:
             pending.changed.wait()
@@ -113,7 +126,7 @@ class DaskExecutor:
                 self._stop(future, pending)
                 raise Cancelled(request.key)
             if pending.error is not None:
-                if not isinstance(pending.error, Lost) and not future.done():
+                if not isinstance(pending.error, SchedulerLostError) and not future.done():
                     self._stop(future, pending)
                 raise pending.error
             if pending.reply is not None:
@@ -121,10 +134,10 @@ class DaskExecutor:
             raise AssertionError("a request ends with a reply, or an error")
         finally:
             self._pending.pop(name, None)
-            future.release()  # what is held is executed again where its machine dies
+            future.release()  # else it is executed again if its machine dies
 
     def _stop(self, future: Any, pending: PendingRequest) -> None:
-        """Have a request end where it is executed, unless the scheduler is gone."""
+        """Cancel a request on its machine, unless the scheduler is gone."""
         there = [address for address in pending.machines if address in self._workers]
         with suppress(OSError, distributed().client.ClosedClientError):
             future.cancel()
@@ -137,7 +150,7 @@ class DaskExecutor:
             raise _gone() from error
         machines = list(pending.machines.values())
         if isinstance(error, RefusedPickle) and error.mentions(_KILLED):
-            raise lost_action(machines) from error
+            raise lost_action_error(machines) from error
         if error is None:
             try:
                 return read_reply(future.result())
@@ -162,7 +175,7 @@ class DaskExecutor:
                 pending.report(found)
 
     def _watch(self) -> None:
-        """Look at the cluster from time to time, and have requests end whose replies will not come."""
+        """Poll the cluster, and fail requests that will get no reply."""
         looked = answered = time.monotonic()
         while not self._closed.wait(_POLL_SECONDS):
             waiting = list(self._pending.values())
@@ -174,28 +187,28 @@ class DaskExecutor:
             looked = time.monotonic()
             try:
                 self._workers = self._look()
-            except Lost as error:
+            except SchedulerLostError as error:
                 if looked - answered > FROZEN_SECONDS:
                     for pending in waiting:
                         pending.fail(error)
                 continue
             answered, offers = looked, self.offers()
             for pending in waiting:
-                if self._unserved.is_over(pending.placement, offers):
-                    pending.fail(nobody_offers(pending.placement.labels, offers))
-            stopped = self._heartbeats.stopped({address: worker["last_seen"] for address, worker in self._workers.items()})
+                if self._unserved.has_expired(pending.placement, offers):
+                    pending.fail(unoffered_error(pending.placement.labels, offers))
+            stopped = self._heartbeats.find_stale({address: worker["last_seen"] for address, worker in self._workers.items()})
             if stopped:
                 threading.Thread(target=self._give_up, args=(stopped,), daemon=True).start()
 
     def _give_up(self, addresses: Sequence[str]) -> None:
-        """Have workers restarted, or forgotten by the scheduler where their machine is frozen: others get what they had."""
-        with suppress(OSError, RuntimeError, ValueError):  # those that are gone, and those that do not come back
+        """Restart stale workers. The scheduler forgets those on frozen machines, and sends their tasks to others."""
+        with suppress(OSError, RuntimeError, ValueError):  # workers that are gone, or do not come back
             self._client.restart_workers(list(addresses), timeout=_RESTART_SECONDS)
 
     def _look(self) -> Mapping[str, Any]:
-        """The workers of epbuild's that the scheduler knows, by address. Raises Lost."""
+        """Return the epbuild workers of the scheduler, by address. Raises SchedulerLostError."""
         scheduler = self._client.scheduler
-        if scheduler is None:  # while it connects again
+        if scheduler is None:  # while it reconnects
             raise _gone()
         try:
             known = self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_SECONDS)
@@ -221,10 +234,10 @@ def _offer(worker: Mapping[str, Any]) -> Offer:
     )
 
 
-def _gone() -> Lost:
-    return Lost(Problem("EPB535", "the cluster's scheduler went away", None, _RUN_AGAIN))
+def _gone() -> SchedulerLostError:
+    return SchedulerLostError(Problem("EPB535", "the cluster's scheduler went away", None, _RUN_AGAIN))
 
 
-def _unreachable(address: ClusterAddress, error: Exception) -> Lost:
+def _unreachable(address: ClusterAddress, error: Exception) -> SchedulerLostError:
     message = f"the cluster's scheduler {address.text} cannot be reached: {error}"
-    return Lost(Problem("EPB535", message, None, "Check its address, and that it runs."))
+    return SchedulerLostError(Problem("EPB535", message, None, "Check its address, and that it runs."))

@@ -1,7 +1,7 @@
-"""Preload of a Dask worker: what it reads of pickles that others send.
+"""Preload of a Dask worker: the pickles that it may read.
 
 Dask imports this module by its name before the worker listens, and calls `dask_setup` before the scheduler knows of it. Nothing else
-imports it: the scheduler imports the functions that it passes on, and has to read the pickles of its clients.
+imports it: the scheduler imports the functions that it forwards, and must read the pickles of its clients.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ guard()
 
 
 def dask_setup(_: object) -> None:
-    """Let the scheduler send what a worker needs: tasks, the functions that clients have called, and its plugin."""
+    """Allow what the scheduler sends to a worker: tasks, the functions that clients call, and its plugin."""
     own = (f"{function.__module__}.{function.__name__}" for function in (run_request, cancel_request))
     guard("dask._task_spec.Task", "distributed.shuffle._worker_plugin.ShuffleWorkerPlugin", *own)

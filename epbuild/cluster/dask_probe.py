@@ -1,4 +1,4 @@
-"""Probes in a Dask worker: while it serves, it finds out what it can do.
+"""Probes in a Dask worker, which find out its abilities while it serves.
 
 Dask loads this module by its name in the process of a worker, and calls `dask_setup` before the scheduler knows of it.
 """
@@ -16,21 +16,21 @@ from typing import Any
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory
 from epbuild.cluster.abilities import Abilities
-from epbuild.cluster.labels import PLENTY
+from epbuild.cluster.placement import PLENTY
 from epbuild.compile.probed import Probes
 from epbuild.compile.probing import ProbeResult
 from epbuild.core.errors import EpbuildError
 from epbuild.toolchain.environment import toolchains_here
 
 METRIC = "epbuild"
-"""What was found out, in the heartbeats of a worker: for each label, whether it does, and why."""
+"""Metric in the heartbeats of a worker: for each label, the result of its probe, and why."""
 _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _probes: list[WorkerProbe] = []
 
 
 class WorkerProbe:
-    """Finds out what a worker can do, and has the scheduler know."""
+    """Probe of a worker's abilities, which reports them to the scheduler."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
@@ -39,11 +39,11 @@ class WorkerProbe:
         self._withdrawn: set[str] = set()
 
     def start(self) -> None:
-        """Try what the toolchains that are here are for, in a thread of its own: heartbeats and requests go on."""
+        """Probe the toolchains of this machine in a thread: heartbeats and requests go on."""
         threading.Thread(target=self._survey, name="probes", daemon=True).start()
 
     def metric(self, worker: Any) -> dict[str, list[str]]:
-        """What was found out, for a heartbeat."""
+        """Return the results, for a heartbeat."""
         return {label: [probe.outcome, probe.why] for label, probe in self.abilities.found.items()}
 
     def _survey(self) -> None:
@@ -68,21 +68,21 @@ class WorkerProbe:
             self._offer(again, PLENTY)
 
     def _offer(self, labels: Iterable[str], amount: float) -> None:
-        """Have the scheduler know how much there is of labels: of what is none, it gives the worker nothing more that needs it."""
-        # Not `worker.set_resources`: what waits here for a label that is gone would wait for ever. What is here already, is declined.
+        """Report amounts of labels to the scheduler. It sends the worker no more actions that need a label of amount 0."""
+        # Not `worker.set_resources`: tasks here that wait for a withdrawn label would wait for ever. They are declined instead.
         call = self._worker.scheduler.set_resources(resources=dict.fromkeys(labels, amount), worker=self._worker.contact_address)
         future = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop)
-        with suppress(OSError, TimeoutError, RuntimeError):  # the scheduler is gone; what comes is declined
+        with suppress(OSError, TimeoutError, RuntimeError):  # the scheduler is gone; later tasks are declined
             future.result(_ANSWER_SECONDS)
 
 
 def abilities_here() -> Abilities | None:
-    """What the worker in this process found out; None where it finds out nothing."""
+    """Return the abilities of the worker in this process; None if it does not probe."""
     return _probes[0].abilities if _probes else None
 
 
 def dask_setup(worker: Any) -> None:
-    """Called by Dask."""
+    """Install the probe. Called by Dask."""
     probe = WorkerProbe(worker)
     _probes[:] = [probe]
     worker.metrics[METRIC] = probe.metric

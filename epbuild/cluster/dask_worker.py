@@ -1,4 +1,4 @@
-"""Requests in a Dask worker: the functions that clients have it call."""
+"""Functions that clients call in a Dask worker: execute and cancel requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epbuild.cache.location import cache_directory, tag_cache
 from epbuild.cluster.dask import distributed
 from epbuild.cluster.dask_probe import abilities_here
 from epbuild.cluster.machine import Machine
-from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.protocol import MachineReply
 from epbuild.cluster.request import read_request
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Position, Problem, RecipeError
 from epbuild.core.typed_json import MalformedJson
@@ -25,20 +25,20 @@ from epbuild.remote.settings import REMOTE, SIGNING_KEY, RemoteSettings, remote_
 from epbuild.toolchain.environment import toolchains_here
 
 TOPIC = "epbuild"
-"""The events of all requests, each with the name of its task."""
+"""Topic of the events of all requests, each with the name of its task."""
 
 INSECURE = "EPBUILD_INSECURE"
-"""Set in the environment of a worker that may speak to its remote cache without TLS."""
+"""Environment variable of a worker that may use its remote cache without TLS."""
 
-_LONGEST_LINE = 2000
+_MAX_LINE = 2000
 _running: dict[str, threading.Event] = {}
 _opening = threading.Lock()
 _machines: list[Machine] = []
-"""This machine, once it was asked for."""
+"""This machine, after its first use."""
 
 
 def run_request(text: str) -> str:
-    """Execute a request; returns the reply, as JSON. Called in a thread of a Dask worker."""
+    """Execute a request and return the reply, as JSON. Called in a thread of a Dask worker."""
     worker = distributed().get_worker()
     name, topic = str(worker.name), _Topic(worker, worker.get_current_task())
     topic.begin()
@@ -51,21 +51,21 @@ def run_request(text: str) -> str:
             return machine_here(name).execute(request, topic, cancelled).text
     except EpbuildError as error:
         return MachineReply.failure("refused", name, error).text
-    except Exception as error:  # noqa: BLE001 - a mistake of epbuild's own there is no traceback here
+    except Exception as error:  # noqa: BLE001 - a bug of epbuild must not become a traceback on the client
         return _refused(name, f"met an internal error: {type(error).__name__}: {error}")
 
 
 def cancel_request(task: str) -> None:
-    """Have a task end that runs here. Called by clients."""
+    """Cancel a task that runs here. Called by clients."""
     cancelled = _running.get(task)
     if cancelled is not None:
         cancelled.set()
 
 
 def machine_here(name: str) -> Machine:
-    """This machine, by the environment of the process. Raises EpbuildError where nothing could be published.
+    """Return this machine, by the environment of the process. Raises EpbuildError if nothing could be published.
 
-    A remote cache that did not answer is asked again by the next request: a worker lives longer than the breakers of a build.
+    A remote cache that failed is opened again for the next request: a worker outlives the circuit breakers of a build.
     """
     with _opening:
         if not _machines or _machines[0].remote.is_given_up:
@@ -77,20 +77,20 @@ def machine_here(name: str) -> Machine:
 
 
 def worker_settings(environment: Mapping[str, str]) -> RemoteSettings:
-    """The remote cache of a worker, whose own results it trusts. Raises RecipeError where it could not publish there."""
+    """Return the remote cache of a worker, which trusts its own results. Raises RecipeError if it could not publish there."""
     signer = signing_key(environment)
     if signer is None:
         message = "a worker signs what it makes, and there is no key to sign it"
         raise RecipeError(Problem("EPB277", message, hint=f"Set {SIGNING_KEY}, which `epbuild cache key` makes."))
     choice = CacheChoice(Position("", 1, 1), None, (signer.public,))
     settings = remote_settings(choice, Path.cwd(), environment, "write", insecure=INSECURE in environment)
-    if settings is None:  # which it is only where nothing is to be written
+    if settings is None:  # impossible in mode "write"
         raise TypeError(REMOTE)
     return settings
 
 
 def _ignore(problem: Problem) -> None:
-    """What is wrong with the remote cache shows in each reply."""
+    """Ignore a warning: each reply has the errors of the remote cache."""
 
 
 def _refused(name: str, why: str) -> str:
@@ -108,14 +108,14 @@ def _cancellable(task: str) -> Iterator[threading.Event]:
 
 
 class _Topic:
-    """A `Progress` that clients subscribe to: that of one task."""
+    """Progress of one task, which clients subscribe to."""
 
     def __init__(self, worker: Any, task: str) -> None:
         self.task = task
         self._worker = worker
 
     def begin(self) -> None:
-        """Report which machine executes it."""
+        """Report the machine that executes the task."""
         self._send(["begun", str(self._worker.name), self._worker.address])
 
     def report(self, event: Event, /) -> None:
@@ -128,17 +128,17 @@ class _Topic:
 
 
 def plain_event(event: Event) -> list[Any] | None:
-    """An event as JSON; None for one that is not sent."""
+    """Return an event as JSON; None for one that is not sent."""
     match event:
         case StepStarted(step, doing):
             return ["started", step, doing]
         case StepOutput(step, text, status):
-            return ["output", step, text[:_LONGEST_LINE], status]
+            return ["output", step, text[:_MAX_LINE], status]
     return None
 
 
 def event_of(plain: object) -> Event | None:
-    """An event that was sent; None where it is not one."""
+    """Return an event that was sent; None for anything else."""
     match plain:
         case ["started", str(step), str(doing)]:
             return StepStarted(step, doing)

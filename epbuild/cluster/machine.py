@@ -1,7 +1,7 @@
 """`Machine`: executes requests, with a store and the remote cache.
 
-A request is executed here as an action is where it was planned: the same makers, the same checks, the same record. What differs is
-where files come from and where a result goes: both are the remote cache.
+A request is executed like an action of a local build: the same makers, checks and records. Its inputs come from the remote cache, and its
+results go there.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.staging import staged
 from epbuild.cluster.abilities import Abilities
-from epbuild.cluster.identifying import KIND, asked_toolchain, records_here
-from epbuild.cluster.reply import MachineReply, Outcome
-from epbuild.cluster.request import ActionRequest, action_of
+from epbuild.cluster.protocol import MachineReply, Outcome
+from epbuild.cluster.request import TOOLCHAIN_KIND, ActionRequest, AskedToolchain, action_of, asked_toolchain
 from epbuild.compile.makers import maker_of
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
@@ -41,32 +40,36 @@ from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import kind_of, read_result
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.execution import Execution
+from epbuild.toolchain.identity import record_documents, records_of
+from epbuild.toolchain.lock_facts import LockedEnvironment
+from epbuild.toolchain.platforms import platform_here
 from epbuild.toolchain.remote_record import TOOLCHAIN
 
 _LOG = "worker.log"
 _OTHERS = "Start a worker on a machine that can."
 _ELSEWHERE = "Build it on this machine, without --executor."
 _KEPT = "Check the remote cache, and that its worker may write there; then run again: it is kept on that machine."
+_LOCK_THERE = "Lock the recipe on a machine of that kind, or build there."
 _LOCK = "Lock the recipe with `epbuild lock`, so that every machine makes the same toolchain."
 
 
 class Machine(Struct, frozen=True):
-    """Where requests are executed. Any number of threads may use one."""
+    """Machine that executes requests. Any number of threads may use one."""
 
     root: Path
-    """Of its cache: blobs, records, and the folder that compiles work in."""
+    """Root of its cache: blobs, records, and the folder that compiles work in."""
     toolchains: Toolchains
     remote: RemoteCache
     name: str = field(default_factory=platform.node)
     abilities: Abilities | None = None
-    """What it found out that it can do; None: it finds out nothing."""
+    """Results of its probes; None: it does not probe."""
 
     @property
     def store(self) -> BlobStore:
         return BlobStore(self.root)
 
     def execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:
-        """Execute a request, unless its result is known, and publish what comes of it; what goes wrong is in the reply."""
+        """Execute a request, unless its result is known, and publish the result. Errors are in the reply."""
         try:
             with translate_os_errors("write to its cache"):
                 return self._execute(request, progress, cancelled)
@@ -76,12 +79,12 @@ class Machine(Struct, frozen=True):
             problem = Problem("EPB530", f"it cannot be executed: {error}", None, _ELSEWHERE)
             return MachineReply.failure("refused", self.name, EnvironmentFailure(problem))
         except EpbuildError as error:
-            if cancelled.is_set():  # an installation that is ended fails: it is no refusal, as others may wait for the same
+            if cancelled.is_set():  # the installation was killed: no refusal, as other clients may wait for it
                 return MachineReply("cancelled", self.name)
             return MachineReply.failure("refused", self.name, error)
 
     def _execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:
-        if request.kind == KIND:
+        if request.kind == TOOLCHAIN_KIND:
             return self._identify(request, cancelled)
         store, records = self.store, action_records(self.root)
         found = self.remote.look_up(COMPILE, request.key)
@@ -93,7 +96,7 @@ class Machine(Struct, frozen=True):
             return MachineReply.failure("unable", self.name, unfit, is_unfit=True)
         listener = WaitLine(action.steps[0], f"{self.name} is at it for another build; waiting", progress)
         with lease(self.root, request.key, listener=listener, cancelled=cancelled):
-            record = self._whole(action, records.get(request.key))
+            record = self._complete_record(action, records.get(request.key))
             is_known = record is not None
             if record is None:
                 progress.report(StepStarted(action.steps[0], "fetching"))
@@ -114,27 +117,27 @@ class Machine(Struct, frozen=True):
                         return MachineReply.failure(outcome, self.name, error, log=log, is_unfit=is_unfit)
                 record = {"document": document, "result": to_json(result)}
                 records.put(request.key, record)
-            # Within the lease, so that the next to ask finds it there.
+            # Within the lease, so that the next client finds it there.
             if not self.remote.publish(COMPILE, request.key, record, store):
                 message = "it was made, and could not be written to the remote cache"
                 unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _KEPT))
-                return MachineReply.failure("failed", self.name, unpublished)  # others would make it in vain
+                return MachineReply.failure("failed", self.name, unpublished)  # other machines would build it in vain
         return MachineReply("found" if is_known else "made", self.name, log=COMPILE.log(record))
 
     def _is_unfit(self, action: Action, environment: Environment, cancelled: threading.Event) -> bool:
-        """Whether this machine cannot do what an action that failed needs, whatever the model."""
+        """Return whether this machine lacks an ability that a failed action needs, independent of the model."""
         if self.abilities is None:
             return False
         self.abilities.judge(action, environment, cancelled)
         return self.abilities.why_not(action) is not None
 
     def _identify(self, request: ActionRequest, cancelled: threading.Event) -> MachineReply:
-        """Publish what a toolchain is on this machine, which makes it where it is not here."""
+        """Publish the records of a toolchain on this machine, which provisions it if it is missing."""
         asked = asked_toolchain(request, self.store)
         environment = self.toolchains.prepare(
             asked.toolchain, self.root, asked.entries, request.environment, asked.packages, UvListener(cancelled)
         )
-        for key, record in records_here(asked, request.environment, environment).items():
+        for key, record in _records_here(asked, request.environment, environment).items():
             if not self.remote.publish(TOOLCHAIN, key, record, self.store):
                 message = (
                     f"the toolchain '{asked.toolchain.name}' was made, and what it is could not be written to the remote cache"
@@ -142,11 +145,11 @@ class Machine(Struct, frozen=True):
                 raise StoreError(Problem("EPB531", message, None, _KEPT))
         return MachineReply("made", self.name)
 
-    def _whole(self, action: Action, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """A record that the store has every artifact of."""
+    def _complete_record(self, action: Action, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return the record if the store has all of its artifacts."""
         result = read_result(action, record["result"]) if record is not None else None
-        is_whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
-        return record if is_whole else None
+        is_complete = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
+        return record if is_complete else None
 
     def _environment(self, action: Action, request: ActionRequest, cancelled: threading.Event) -> Environment:
         needs = action.runs_in
@@ -167,8 +170,8 @@ class Machine(Struct, frozen=True):
             yield _MachineExecution(environment, staging, folder / _LOG, shown, self.store, progress, cancelled)
 
     def _published_log(self, execution: Execution) -> Blob | None:
-        """The log of what failed, which the remote cache then has; None where it cannot be had."""
-        with suppress(StoreError):  # why it failed is worth more words than that
+        """Publish and return the log of a failure; None if that fails."""
+        with suppress(StoreError):  # the failure itself is more important
             if execution.log.exists():
                 log = execution.store.put(execution.log)
                 return log if self.remote.provide(log, partial(execution.store.pieces, log.digest)) else None
@@ -176,21 +179,21 @@ class Machine(Struct, frozen=True):
 
 
 class _MachineExecution(Execution):
-    """An execution whose inputs are blobs, which never change."""
+    """Execution whose inputs are blobs, which never change."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
-        """The names of blobs are their digests."""
+        """Return the names of the blobs, which are their digests."""
         return {file: file.name for file in files}
 
 
 class _Folders(Struct, frozen=True):
-    """Further executions in folders beside the first."""
+    """Factory of further executions, in folders beside the first."""
 
     execution: Execution
 
     @contextmanager
     def open(self, name: str) -> Iterator[Execution]:
-        """An execution with a staging directory and a log of that name."""
+        """Open an execution with a staging directory and a log of that name."""
         folder = self.execution.staging.with_name(name)
         folder.mkdir()
         yield _MachineExecution(
@@ -205,7 +208,7 @@ class _Folders(Struct, frozen=True):
 
 
 def _document_here(action: Action, environment: Environment, request: ActionRequest, store: BlobStore) -> Mapping[str, object]:
-    """The document of an action's key as it is here. Raises EnvironmentFailure where that is not the key that is asked for."""
+    """Return the key document of an action on this machine. Raises EnvironmentFailure if its key differs from the requested one."""
     kind = kind_of(action)
     digests = {file: file.name for file in action.files}
     document = kind.document(action, KeyInputs(digests, kind.identity(action, environment)))
@@ -216,10 +219,27 @@ def _document_here(action: Action, environment: Environment, request: ActionRequ
 
 
 def _made_result(action: Action, execution: Execution) -> ActionResult:
-    """Make an action, and finish it. Raises EpbuildError, and Cancelled."""
+    """Execute an action and finish it. Raises EpbuildError and Cancelled."""
     maker = maker_of(action)
     maker.check(action)
     result: ActionResult = maker.make(action, execution)
     for more in maker.finish(action, result, _Folders(execution)):
         result = more
     return result
+
+
+def _records_here(
+    asked: AskedToolchain, locked: LockedEnvironment | None, environment: Environment
+) -> dict[str, dict[str, object]]:
+    """Return the requested records of the environment on this machine, by key.
+
+    Raises EnvironmentFailure (EPB532) if the environment differs from the locked one.
+    """
+    if locked is None:
+        raise MalformedJson("the toolchain is not locked")
+    documents = record_documents(locked, platform_here() or "", asked.entries, asked.packages)
+    found = dict(records_of(environment, documents.values()))
+    if not found.keys() >= {*asked.records}:
+        message = f"the toolchain '{asked.toolchain.name}' differs here from the requested one"
+        raise EnvironmentFailure(Problem("EPB532", message, None, _LOCK_THERE))
+    return {key: found[key] for key in asked.records}

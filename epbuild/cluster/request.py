@@ -1,8 +1,8 @@
 """`ActionRequest`: an action as JSON that another machine can execute.
 
-It names nothing of the machine that asks: files go by their digests, and are fetched from the remote cache; EPs by the digests of their
-catalog entries; places in the recipe by the names of its files. What the other machine makes of it has to come to the same key, so
-that a mistake on the way ends in a refusal, never in a wrong result.
+It names nothing of the sending machine: files are named by their digests, and are fetched from the remote cache; EPs by the digests of
+their catalog entries; positions in the recipe by the names of its files. The other machine must compute the same key: a mistake on the
+way ends in a refusal, never in a wrong result.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import MissingBlob
 from epbuild.catalog.catalog import entries_for
 from epbuild.catalog.entries import EpEntry
-from epbuild.core.digest import Blob
+from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import Position
 from epbuild.core.typed_json import Forms, MalformedJson, from_json, to_json
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import CompileResult
-from epbuild.plan.steps import Action, InTarget, SessionGroup
+from epbuild.plan.steps import Action, InTarget, SessionGroup, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.recipe.model import ModelSpec, ToolchainSpec
@@ -37,30 +37,32 @@ from epbuild.toolchain.lock_facts import LockedEnvironment
 T = TypeVar("T")
 
 FORMAT = 1
+TOOLCHAIN_KIND = "toolchain"
+"""Kind of a request for the records of a toolchain, which is no action."""
 
 _KINDS: Mapping[str, type] = {"prepare": Preparation, "compile": SessionGroup, "verify": Verification}
 
 
-class NotForOthers(ValueError):
-    """An action can only be executed on this machine; the text is why, as a clause."""
+class LocalOnlyError(ValueError):
+    """Action that only this machine can execute; the text is the reason, as a clause."""
 
 
 class ActionRequest(Struct, frozen=True):
-    """An action that is complete in itself: its files are blobs, which the remote cache has."""
+    """Self-contained action: its files are blobs in the remote cache."""
 
     key: str
     step: str
-    """What its progress is reported for."""
+    """Step that its progress is reported for."""
     kind: str
     action: Mapping[str, Any]
     files: tuple[Blob, ...]
-    """All that it reads."""
+    """All files that it reads."""
     environment: LockedEnvironment | None = None
-    """What its toolchain holds on the platform that it is for; None: what the installer chooses for the toolchain's packages."""
+    """Locked content of its toolchain; None: the installer chooses versions."""
     memory: int = 0
-    """The bytes of memory that it is expected to take."""
+    """Expected memory in bytes."""
     seconds: float = 0.0
-    """The time that it is expected to take: of several that could begin, the longest goes first."""
+    """Expected time. The longest action starts first."""
     format: int = FORMAT
 
     @property
@@ -70,7 +72,7 @@ class ActionRequest(Struct, frozen=True):
 
 
 def read_request(text: str) -> ActionRequest:
-    """A request that was sent. Raises MalformedJson."""
+    """Return the request in a text. Raises MalformedJson."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -81,7 +83,7 @@ def read_request(text: str) -> ActionRequest:
 
 
 def files_of(action: Action) -> tuple[Path, ...]:
-    """The files that another machine needs to execute an action, each once."""
+    """Return the distinct files that another machine needs to execute an action."""
     if not isinstance(action, Verification):
         return action.files
     compiled = (path for item in action.compiled for path in item.group.files)
@@ -95,44 +97,65 @@ def request_of(
     artifacts: Iterable[Blob] = (),
     environment: LockedEnvironment | None = None,
 ) -> ActionRequest:
-    """The request for an action: `digests` are the SHA-256 of its files, `artifacts` what it takes of other actions' results.
+    """Return the request for an action: `digests` has the SHA-256 of its files, `artifacts` its inputs from other actions.
 
-    Raises NotForOthers, and OSError where a file cannot be looked at.
+    Raises LocalOnlyError, and OSError if a file cannot be read.
     """
     kind = next(name for name, known in _KINDS.items() if known is type(action))
     if (reason := only_here(action)) is not None:
-        raise NotForOthers(reason)
+        raise LocalOnlyError(reason)
     files = {blob.digest: blob for blob in artifacts}
     files.update((digest, Blob(digest, path.stat().st_size)) for path, digest in digests.items() if digest not in files)
-    document = written(_without_paths(action), digests)
+    document = encode(_without_paths(action), digests)
     return ActionRequest(key, action.steps[0], kind, document, tuple(files.values()), environment)
 
 
+class AskedToolchain(Struct, frozen=True):
+    """Locked toolchain, and the keys of its records."""
+
+    toolchain: ToolchainSpec
+    entries: tuple[EpEntry, ...]
+    records: tuple[str, ...]
+    packages: Mapping[str, Position] = field(default_factory=dict)
+
+
+def toolchain_request(needs: ToolchainNeeds, locked: LockedEnvironment, records: Iterable[str]) -> ActionRequest:
+    """Return the request for the records of a toolchain, whose keys its lock decides."""
+    asked = AskedToolchain(_sent_toolchain(needs.toolchain), needs.entries, tuple(sorted(records)), needs.packages)
+    key = document_digest({"kind": TOOLCHAIN_KIND, "records": list(asked.records)})
+    return ActionRequest(key, needs.toolchain.name, TOOLCHAIN_KIND, encode(asked, {}), (), locked)
+
+
+def asked_toolchain(request: ActionRequest, store: BlobStore) -> AskedToolchain:
+    """Return the requested toolchain. Raises MalformedJson."""
+    return _decode(AskedToolchain, request.action, store)
+
+
 def action_of(request: ActionRequest, store: BlobStore) -> Action:
-    """The action that is asked for, whose files lie in a store, once they are there. Raises MalformedJson."""
+    """Return the requested action, with its files at their paths in the store. Raises MalformedJson."""
     kind = _KINDS.get(request.kind)
     if kind is None:
         raise MalformedJson(f"there is no kind of action '{request.kind}'")
-    action: Action = received(kind, request.action, store)
+    action: Action = _decode(kind, request.action, store)
     return action
 
 
-def written(value: object, digests: Mapping[Path, str]) -> Any:
-    """A value as JSON that names nothing of this machine: files go by their `digests`."""
-    return to_json(value, _Written(digests))
+def encode(value: object, digests: Mapping[Path, str]) -> Any:
+    """Return a value as JSON without paths of this machine: files are named by their `digests`."""
+    return to_json(value, _Encoder(digests))
 
 
-def received(kind: type[T], document: object, store: BlobStore) -> T:
-    """What was written as such a document, with files where a store has them. Raises MalformedJson."""
-    return from_json(kind, document, _Read(store.root, store))
+def _decode(kind: type[T], document: object, store: BlobStore) -> T:
+    """Return the value of such a document, with files at their paths in the store. Raises MalformedJson."""
+    return from_json(kind, document, _Decoder(store.root, store))
 
 
 _TYPES = (Path, EpEntry, Position, Made)
 
 
 @dataclass(frozen=True, eq=False)
-class _Written(Forms):
-    """Files as digests, EPs as names, places without folders, session groups with what they came to."""
+class _Encoder(Forms):
+    """Forms for sending: files as digests, EPs as names, positions without folders, session groups with their results."""
 
     digests: Mapping[Path, str]
     types = _TYPES
@@ -152,8 +175,8 @@ class _Written(Forms):
 
 
 @dataclass(frozen=True)
-class _Read(Forms):
-    """The same back, on a machine that has the files in its store."""
+class _Decoder(Forms):
+    """Forms for reading, on a machine that has the files in its store."""
 
     root: Path
     store: BlobStore = field(compare=False)
@@ -189,7 +212,7 @@ def _entry_of(ep: str, digest: str) -> EpEntry:
 
 
 def only_here(action: Action) -> str | None:
-    """Why an action can be executed on this machine alone, as a clause: it depends on what cannot be sent. None where it does not."""
+    """Return why only this machine can execute an action, as a clause: it depends on something that cannot be sent. Else None."""
     needs = action.runs_in
     if needs is not None and needs.toolchain.interpreter is not None:
         return "its toolchain is an environment of this machine's"
@@ -206,10 +229,10 @@ def only_here(action: Action) -> str | None:
 
 
 def _without_paths(action: Action) -> Action:
-    """An action without what only its planning needs, and what would name the user's folders."""
+    """Return an action without planning data and without the names of the user's folders."""
     match action:
         case Preparation():
-            return replace(action, model=_sent_model(action.model), toolchain=sent_toolchain(action.toolchain), folders=())
+            return replace(action, model=_sent_model(action.model), toolchain=_sent_toolchain(action.toolchain), folders=())
         case SessionGroup():
             return _sent_group(action)
         case Verification():
@@ -224,12 +247,12 @@ def _sent_group(group: SessionGroup) -> SessionGroup:
 
 
 def _sent_target(target: PlannedTarget) -> PlannedTarget:
-    return replace(target, toolchain=sent_toolchain(target.toolchain))
+    return replace(target, toolchain=_sent_toolchain(target.toolchain))
 
 
-def sent_toolchain(toolchain: ToolchainSpec) -> ToolchainSpec:
-    """A toolchain without what would name the user's folders."""
-    return replace(toolchain, custom_ops=())  # which what runs in it has of its own
+def _sent_toolchain(toolchain: ToolchainSpec) -> ToolchainSpec:
+    """Return a toolchain without the names of the user's folders."""
+    return replace(toolchain, custom_ops=())  # each action has its own
 
 
 def _sent_member(member: Member) -> Member:
@@ -250,7 +273,7 @@ def _sent_model(model: ModelSpec) -> ModelSpec:
 
 
 def _sent_check(checked: CheckedMember) -> CheckedMember:
-    """Of the member, only what it is compared with is asked of it."""
+    """Return the check with the member's reference model only."""
     source = checked.source
     member = None if checked.member is None else replace(_sent_member(checked.member), compiled_from=None, original=source)
     return replace(checked, member=member)

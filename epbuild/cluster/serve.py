@@ -14,38 +14,37 @@ from msgspec import Struct
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask import distributed
 from epbuild.cluster.dask_worker import INSECURE, worker_settings
-from epbuild.cluster.executor import Offer
-from epbuild.cluster.labels import offered
+from epbuild.cluster.placement import Offer, offered_resources
 from epbuild.remote.opening import open_remote
 
 _AGAIN_SECONDS = 3.0
 _CONNECT_SECONDS = "30s"
-"""Within which a worker's process has begun, with all its imports, and is connected."""
+"""Time for a worker's process to start, with all its imports, and to connect."""
 _PLAIN_SETTINGS = {
     "distributed.worker.daemon": False,  # its compilers are its children
-    "distributed.worker.memory.target": False,  # what takes memory here are other processes
+    "distributed.worker.memory.target": False,  # the memory is used by child processes
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
     "distributed.admin.tick.limit": "60s",
-    "distributed.worker.profile.enabled": False,  # of threads that wait for compilers
-    "distributed.worker.http.routes": [],  # what is served over HTTP is served to everybody
+    "distributed.worker.profile.enabled": False,  # threads here only wait for compilers
+    "distributed.worker.http.routes": [],  # HTTP would be open to all users
 }
 _HTTP = "127.0.0.1:0"
 
 
 class ServingProgress(Protocol):
-    """Takes what becomes of a worker."""
+    """Receiver of the state of a worker."""
 
     def connected(self, address: str, offer: Offer) -> None:
-        """The scheduler knows it."""
+        """Report that the worker is connected."""
 
     def waiting(self, address: str, reason: str) -> None:
-        """The scheduler cannot be reached, and is tried again, until it can."""
+        """Report that the scheduler cannot be reached, and that the worker retries."""
 
 
 class Serving(Struct, frozen=True):
-    """A worker: where its scheduler is, what it offers, and whether its remote cache may be spoken to without TLS."""
+    """Settings of a worker: its scheduler, its offer, and whether its remote cache may be used without TLS."""
 
     address: ClusterAddress
     offer: Offer
@@ -53,9 +52,9 @@ class Serving(Struct, frozen=True):
 
 
 def serve(serving: Serving, progress: ServingProgress) -> None:
-    """Execute requests until the process is interrupted; where the scheduler goes away, wait for it to come back.
+    """Execute requests until the process is interrupted. Reconnect to a scheduler that goes away.
 
-    The remote cache is that of the environment. Raises EpbuildError where it could not be used, before anything is begun.
+    The environment names the remote cache. Raises EpbuildError at once if it cannot be used.
     """
     environment = {**os.environ, INSECURE: "1"} if serving.insecure else dict(os.environ)
     open_remote(worker_settings(environment), lambda problem: None).close()
@@ -73,21 +72,26 @@ async def _serve(
                 progress.connected(serving.address.text, serving.offer)
                 await nanny.finished()
                 reason = "it went away"
-        except (OSError, TimeoutError, RuntimeError, AssertionError) as error:  # the last: Dask's, where a process begins slowly
+        except (
+            OSError,
+            TimeoutError,
+            RuntimeError,
+            AssertionError,
+        ) as error:  # AssertionError: from Dask, if a process starts slowly
             reason = str(error) or type(error).__name__
         progress.waiting(serving.address.text, reason)
         await asyncio.sleep(_AGAIN_SECONDS)
 
 
 def _nanny(package: Any, serving: Serving, environment: Mapping[str, str], scratch: Path) -> Any:
-    """What starts the worker's process, and starts it again when it dies."""
+    """Return the nanny, which starts the worker's process, and restarts it when it dies."""
     offer = serving.offer
     return package.Nanny(
         serving.address.text,
         nthreads=offer.slots,
         name=f"{offer.machine}-{os.getpid()}",
         memory_limit=0,
-        resources=dict(offered(offer.labels, offer.memory)),
+        resources=dict(offered_resources(offer.labels, offer.memory)),
         security=serving.address.security(),
         local_directory=str(scratch),
         death_timeout=_CONNECT_SECONDS,

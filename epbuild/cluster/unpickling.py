@@ -13,23 +13,23 @@ from collections.abc import Iterable
 from types import ModuleType
 
 READERS = ("distributed.client", "distributed.protocol.pickle", "distributed.shuffle._core", "distributed.shuffle._pickle")
-"""Modules of Dask's that read pickles by the standard library. All others call these."""
+"""Modules of Dask that read pickles by the standard library. All others call these."""
 
 _TRACEBACK = "tblib.pickling_support.unpickle_traceback"
 
-# The types of replies and requests, which Dask names in the headers of its messages.
+# Types of replies and requests, which Dask names in the headers of its messages.
 _allowed = {"builtins.bytes", "builtins.str"}
 
 
 class RefusedPickle(Exception):
-    """A pickle that was not read, in the place of its content."""
+    """Placeholder for the content of a pickle that was not read."""
 
     def __init__(self, reason: str, data: bytes) -> None:
         super().__init__(reason)
         self._data = bytes(data)
 
     def mentions(self, name: str) -> bool:
-        """Return whether the pickle holds the name of a class, which a stranger may have put there."""
+        """Return whether the pickle contains the name of a class. Untrusted: any sender can put it there."""
         return name.encode() in self._data
 
 
@@ -48,8 +48,7 @@ class _Reader(pickle.Unpickler):
 def read(data: bytes, /, *, buffers: Iterable[object] = ()) -> object:
     """Return the content of a pickle, or a RefusedPickle if it names what is not allowed or is no pickle.
 
-    That is returned, not raised: Dask gives up a connection when a message cannot be read, and one bad message must not end what others
-    wait for.
+    It is returned, not raised: Dask closes a connection whose messages cannot be read, and one bad message must not end other requests.
     """
     try:
         return _Reader(io.BytesIO(data), buffers=buffers).load()
@@ -61,7 +60,7 @@ def read(data: bytes, /, *, buffers: Iterable[object] = ()) -> object:
 
 
 def guard(*names: str) -> None:
-    """Have Dask in this process read pickles by `read` from now on, which may name these functions and classes, and those before."""
+    """Make Dask in this process read pickles by `read`, and add functions and classes to those that pickles may name."""
     _allowed.update(names)
     for reader in READERS:
         module = importlib.import_module(reader)
@@ -70,7 +69,7 @@ def guard(*names: str) -> None:
 
 
 def _guarded() -> ModuleType:
-    """Return a copy of the standard library's module that writes pickles as ever, and reads them by `read`."""
+    """Return a copy of the standard library's module that reads pickles by `read`."""
     module = ModuleType("pickle")
     vars(module).update(vars(pickle), loads=read, load=_refuse, Unpickler=_Reader)
     return module

@@ -17,10 +17,8 @@ from epbuild.cache.errors import MissingBlob
 from epbuild.cache.workspace import log_file
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
-from epbuild.cluster.executor import Placement, RequestExecutor
-from epbuild.cluster.labels import RELEASE, labels_of
-from epbuild.cluster.refusals import Refusals, error_of
-from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.placement import RELEASE, Placement, labels_of
+from epbuild.cluster.protocol import MachineReply, RequestExecutor, ToolchainDenyList, error_of
 from epbuild.cluster.request import ActionRequest, files_of, only_here, request_of
 from epbuild.commands.execution import KeyedAction, digests_of
 from epbuild.commands.shared_results import SharedResults
@@ -90,7 +88,7 @@ class Elsewhere:
         self._surveyor = surveyor
         self._progress = progress
         self._toolchains = toolchains
-        self._refusals = Refusals()
+        self._refusals = ToolchainDenyList()
         self._taken: dict[str, bool] = {}
         self._unserved: Counter[frozenset[str]] = Counter()
         """How many actions need labels that no machine offered."""

@@ -8,12 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
 
-from epbuild.cluster.executor import Placement, RequestExecutor
-from epbuild.cluster.identifying import toolchain_request
-from epbuild.cluster.labels import labels_of
-from epbuild.cluster.refusals import error_of
-from epbuild.cluster.reply import MachineReply
-from epbuild.cluster.request import ActionRequest
+from epbuild.cluster.placement import Placement, labels_of
+from epbuild.cluster.protocol import MachineReply, RequestExecutor, error_of
+from epbuild.cluster.request import ActionRequest, toolchain_request
 from epbuild.commands.elsewhere import LOOK_AT_CACHE
 from epbuild.commands.events import ToolchainFailed, ToolchainReady, ToolchainStarted
 from epbuild.commands.toolchains import Place, PlanToolchains, UnknownToolchain

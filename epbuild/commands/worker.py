@@ -9,8 +9,7 @@ from collections.abc import Collection
 from epbuild.catalog.catalog import CPU_EP, known_eps
 from epbuild.cluster.abilities import possible_abilities
 from epbuild.cluster.address import ClusterAddress
-from epbuild.cluster.executor import Offer
-from epbuild.cluster.labels import PREPARES, labels_here
+from epbuild.cluster.placement import PREPARES, Offer, labels_here
 from epbuild.cluster.serve import Serving, ServingProgress, serve
 from epbuild.core.errors import Argument, PlanError, Problem, nearest
 from epbuild.engine.capacity import memory_here

@@ -11,8 +11,7 @@ from msgspec import Struct
 from epbuild.cache.workspace import Workspace
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
-from epbuild.cluster.executor import Offer
-from epbuild.cluster.labels import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, eps_of, labels_of
+from epbuild.cluster.placement import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, Offer, eps_of, labels_of
 from epbuild.commands.jobs import locked_platforms
 from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request

@@ -12,7 +12,7 @@ from projects import RECIPES
 
 from epbuild.catalog.catalog import entries_for, entry
 from epbuild.cluster.abilities import Abilities, possible_abilities
-from epbuild.cluster.labels import labels_here, labels_of
+from epbuild.cluster.placement import labels_here, labels_of
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import Request
 from epbuild.compile.probed import Probes

@@ -6,9 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any, cast
 
-from epbuild.cluster.identifying import KIND
 from epbuild.cluster.machine import Machine
-from epbuild.cluster.request import ActionRequest
+from epbuild.cluster.request import TOOLCHAIN_KIND, ActionRequest
 from epbuild.core.errors import Problem, ToolchainError
 from epbuild.engine.events import EventList
 from epbuild.toolchain.environment import Toolchains
@@ -25,7 +24,7 @@ class Ended(Toolchains):
 
 def outcome(tmp_path: Path, cancelled: threading.Event) -> str:
     machine = Machine(tmp_path, Ended(tmp_path), cast("Any", None), "m")
-    return machine.execute(ActionRequest("k", "t", KIND, ASKED, ()), EventList(), cancelled).outcome
+    return machine.execute(ActionRequest("k", "t", TOOLCHAIN_KIND, ASKED, ()), EventList(), cancelled).outcome
 
 
 def test_it_is_no_refusal_of_the_machine(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from epbuild.cache.leases import Cancelled
 from epbuild.cluster.abilities import possible_abilities
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
-from epbuild.cluster.executor import Offer, Placement, RequestExecutor
-from epbuild.cluster.labels import RELEASE, labels_here, labels_of
 from epbuild.cluster.machine import Machine
+from epbuild.cluster.placement import RELEASE, Offer, Placement, labels_here, labels_of
+from epbuild.cluster.protocol import RequestExecutor
 from epbuild.cluster.request import ActionRequest, files_of, request_of
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import Request
@@ -137,7 +137,7 @@ def test_what_fails_fails_as_it_does_here_with_its_log(asking: Asking) -> None:
     group = replace(asking.group, target=replace(asking.group.target, eps=(wrong,)))
     reply = asking.execute(asking.request(group))
     assert reply.outcome == "failed"
-    assert isinstance(reply.raised(), VerifyError)
+    assert isinstance(reply.error_here(), VerifyError)
     assert reply.log is not None
     asking.remote.check(reply.log)
 
@@ -145,7 +145,7 @@ def test_what_fails_fails_as_it_does_here_with_its_log(asking: Asking) -> None:
 def test_another_toolchain_than_that_of_the_key_is_refused(asking: Asking) -> None:
     reply = asking.execute(replace(asking.request(), key="0" * 64))
     assert reply.outcome == "refused"
-    error = reply.raised()
+    error = reply.error_here()
     assert isinstance(error, EnvironmentFailure)
     assert [problem.code for problem in error.problems] == ["EPB532"]
 
@@ -155,7 +155,7 @@ def test_inputs_that_are_gone_are_a_refusal(asking: Asking) -> None:
     missing = Blob("f" * 64, 1)
     reply = asking.execute(replace(request, files=(*request.files, missing)))
     assert reply.outcome == "refused"
-    assert [problem.code for problem in reply.raised().problems] == ["EPB530"]
+    assert [problem.code for problem in reply.error_here().problems] == ["EPB530"]
 
 
 def test_a_toolchain_that_cannot_be_made_is_a_refusal(asking: Asking) -> None:
@@ -165,7 +165,7 @@ def test_a_toolchain_that_cannot_be_made_is_a_refusal(asking: Asking) -> None:
     digests = {file: file_digest(file) for file in files_of(group)}
     reply = asking.execute(request_of(group, request.key, digests))
     assert reply.outcome == "refused"
-    assert isinstance(reply.raised(), ToolchainError)
+    assert isinstance(reply.error_here(), ToolchainError)
 
 
 def test_a_build_that_is_stopped_gives_up(asking: Asking) -> None:

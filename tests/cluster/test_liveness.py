@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from epbuild.cluster.executor import Offer, Placement, nobody_offers
-from epbuild.cluster.liveness import FROZEN_SECONDS, NOBODY_SECONDS, Heartbeats, Unserved
+from epbuild.cluster.placement import FROZEN_SECONDS, OFFER_SECONDS, Heartbeats, Offer, OfferTimeout, Placement
+from epbuild.cluster.protocol import unoffered_error
 
 
 class Clock:
@@ -27,41 +27,41 @@ def offer(machine: str, *labels: str) -> Offer:
 
 def test_a_machine_is_frozen_once_its_heartbeat_stays_the_same(clock: Clock) -> None:
     beats = Heartbeats(clock)
-    assert beats.stopped({"a": 1.0, "b": 1.0}) == []
+    assert beats.find_stale({"a": 1.0, "b": 1.0}) == []
     clock.now += FROZEN_SECONDS - 1
-    assert beats.stopped({"a": 1.0, "b": 9.0}) == []
+    assert beats.find_stale({"a": 1.0, "b": 9.0}) == []
     clock.now += 1
-    assert beats.stopped({"a": 1.0, "b": 9.0}) == ["a"]
+    assert beats.find_stale({"a": 1.0, "b": 9.0}) == ["a"]
     # It is given up again only after the same time.
-    assert beats.stopped({"a": 1.0, "b": 9.0}) == []
+    assert beats.find_stale({"a": 1.0, "b": 9.0}) == []
 
 
 def test_what_was_not_looked_at_for_long_is_not_frozen(clock: Clock) -> None:
     beats = Heartbeats(clock)
-    beats.stopped({"a": 1.0})
+    beats.find_stale({"a": 1.0})
     clock.now += 10 * FROZEN_SECONDS
-    assert beats.stopped({"a": 2.0, "new": 1.0}) == []
+    assert beats.find_stale({"a": 2.0, "new": 1.0}) == []
 
 
 def test_a_machine_that_left_and_came_back_begins_anew(clock: Clock) -> None:
     beats = Heartbeats(clock)
-    beats.stopped({"a": 1.0})
-    beats.stopped({})
+    beats.find_stale({"a": 1.0})
+    beats.find_stale({})
     clock.now += FROZEN_SECONDS
-    assert beats.stopped({"a": 1.0}) == []
+    assert beats.find_stale({"a": 1.0}) == []
 
 
 def test_what_nobody_offers_is_over_after_a_minute_without_anybody(clock: Clock) -> None:
-    unserved, wanted = Unserved(clock), Placement(frozenset({"x", "y"}))
-    assert not unserved.is_over(wanted, [offer("a", "x")])
-    clock.now += NOBODY_SECONDS - 1
-    assert not unserved.is_over(wanted, [offer("a", "x", "y")])
+    unserved, wanted = OfferTimeout(clock), Placement(frozenset({"x", "y"}))
+    assert not unserved.has_expired(wanted, [offer("a", "x")])
+    clock.now += OFFER_SECONDS - 1
+    assert not unserved.has_expired(wanted, [offer("a", "x", "y")])
     clock.now += 2
-    assert not unserved.is_over(wanted, [offer("a", "x")])
-    clock.now += NOBODY_SECONDS
-    assert unserved.is_over(wanted, [offer("a", "x")])
+    assert not unserved.has_expired(wanted, [offer("a", "x")])
+    clock.now += OFFER_SECONDS
+    assert unserved.has_expired(wanted, [offer("a", "x")])
     # What needs the same waits no second time.
-    assert unserved.is_over(Placement(frozenset({"x", "y"})), [])
+    assert unserved.has_expired(Placement(frozenset({"x", "y"})), [])
 
 
 def test_a_machine_that_is_not_to_be_asked_offers_nothing(clock: Clock) -> None:
@@ -71,7 +71,7 @@ def test_a_machine_that_is_not_to_be_asked_offers_nothing(clock: Clock) -> None:
 
 
 def test_what_is_lacking_is_that_of_the_machine_that_lacks_least() -> None:
-    [problem] = nobody_offers(frozenset({"x", "y"}), [offer("b", "x"), offer("a")], 12).problems
+    [problem] = unoffered_error(frozenset({"x", "y"}), [offer("b", "x"), offer("a")], 12).problems
     assert problem.message == "no machine of the cluster offers y (12 actions); connected: a, b"
-    [problem] = nobody_offers(frozenset({"x"}), []).problems
+    [problem] = unoffered_error(frozenset({"x"}), []).problems
     assert problem.message == "no machine of the cluster offers x (1 action); connected: no machine is connected"

@@ -14,8 +14,8 @@ from quick_builds import wait_until
 from epbuild.cache.leases import Cancelled
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
-from epbuild.cluster.executor import Lost, Placement
-from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.placement import Placement
+from epbuild.cluster.protocol import MachineReply, SchedulerLostError
 from epbuild.cluster.request import ActionRequest
 from epbuild.engine.events import EventList
 
@@ -43,10 +43,10 @@ def test_requests_end_when_it_goes_while_it_is_sought_and_after_that(cluster: Cl
             waiting = pool.submit(ask, executor, "before")
             wait_until(lambda: executor._pending, what="it is asked")
             cluster.stop_scheduler()
-            with pytest.raises(Lost, match="went away"):
+            with pytest.raises(SchedulerLostError, match="went away"):
                 waiting.result(20)
             for moment in ("while", "after"):
-                with pytest.raises(Lost, match="went away"):
+                with pytest.raises(SchedulerLostError, match="went away"):
                     pool.submit(ask, executor, moment).result(40)
     finally:
         executor.close()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from epbuild.cluster.executor import Placement
-from epbuild.cluster.pending import PendingRequest
-from epbuild.cluster.refusals import Refusals, error_of
-from epbuild.cluster.reply import MachineReply, read_reply
+from epbuild.cluster.placement import Placement
+from epbuild.cluster.protocol import MachineReply, PendingRequest, ToolchainDenyList, error_of, read_reply
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
 from epbuild.engine.events import EventList, StepOutput
 
@@ -41,7 +39,7 @@ def test_what_ended_it_is_not_replaced_by_what_its_cancelled_task_comes_to() -> 
 
     request, _ = pending()
     request.fail(BuildError(Problem("EPB539", "nobody offers it")))
-    request.take(cancelled)
+    request.finish(cancelled)
     assert "nobody offers it" in str(request.error)
 
 
@@ -50,10 +48,10 @@ def refusal(machine: str, message: str = "the disk is full") -> MachineReply:
 
 
 def test_a_refusal_is_warned_of_once_for_each_machine_and_toolchain() -> None:
-    refusals = Refusals()
+    refusals = ToolchainDenyList()
     first = refusals.add("qnn", refusal("a"))
     assert first is not None
-    assert (first.code, first.message) == ("EPB541", "a makes nothing of the toolchain 'qnn': the disk is full")
+    assert (first.code, first.message) == ("EPB541", "a cannot provide toolchain 'qnn': the disk is full")
     assert refusals.add("qnn", refusal("a")) is None
     assert refusals.add("openvino", refusal("a")) is not None
     assert refusals.add("qnn", refusal("b")) is not None
@@ -62,7 +60,7 @@ def test_a_refusal_is_warned_of_once_for_each_machine_and_toolchain() -> None:
 
 
 def test_the_last_refusal_is_one_of_the_step_that_it_is_met_for() -> None:
-    refusals = Refusals()
+    refusals = ToolchainDenyList()
     refusals.add("qnn", refusal("a"))
     last = refusals.last("qnn", "compile:n")
     assert last is not None
@@ -78,4 +76,4 @@ def test_an_error_arrives_as_the_class_that_decides_on_the_exit_code() -> None:
 
     for error, kind in ((Special, ToolchainError), (EnvironmentFailure, EnvironmentFailure), (BuildError, BuildError)):
         reply = MachineReply.failure("failed", "a", error(Problem("EPB400", "no")))
-        assert type(read_reply(reply.text).raised()) is kind
+        assert type(read_reply(reply.text).error_here()) is kind

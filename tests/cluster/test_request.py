@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from projects import RECIPES
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cluster.request import NotForOthers, action_of, files_of, read_request, request_of
+from epbuild.cluster.request import LocalOnlyError, action_of, files_of, read_request, request_of
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import Request
 from epbuild.core.digest import Blob, file_digest
@@ -77,7 +77,7 @@ def test_a_toolchain_of_this_machine_is_for_nobody_else(tmp_path: Path) -> None:
     recipe.write_text(text[:begin] + "interpreter: /usr/bin/python3" + text[end:], encoding="utf-8")
     (tmp_path / "models").symlink_to(RECIPES / "models")
     [first, *_] = actions(recipe)
-    with pytest.raises(NotForOthers, match="environment of this machine"):
+    with pytest.raises(LocalOnlyError, match="environment of this machine"):
         request_of(first, KEY, dict.fromkeys(files_of(first), "0" * 64))
 
 

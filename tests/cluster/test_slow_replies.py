@@ -16,9 +16,8 @@ from distributed import LocalCluster, Worker
 from epbuild.cache.leases import Cancelled
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
-from epbuild.cluster.executor import Placement
-from epbuild.cluster.labels import MEMORY, RELEASE
-from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.placement import MEMORY, RELEASE, Placement
+from epbuild.cluster.protocol import MachineReply
 from epbuild.cluster.request import ActionRequest
 from epbuild.engine.events import EventList
 

@@ -14,12 +14,10 @@ from small_builds import CLASSIFIER, Workshop
 from small_locks import digest
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cluster.executor import Offer, Placement, Unoffered
-from epbuild.cluster.identifying import asked_toolchain
-from epbuild.cluster.labels import RELEASE, labels_of
 from epbuild.cluster.machine import Machine
-from epbuild.cluster.reply import MachineReply
-from epbuild.cluster.request import ActionRequest, read_request
+from epbuild.cluster.placement import RELEASE, Offer, Placement, labels_of
+from epbuild.cluster.protocol import MachineReply, UnofferedError
+from epbuild.cluster.request import ActionRequest, asked_toolchain, read_request
 from epbuild.commands.events import ToolchainReady, ToolchainStarted
 from epbuild.commands.identities import IdentityRequests
 from epbuild.commands.lock_fit import catalog_facts
@@ -174,7 +172,7 @@ def test_the_request_names_nothing_of_this_machine(asking: Callable[..., Asking]
 def test_that_nobody_is_of_the_platform_is_an_error(asking: Callable[..., Asking]) -> None:
     found = asking(WINDOWS)
     found.executor.labels = {RELEASE, f"platform:{HERE}", "ep:QNNExecutionProvider"}
-    with pytest.raises(Unoffered) as caught:
+    with pytest.raises(UnofferedError) as caught:
         found.bring()
     [problem] = caught.value.problems
     assert problem.code == "EPB539"
@@ -194,7 +192,7 @@ def test_another_toolchain_there_is_refused_and_for_this_platform_a_warning(aski
     found.bring()
     [warning] = [event.problem for event in found.events if isinstance(event, Warned)]
     assert warning.code == "EPB532"
-    assert warning.message.startswith("on builder: the toolchain 'qnn' came out as another")
+    assert warning.message.startswith("on builder: the toolchain 'qnn' differs here")
     assert found.known.of(found.plan.actions[CLASSIFIER]) is None
 
 

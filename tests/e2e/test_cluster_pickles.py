@@ -16,8 +16,7 @@ from quick_builds import COMPILES, wait_until
 
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
-from epbuild.cluster.executor import Placement
-from epbuild.cluster.labels import MEMORY, RELEASE
+from epbuild.cluster.placement import MEMORY, RELEASE, Placement
 from epbuild.cluster.request import ActionRequest
 from epbuild.core.errors import BuildError
 from epbuild.engine.events import EventList

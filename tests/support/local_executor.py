@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 
 from epbuild.cache.leases import Cancelled
-from epbuild.cluster.executor import Offer, Placement, nobody_offers
 from epbuild.cluster.machine import Machine
-from epbuild.cluster.reply import MachineReply
+from epbuild.cluster.placement import Offer, Placement
+from epbuild.cluster.protocol import MachineReply, unoffered_error
 from epbuild.cluster.request import ActionRequest
 from epbuild.engine.events import Progress
 
@@ -26,7 +26,7 @@ class LocalExecutor:
 
     def wait_for_offer(self, placement: Placement, actions: int) -> None:
         if not placement.allows(self._offer):
-            raise nobody_offers(placement.labels, self.offers(), actions)
+            raise unoffered_error(placement.labels, self.offers(), actions)
 
     def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
         reply = self._machine.execute(request, progress, self._cancelled)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
-from epbuild.cluster.executor import Offer
+from epbuild.cluster.placement import Offer
 from epbuild.commands.doctor.health import HealthCheck, TooSlow, of_error, within
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.units import counted

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from epbuild.cluster.executor import Offer
-from epbuild.cluster.labels import PLATFORM_LABEL, PREPARES, eps_of
+from epbuild.cluster.placement import PLATFORM_LABEL, PREPARES, Offer, eps_of
 from epbuild.core.errors import printable
 from epbuild.core.units import about, counted
 from epbuild.report.formatting import format_size

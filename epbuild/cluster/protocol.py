@@ -1,0 +1,210 @@
+"""Protocol of clients and machines: replies, errors, and the executor."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from epbuild.cluster.placement import Offer, Placement
+from epbuild.cluster.request import ActionRequest
+from epbuild.core.digest import Blob
+from epbuild.core.errors import (
+    BuildError,
+    EnvironmentFailure,
+    EpbuildError,
+    PlanError,
+    Problem,
+    StepId,
+    StoreError,
+    ToolchainError,
+    VerifyError,
+)
+from epbuild.core.typed_json import MalformedJson, from_json, to_json
+from epbuild.core.units import counted
+from epbuild.engine.events import Event, Progress, StepOutput
+
+MAX_LOSSES = 2
+"""Machines that may go away while they execute one request. The request is then the likely cause."""
+_DENIED = "This build sends it no more actions of that toolchain."
+_LOGS = "See the logs of the workers, and the system's for a lack of memory."
+
+_ERRORS: Mapping[str, type[EpbuildError]] = {
+    kind.__name__: kind for kind in (BuildError, EnvironmentFailure, PlanError, StoreError, ToolchainError, VerifyError)
+}
+
+
+class SchedulerLostError(EnvironmentFailure):
+    """The scheduler is gone."""
+
+
+class UnofferedError(EnvironmentFailure):
+    """No machine offers what an action needs. Other actions go on."""
+
+    stops_others = False
+
+
+Outcome = Literal["made", "found", "failed", "unable", "refused", "cancelled"]
+"""Built, or found in the cache; failed as on any machine; this machine cannot build it, or nothing in its toolchain; no client waits."""
+
+
+class MachineReply(Struct, frozen=True):
+    """Reply of a `machine` to a request. The result itself is in the remote cache."""
+
+    outcome: Outcome
+    machine: str
+    error: str | None = None
+    """Class of the error of a failure or a refusal."""
+    problems: tuple[Any, ...] = ()
+    log: Blob | None = None
+    """Log of the action, which the remote cache has."""
+    is_unfit: bool = False
+    """Whether the machine cannot do what it offered, and withdrew the offer."""
+
+    @classmethod
+    def failure(
+        cls, outcome: Outcome, machine: str, error: EpbuildError, *, log: Blob | None = None, is_unfit: bool = False
+    ) -> MachineReply:
+        """Return the reply for an error."""
+        kind = next((known.__name__ for known in type(error).__mro__ if known.__name__ in _ERRORS), "BuildError")
+        return cls(outcome, machine, kind, tuple(problem.plain for problem in error.problems), log, is_unfit)
+
+    def error_here(self) -> EpbuildError:
+        """Return the error as it was raised on the machine."""
+        kind = _ERRORS.get(self.error or "", BuildError)
+        return kind(*(Problem.from_plain(tuple(plain)) for plain in self.problems))
+
+    @property
+    def text(self) -> str:
+        """The reply as JSON."""
+        return json.dumps(to_json(self), separators=(",", ":"))
+
+
+def read_reply(text: object) -> MachineReply:
+    """Return the reply that a machine sent. Raises MalformedJson."""
+    if not isinstance(text, str):
+        raise MalformedJson(f"expected the text of a reply, got {type(text).__name__}")
+    try:
+        return from_json(MachineReply, json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise MalformedJson("the reply is not JSON") from error
+
+
+class ToolchainDenyList:
+    """Machines that refused actions of a toolchain, and get no more of them from this build. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, MachineReply]] = {}
+
+    def add(self, toolchain: str, reply: MachineReply) -> Problem | None:
+        """Add the machine of a refusal. Return a warning if it is new."""
+        of_toolchain = self._found.setdefault(toolchain, {})
+        if of_toolchain.setdefault(reply.machine, reply) is not reply:
+            return None
+        why = "; ".join(problem.message for problem in reply.error_here().problems)
+        hint = next((f"{_DENIED} {problem.hint}" for problem in reply.error_here().problems if problem.hint), _DENIED)
+        return Problem("EPB541", f"{reply.machine} cannot provide toolchain '{toolchain}': {why}", None, hint)
+
+    def machines(self, toolchain: str) -> frozenset[str]:
+        """Return the names of the machines that refused a toolchain."""
+        return frozenset(self._found.get(toolchain, ()))
+
+    def last(self, toolchain: str, step: str) -> MachineReply | None:
+        """Return the latest refusal of a toolchain, with `step` as its location."""
+        found = next(reversed(self._found.get(toolchain, {}).values()), None)
+        if found is None:
+            return None
+        problems = (Problem.from_plain(tuple(plain)) for plain in found.problems)
+        return replace(found, problems=tuple(replace(problem, where=StepId(step)).plain for problem in problems))
+
+
+def error_of(reply: MachineReply) -> EpbuildError:
+    """Return the error of a reply, with the machine's name."""
+    error = reply.error_here()
+    return type(error)(*(replace(problem, message=f"on {reply.machine}: {problem.message}") for problem in error.problems))
+
+
+def unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: int = 1) -> UnofferedError:
+    """Return the error for `actions` that no machine fits. It names what the best machine lacks, and all machines."""
+    best = max(offers, key=lambda offer: len(labels & offer.labels), default=None)
+    lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
+    machines = ", ".join(sorted(offer.machine for offer in offers)) or "no machine is connected"
+    what = f"{', '.join(lacking) or 'all that is needed at once'} ({counted(actions, 'action')})"
+    message = f"no machine of the cluster offers {what}; connected: {machines}"
+    return UnofferedError(Problem("EPB539", message, None, "Start a worker that does: `epbuild worker`."))
+
+
+def lost_action_error(machines: Sequence[str]) -> BuildError:
+    """Return the error for an action whose `machines` went away; some of their names may be unknown."""
+    named = f": {', '.join(machines)}" if machines else ""
+    message = f"lost: the machines that executed it went away, {MAX_LOSSES} of them{named}"
+    return BuildError(Problem("EPB534", message, None, _LOGS))
+
+
+class RequestExecutor(Protocol):
+    """Executor of requests on other machines. Any number of threads may use one."""
+
+    def offers(self) -> Sequence[Offer]:
+        """Return the offers of the connected machines, as of moments ago."""
+
+    def wait_for_offer(self, placement: Placement, actions: int) -> None:
+        """Wait for a machine that may execute some `actions`. Raises UnofferedError after a minute, and Cancelled."""
+
+    def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
+        """Execute a request on a machine that the placement allows, and return the reply.
+
+        Raises BuildError (EPB534) after MAX_LOSSES machines went away, SchedulerLostError, UnofferedError, and Cancelled if the build is
+        stopped: the machine stops as well.
+        """
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+class PendingRequest:
+    """Request that a thread waits for. Other threads report its progress, under the name `step`, and its end."""
+
+    def __init__(self, step: str, placement: Placement, progress: Progress) -> None:
+        self.placement = placement
+        self.changed = threading.Event()
+        """Set by a reply, and when waiting has ended without one."""
+        self.reply: MachineReply | None = None
+        self.error: Exception | None = None
+        """Reason for the end without a reply."""
+        self.machines: dict[str, str] = {}
+        """Machines that began to execute it, by address, in order."""
+        self._step = step
+        self._progress = progress
+
+    def begin(self, machine: str, address: str) -> None:
+        """Record that a machine begins to execute it. The machine before is gone then."""
+        if address in self.machines:
+            return
+        previous = list(self.machines.values())
+        self.machines[address] = machine
+        if previous:
+            self._progress.report(StepOutput(self._step, f"{previous[-1]} went away; {machine} takes over"))
+        if len(previous) >= MAX_LOSSES:
+            self.fail(lost_action_error(previous))
+
+    def report(self, event: Event) -> None:
+        """Forward an event of the machine."""
+        self._progress.report(event)
+
+    def finish(self, reply: Callable[[], MachineReply]) -> None:
+        """End with the reply that `reply` returns, or the error that it raises."""
+        try:
+            self.reply = reply()
+            self.changed.set()
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, unless it has ended."""
+        if not self.changed.is_set():
+            self.error = error
+            self.changed.set()
