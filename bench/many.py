@@ -14,7 +14,7 @@ from workshop import SCRIPTS, SETTLED_SECONDS, Unable, Workshop
 
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import Request
-from epbuild.plan.outputs import MANIFEST
+from epbuild.core.defaults import MANIFEST
 from epbuild.plan.steps import Plan
 
 MEMBERS = 8

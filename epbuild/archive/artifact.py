@@ -11,8 +11,6 @@ from msgspec import Struct
 from epbuild.core.digest import Write, digest_of
 from epbuild.core.errors import BuildError, Problem, StepId
 
-MANIFEST = "manifest.json"
-
 Role = Literal[
     "model",
     "context-binary",

@@ -16,9 +16,10 @@ from typing import Any, BinaryIO, Literal, Protocol
 
 from epbuild.archive import tar, zstd
 from epbuild.archive import zip as zipped
-from epbuild.archive.artifact import MANIFEST, Artifact, Copy, own_manifest, wrong_size
+from epbuild.archive.artifact import Artifact, Copy, own_manifest, wrong_size
 from epbuild.archive.members import Members
 from epbuild.core.clone import write_pieces
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Blob, Hasher, Write
 from epbuild.core.errors import StepId
 from epbuild.core.ring import Ring

@@ -13,9 +13,10 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from epbuild.archive.artifact import MANIFEST, own_manifest
+from epbuild.archive.artifact import own_manifest
 from epbuild.archive.refusal import cannot_unpack, damaged, harmful, quoted
 from epbuild.core.clone import copy_file
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.safepath import BadReference, check_reference, is_device
 from epbuild.core.shown import ProgressLines
 from epbuild.onnxfile.headers import read_header

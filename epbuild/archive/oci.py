@@ -16,12 +16,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.archive import oci_layout, zstd
-from epbuild.archive.artifact import MANIFEST, Artifact, FileEntry
+from epbuild.archive.artifact import Artifact, FileEntry
 from epbuild.archive.members import Members
 from epbuild.archive.oci_layout import blob_of, blob_path, descriptor, read_document, why_unreadable
 from epbuild.archive.refusal import damaged, nothing, quoted
 from epbuild.archive.zstd import Compressed
 from epbuild.core.canonical import canonical_json
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Blob, Hasher, digest_of
 from epbuild.core.safepath import open_regular
 from epbuild.recipe.image_reference import DEFAULT_TAG

@@ -13,11 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.archive import oci
-from epbuild.archive.artifact import MANIFEST
 from epbuild.archive.formats import FORMATS, format_of
 from epbuild.archive.members import UNLISTED, Members, UnlistedMembers
 from epbuild.archive.oci_layout import INDEX, LAYOUT
 from epbuild.archive.refusal import cannot_unpack, nothing
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import EpbuildError
 from epbuild.core.safepath import is_folder, open_regular
 from epbuild.core.shown import NO_LINES, ProgressLines

@@ -19,9 +19,10 @@ from pathlib import Path, PurePosixPath
 from struct import Struct
 from typing import BinaryIO
 
-from epbuild.archive.artifact import MANIFEST, Artifact, Copy
+from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.members import Members
 from epbuild.archive.refusal import damaged, harmful, quoted
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Write
 from epbuild.core.errors import StepId
 from epbuild.core.safepath import open_raw

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import real_path
 from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
 from epbuild.output.owned import listed_files
-from epbuild.plan.outputs import MANIFEST
 
 
 def models_in(paths: Iterable[Path]) -> list[Path]:

@@ -1,4 +1,7 @@
-"""Fixed file names: the default recipe and the folder of the workspace."""
+"""Fixed names of files: the recipe, the workspace, documents of outputs."""
 
 DEFAULT_RECIPE = "epbuild.yaml"
 WORKSPACE = ".epbuild"
+MANIFEST = "manifest.json"
+STATEMENT = ".intoto.json"
+"""Suffix of the provenance beside an archive, which is named like the archive."""

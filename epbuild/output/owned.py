@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from epbuild.archive.artifact import MANIFEST, own_manifest
+from epbuild.archive.artifact import own_manifest
+from epbuild.core.defaults import MANIFEST, STATEMENT
 from epbuild.core.safepath import is_anchored, leaves, read_regular
 from epbuild.output.manifest import FORMAT
-from epbuild.plan.steps import STATEMENT
 
 
 class Listed(NamedTuple):

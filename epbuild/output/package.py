@@ -15,6 +15,7 @@ from msgspec import Struct
 from epbuild.archive.artifact import FileEntry
 from epbuild.catalog.catalog import CPU_EP
 from epbuild.core.canonical import JsonFile
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.output.assets import share_files
 from epbuild.output.bom import BomModel, base_model, list_base_models
@@ -24,7 +25,7 @@ from epbuild.output.inference import inference_of
 from epbuild.output.manifest import ManifestModel, beside, find_references
 from epbuild.output.package_manifest import PackageVariant, check_package, package_manifest
 from epbuild.output.parts import Arrangement, PartManifestFile, PlannedPart, describe_part, plan_base_files, statement_path
-from epbuild.plan.outputs import BASE, MANIFEST
+from epbuild.plan.outputs import BASE
 from epbuild.plan.steps import Emission
 from epbuild.plan.target import PlannedTarget
 

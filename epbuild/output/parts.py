@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from epbuild.archive.artifact import FileEntry
 from epbuild.core.canonical import JsonFile
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.redact import concealed_values
@@ -31,7 +32,7 @@ from epbuild.output.genai_files import plan_pipeline_files
 from epbuild.output.manifest import ManifestModel, PartManifest, beside
 from epbuild.output.merging import describe_merging, merged_key, name_drafts
 from epbuild.plan.made import Made, prepared_by
-from epbuild.plan.outputs import MANIFEST, PROVENANCE
+from epbuild.plan.outputs import PROVENANCE
 from epbuild.plan.request import ep_document
 from epbuild.plan.result import CompileResult, ContextNode, ModelResult
 from epbuild.plan.steps import Emission, Genai, Merging, Part

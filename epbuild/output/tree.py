@@ -14,6 +14,7 @@ from msgspec import Struct
 from epbuild import __version__
 from epbuild.archive.artifact import FileEntry
 from epbuild.core.canonical import JsonFile
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Blob
 from epbuild.core.errors import StepId
 from epbuild.output.bom import BomModel, bill, list_compiled_models
@@ -24,7 +25,7 @@ from epbuild.output.parts import PlannedPart, plan_part
 from epbuild.output.provenance import statement
 from epbuild.plan.key import action_key
 from epbuild.plan.made import Made
-from epbuild.plan.outputs import BOM, MANIFEST, PROVENANCE
+from epbuild.plan.outputs import BOM, PROVENANCE
 from epbuild.plan.steps import Emission, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.recipe.image_reference import DEFAULT_TAG

@@ -10,7 +10,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from epbuild.catalog.entries import EpEntry
-from epbuild.core.defaults import WORKSPACE
+from epbuild.core.defaults import MANIFEST, STATEMENT, WORKSPACE
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import MAX_NAME_BYTES, climbs, is_anchored, overlong, shortened, unportable
 from epbuild.plan.member import Member
@@ -22,9 +22,8 @@ from epbuild.recipe.model import GroupSpec, OutputSpec, Setting
 from epbuild.recipe.nodes import Scalar
 from epbuild.recipe.template import TemplateError, substitute
 
-MANIFEST = "manifest.json"
 GENAI_CONFIG = "genai_config.json"
-PROVENANCE = "provenance.intoto.json"
+PROVENANCE = f"provenance{STATEMENT}"
 BOM = "bom.cdx.json"
 BASE = "base"
 """The variant of a package that was not compiled."""

@@ -23,6 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.entries import EpEntry
+from epbuild.core.defaults import STATEMENT
 from epbuild.core.errors import Position, Problem
 from epbuild.onnxfile.connection import Connection
 from epbuild.plan.custom_ops import CustomOpLibraries
@@ -33,9 +34,6 @@ from epbuild.recipe.image_reference import ImageReference
 from epbuild.recipe.model import Compression, GenaiRole, Layout, ModelSpec, Pack, ToolchainSpec
 
 StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
-
-STATEMENT = ".intoto.json"
-"""Ends the name of a file with provenance."""
 
 
 class ToolchainNeeds(NamedTuple):

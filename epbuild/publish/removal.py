@@ -9,13 +9,13 @@ from typing import Literal
 from msgspec import Struct
 
 from epbuild.cache.digests import Digests, StatKey, unchanged
+from epbuild.core.defaults import STATEMENT
 from epbuild.core.directory import Owned, prepare, recover_swaps, swap_in
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.output.existing import Written
 from epbuild.output.owned import listed_files
 from epbuild.output.provenance import is_statement_about
-from epbuild.plan.steps import STATEMENT
 
 Why = Literal["not made by epbuild", "changed since", "of another recipe"]
 

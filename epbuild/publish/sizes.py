@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from epbuild.core.defaults import MANIFEST, STATEMENT
 from epbuild.output.owned import listed_files
-from epbuild.plan.outputs import MANIFEST
 from epbuild.plan.result import CompileResult
-from epbuild.plan.steps import STATEMENT, SessionGroup
+from epbuild.plan.steps import SessionGroup
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.verify.expectations import shared_bytes, unmeasured
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .plugins import PLUGINS
 
-MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"  # the runtime imports nothing of epbuild, and so has its own
 FORMAT = 1
 
 _LONGEST_QUOTE = 120

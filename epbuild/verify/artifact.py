@@ -13,11 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from epbuild.cache.digests import Counting, uncounted
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.verify.facts import Model
-from epbuild.verify.manifest import NAME, BadManifest, ListedModel, Manifest, read_manifest
+from epbuild.verify.manifest import BadManifest, ListedModel, Manifest, read_manifest
 
 _MODEL = ".onnx"
 
@@ -76,7 +77,7 @@ class ArtifactFolder:
 
     def is_inner(self, name: str) -> bool:
         """Whether a file belongs to an artifact below this one, which has a manifest of its own; not so that manifest."""
-        return any(name.startswith(f"{folder}/") and name != f"{folder}/{NAME}" for folder in self.inner)
+        return any(name.startswith(f"{folder}/") and name != f"{folder}/{MANIFEST}" for folder in self.inner)
 
     def files(self) -> Iterator[str]:
         """Every file below the folder, as POSIX paths in order, less those of inner artifacts and of hidden folders. Raises OSError."""
@@ -102,8 +103,8 @@ def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
 
 def _in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
     listed = list(files_in(folder))
-    places = [name[: -len(NAME)] for name in listed if name == NAME or name.endswith(f"/{NAME}")]
-    emitted = {place: found for place in places if (found := _with_manifest(folder / place, place, NAME)) is not None}
+    places = [name[: -len(MANIFEST)] for name in listed if name == MANIFEST or name.endswith(f"/{MANIFEST}")]
+    emitted = {place: found for place in places if (found := _with_manifest(folder / place, place, MANIFEST)) is not None}
     loose: dict[str, list[str]] = {}
     for name in listed:
         if name.endswith(_MODEL) and not any(name.startswith(place) for place in emitted):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.core.typed_json import to_json
@@ -21,7 +22,7 @@ from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.result import LeftNode
 from epbuild.verify.artifact import files_in
 from epbuild.verify.makers import target_of
-from epbuild.verify.manifest import NAME, BadManifest, read_manifest
+from epbuild.verify.manifest import BadManifest, read_manifest
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
 
@@ -180,7 +181,7 @@ def _left_in_manifest(path: Path) -> tuple[LeftNode, ...]:
     """The nodes outside the EPs in the manifest that a model was published with; none without one, or where it lists another file."""
     for folder in path.absolute().parents[:_FOLDERS_UP]:
         try:
-            manifest = read_manifest(folder / NAME) if (folder / NAME).is_file() else None
+            manifest = read_manifest(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
         except (BadManifest, OSError):
             continue  # `verify` reports that
         name = path.absolute().relative_to(folder).as_posix()

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from epbuild.cache.digests import Count
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.safepath import BadReference, MissingReference, locate
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.findings import EMIT_AGAIN, Finding, sentence
-from epbuild.verify.manifest import NAME, ListedFile
+from epbuild.verify.manifest import ListedFile
 from epbuild.verify.payload import Payload
 
 
 def manifest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    name = artifact.shown(NAME)
+    name = artifact.shown(MANIFEST)
     if artifact.flaw is not None:
         yield Finding("manifest", name, "failed", f"The manifest cannot be used: {artifact.flaw}.", "EPB612", EMIT_AGAIN)
     elif artifact.manifest is not None:

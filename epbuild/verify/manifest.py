@@ -10,12 +10,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.safepath import BadReference, check_reference, open_regular
 from epbuild.core.schemas import import_jsonschema, schema
 from epbuild.core.typed_json import from_json
 from epbuild.plan.result import LeftNode, ModelSignature
 
-NAME = "manifest.json"
 _FORMAT = 1
 _MOST_BYTES = 64 << 20  # it lists every node that was left outside an EP, which can be thousands
 _LONGEST_QUOTE = 120
@@ -69,7 +69,7 @@ class Manifest(Struct, frozen=True):
     @property
     def unlisted(self) -> frozenset[str]:
         """The files that belong to it and that it cannot list: itself, and the statement about it."""
-        return frozenset({NAME} if self.provenance is None else {NAME, self.provenance})
+        return frozenset({MANIFEST} if self.provenance is None else {MANIFEST, self.provenance})
 
 
 def read_manifest(path: Path) -> Manifest | None:

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from epbuild.cache.digests import Counting, uncounted
+from epbuild.core.defaults import MANIFEST, STATEMENT
 from epbuild.core.safepath import BadReference, MissingReference, locate, open_regular
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.findings import EMIT_AGAIN, Finding, sentence
-from epbuild.verify.manifest import NAME
 from epbuild.verify.payload import Payload
 
-_BESIDE = ".intoto.json"
 _BOTH_AGAIN = "Get both again, from one build."
 _MOST_BYTES = 64 << 20
 _TYPE = "https://in-toto.io/Statement/"
@@ -30,7 +29,7 @@ def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     name = artifact.shown(manifest.provenance)
     try:
         subjects = _read_subjects(locate(artifact.folder, manifest.provenance))
-        own = Payload.whole(locate(artifact.folder, NAME)).sha256()
+        own = Payload.whole(locate(artifact.folder, MANIFEST)).sha256()
     except MissingReference:
         yield Finding("provenance", name, "failed", "The manifest names it, and it is not there.", "EPB615", EMIT_AGAIN)
         return
@@ -43,7 +42,7 @@ def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     if subjects is None:
         yield Finding("provenance", name, "failed", "It is no statement of in-toto about files.", "EPB613", EMIT_AGAIN)
         return
-    digests = {NAME: own, **{path: listed.sha256 for path, listed in manifest.files.items()}}
+    digests = {MANIFEST: own, **{path: listed.sha256 for path, listed in manifest.files.items()}}
     wrong = [path for path, digest in digests.items() if subjects.get(path) != digest]
     for path in wrong:
         message = "The provenance is about another file of this name." if path in subjects else "The provenance is not about it."
@@ -57,7 +56,7 @@ def check_statement(archive: Path, counting: Counting = uncounted) -> Finding | 
 
     The bytes of the archive are counted while it is hashed. Raises OSError where the archive cannot be read.
     """
-    place = archive.with_name(f"{archive.name}{_BESIDE}")
+    place = archive.with_name(f"{archive.name}{STATEMENT}")
     if not place.is_file():
         return None
     try:

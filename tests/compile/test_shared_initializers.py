@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from small_builds import EMIT_DECODER, SHARE, Workshop
 
+from epbuild.core.defaults import MANIFEST
 from epbuild.engine.events import StepFinished
 from epbuild.onnxfile.headers import read_header
-from epbuild.plan.outputs import MANIFEST
 from epbuild.toolchain.process import Ending
 
 ON = ("share_weights: true", "share_weights: true\n    share_initializers: true")

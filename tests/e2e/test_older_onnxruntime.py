@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from projects import Project, compiled
 from quick_builds import write_model
 
+from epbuild.core.defaults import MANIFEST
 from epbuild.onnxfile.headers import read_header
-from epbuild.plan.outputs import MANIFEST
 
 RECIPE = """\
 epbuild: 1

@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from projects import Project, compiled, toolchain_python
 
+from epbuild.core.defaults import MANIFEST
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.initializers import share_initializers
-from epbuild.plan.outputs import MANIFEST
 
 DECODER = "emit:decoder/snapdragon-SM8750/*"
 SHARE_BOTH = "share:both/npu"

@@ -31,9 +31,9 @@ from small_builds import (
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.state import FileMemory
 from epbuild.cache.workspace import Workspace
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import PlanError, Problem, RecipeError, StoreError
 from epbuild.engine.events import StepFinished, Warned
-from epbuild.plan.outputs import MANIFEST
 from epbuild.survey.orphans import Outputs
 
 CURRENT = dict.fromkeys(STEPS, "current")

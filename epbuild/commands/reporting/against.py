@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from epbuild.archive.artifact import MANIFEST
 from epbuild.archive.opened import opened
 from epbuild.archive.refusal import UnsoundArchive
 from epbuild.commands.coverage import worst_figures
@@ -26,6 +25,7 @@ from epbuild.commands.reporting.changes import (
     VersionChange,
 )
 from epbuild.commands.reporting.values import FORMAT, Report
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem
 from epbuild.core.typed_json import MalformedJson, from_json
 from epbuild.diff.traits import Incomparable

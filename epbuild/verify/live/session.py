@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN, entries_for, find_session_key, known_eps
+from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Position
 from epbuild.core.shown import ProgressLines
 from epbuild.plan.custom_ops import CustomOpLibraries
@@ -66,7 +67,7 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
         toolchain = document["toolchain"]
         entries = tuple(planned[ep].entry if ep in planned else BUILT_IN.entry(ep, toolchain["distributions"]) for ep in asked)
         needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
-        where = artifact.folder / "manifest.json"
+        where = artifact.folder / MANIFEST
         environment = toolchain_of(toolchain, Wanted(needed_entries, packages), where, given.toolchains, lines)
     else:
         raise CannotLoad("it is unknown which toolchain it was compiled with; name one that can load it with --interpreter")
