@@ -14,7 +14,7 @@ from epbuild.cli import arguments, completion
 from epbuild.cli.options import Excludes, Needs, OptionGroup, UsageError, application, option, options
 from epbuild.commands.verify import LiveOptions, Misuse
 from epbuild.engine.events import Progress
-from epbuild.recipe.custom_ops import names_library
+from epbuild.recipe.paths import names_library
 from epbuild.report.json.artifacts import findings_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.verify import print_findings

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file, user_path
-from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.model import Reference
+from epbuild.recipe.paths import names_library
 
 
 class CustomOpLibraries(Struct, frozen=True):

@@ -16,10 +16,10 @@ from epbuild.core.safepath import MAX_NAME_BYTES, climbs, is_anchored, overlong,
 from epbuild.plan.member import Member
 from epbuild.plan.steps import Emission, Genai, Merging, Part, SessionGroup
 from epbuild.plan.target import PlannedTarget
-from epbuild.recipe.forms import LAYOUT_FORMS, PACK_FORMS
 from epbuild.recipe.image_reference import BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.model import GroupSpec, OutputSpec, Setting
 from epbuild.recipe.nodes import Scalar
+from epbuild.recipe.outputs import LAYOUT_FORMS, PACK_FORMS
 from epbuild.recipe.template import TemplateError, substitute
 
 GENAI_CONFIG = "genai_config.json"

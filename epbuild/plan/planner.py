@@ -27,8 +27,8 @@ from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
-from epbuild.recipe.forms import LAYOUT_FORMS
 from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, ModelSpec, Recipe
+from epbuild.recipe.outputs import LAYOUT_FORMS
 
 
 def make_plan(

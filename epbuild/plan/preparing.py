@@ -29,10 +29,10 @@ from epbuild.plan.preparation_options import bringing, package_problems, prepara
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import ModelSpec, PrepareStep, Reference, ToolchainSpec
+from epbuild.recipe.models import RUN
 from epbuild.recipe.names import is_glob
 from epbuild.recipe.nodes import MappingNode, SequenceNode, render
 from epbuild.recipe.paths import rebased
-from epbuild.recipe.preparations import RUN
 from epbuild.recipe.template import substitute
 from epbuild.worker.scripts import PREPARATIONS
 

@@ -29,9 +29,9 @@ from epbuild.onnxfile.connection import Connection
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.target import PlannedTarget
-from epbuild.recipe.forms import PACK_FORMS
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.recipe.model import Compression, GenaiRole, Layout, ModelSpec, Pack, ToolchainSpec
+from epbuild.recipe.outputs import PACK_FORMS
 
 StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
 

@@ -27,8 +27,8 @@ from epbuild.plan.patterns import FileFinder
 from epbuild.plan.steps import InTarget, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
+from epbuild.recipe.models import overlaid
 from epbuild.recipe.names import is_glob
-from epbuild.recipe.verifying import overlaid
 
 _FORMAT = 1
 _CONTRACT = 3

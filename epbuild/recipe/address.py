@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.errors import BadText, Position, Problem, nearest
-from epbuild.recipe.model_path import PACKAGE, RELEASE, SCHEME
+from epbuild.recipe.paths import PACKAGE, RELEASE, SCHEME
 from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.requirement import read_requirement
 

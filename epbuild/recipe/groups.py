@@ -18,12 +18,12 @@ from epbuild.recipe.model import (
     Reference,
     Setting,
 )
+from epbuild.recipe.models import overlaid, read_verify
 from epbuild.recipe.names import name_problem
 from epbuild.recipe.nodes import MappingNode, SequenceNode, merged, render
 from epbuild.recipe.problems import MISSING_KEY
 from epbuild.recipe.targets import read_custom_ops
 from epbuild.recipe.template import substitute
-from epbuild.recipe.verifying import overlaid, read_verify
 
 LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
 """The texts of a group that may hold the name of each of its models."""

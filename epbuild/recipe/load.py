@@ -9,7 +9,7 @@ from pathlib import Path
 
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
-from epbuild.recipe import groups, outputs, preparations
+from epbuild.recipe import groups, models, outputs
 from epbuild.recipe.cache import environment_problems, read_cache
 from epbuild.recipe.compose import compose, digest_of_texts
 from epbuild.recipe.fields import MappingReader
@@ -176,7 +176,7 @@ class _Assembler:
 
     def _models(self, names: TemplateNames) -> Iterator[tuple[str, ModelSpec]]:
         for name, entry in self._entries("models"):
-            node, _ = self._definition(("models", name), entry.node, names, preparations.LATER)
+            node, _ = self._definition(("models", name), entry.node, names, models.LATER)
             if node is not None:
                 model = read_model(name, entry.name_where, self._root.expand_shorthand(node, "path"))
                 for step in model.prepare:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from msgspec import Struct, field
 
 from epbuild.core.errors import Position
-from epbuild.recipe.model_path import is_remote, package_file
 from epbuild.recipe.nodes import Node, Scalar
+from epbuild.recipe.paths import is_remote, package_file
 from epbuild.recipe.requirement import Requirement, read_requirement
 
 if TYPE_CHECKING:

@@ -1,17 +1,23 @@
-"""The models of a recipe."""
+"""Reader of models, with their preparations and checks of numbers."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import address_problem
 from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.model import ModelSpec
-from epbuild.recipe.model_path import is_remote, package_file
-from epbuild.recipe.preparations import read_preparations
+from epbuild.recipe.model import MadeInputs, ModelSpec, PrepareStep, Reference, Setting, VerifyChoice
+from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, SequenceNode
+from epbuild.recipe.paths import is_remote, package_file
 from epbuild.recipe.problems import WRONG_VALUE
-from epbuild.recipe.verifying import read_verify
+
+RUN: Final = "run"
+BUILT_IN: Final = ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut")
+"""The kinds that epbuild ships a script for; what their options are, the catalog knows."""
+LATER: Final = {RUN: ("in", "out", "model")}
+"""What the words of a command may hold, beside what all texts may."""
 
 
 def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
@@ -50,3 +56,97 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
 
 def _dimensions(fields: MappingReader) -> dict[str, int]:
     return {name: fields.integer(name) or 0 for name in fields.entries}
+
+
+def read_preparations(fields: MappingReader) -> tuple[PrepareStep, ...]:
+    return tuple(_read_preparation(fields.of(item)) for item in fields.items("prepare"))
+
+
+def _read_preparation(fields: MappingReader) -> PrepareStep:
+    # The schema has seen to it that there is one, where nothing else is wrong.
+    kind = next((name for name in (RUN, *BUILT_IN) if name in fields.entries), RUN)
+    entry = fields.entries.get(kind)
+    return PrepareStep(
+        kind=kind,
+        where=entry.name_where if entry is not None else fields.where,
+        toolchain=fields.reference("toolchain"),
+        command=tuple(_words(fields)) if kind == RUN else (),
+        options=entry.node if entry is not None and kind != RUN else None,
+        files=fields.paths("files"),
+        environment=fields.settings("environment"),
+        timeout=fields.number("timeout"),
+        memory=fields.size("memory"),
+    )
+
+
+def _words(fields: MappingReader) -> Iterator[Setting]:
+    for item in fields.items(RUN):
+        value: Scalar | None = item.value if isinstance(item, ScalarNode) else None
+        if value is not None:
+            yield Setting(value, item.where, item.where)
+
+
+def read_verify(owner: MappingReader) -> VerifyChoice | None:
+    """Read the `verify` of a model, a group or a member; None where there is none."""
+    entry = owner.entries.get("verify")
+    if entry is None:
+        return None
+    if isinstance(entry.node, ScalarNode):
+        return VerifyChoice(entry.node.where, wanted=owner.flag("verify"))
+    fields = owner.mapping("verify")
+    reference: Any = fields.text("reference")
+    unjudged: Any = fields.text("unjudged")
+    device: Any = fields.text("device")
+    inputs = fields.entries.get("inputs")
+    metrics = fields.mapping("metrics")
+    return VerifyChoice(
+        where=entry.node.where,
+        files=_globs(fields, inputs.node) if inputs and not isinstance(inputs.node, MappingNode) else None,
+        made=_made(fields.mapping("inputs")) if inputs and isinstance(inputs.node, MappingNode) else None,
+        metrics={name: metrics.number(name) or 0.0 for name in metrics.entries} if "metrics" in fields.entries else None,
+        reference=reference,
+        unjudged=unjudged,
+        device=device,
+    )
+
+
+def overlaid(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoice | None:
+    """Put a member's own choice over that of its group, key by key."""
+    if own is None or base is None or not base.wanted or not own.wanted:
+        return base if own is None else own
+    has_inputs = own.files is not None or own.made is not None
+    return VerifyChoice(
+        where=own.where,
+        files=own.files if has_inputs else base.files,
+        made=own.made if has_inputs else base.made,
+        metrics=base.metrics if own.metrics is None else own.metrics,
+        reference=own.reference or base.reference,
+        unjudged=own.unjudged or base.unjudged,
+        device=own.device or base.device,
+    )
+
+
+def _globs(fields: MappingReader, node: Node) -> tuple[Reference, ...]:
+    """The globs: one, or a list of them."""
+    several = isinstance(node, SequenceNode)
+    written = fields.texts("inputs") if several else [(fields.text("inputs") or "", node.where)]
+    return tuple(fields.rebased(text, where) for text, where in written)
+
+
+def _made(fields: MappingReader) -> MadeInputs:
+    seed, samples = fields.integer("seed"), fields.integer("samples")
+    defaults, ranges = MadeInputs(), fields.mapping("ranges")
+    found: dict[str, tuple[float, float]] = {}
+    for name, entry in ranges.entries.items():
+        bounds = ranges.numbers(name)
+        if len(bounds) == 2 and bounds[0] <= bounds[1]:
+            found[name] = (bounds[0], bounds[1])
+        elif len(bounds) == 2:  # else something was wrong with one of them, or with their number
+            message = "a range is the least number and the largest one, in this order"
+            fields.problems.append(Problem(WRONG_VALUE, message, entry.node.where))
+    return MadeInputs(
+        seed=defaults.seed if seed is None else seed,
+        samples=defaults.samples if samples is None else samples,
+        ranges=found,
+        places={name: entry.name_where for name, entry in ranges.entries.items()},
+    )

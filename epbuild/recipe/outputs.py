@@ -1,14 +1,15 @@
-"""The entries of a recipe's `outputs`."""
+"""Reader of outputs, and the properties of their layouts and packs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct, field
+
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.forms import PACK_FORMS
-from epbuild.recipe.model import Compression, CompressionMethod, OutputSpec, Pack, Reference, Setting
+from epbuild.recipe.model import Compression, CompressionMethod, Layout, OutputSpec, Pack, Reference, Setting
 from epbuild.recipe.nodes import MappingNode, ScalarNode
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.template import OUTPUT_NAMES
@@ -23,6 +24,48 @@ _LEVELS: Mapping[CompressionMethod, tuple[int, int]] = {"zstd": (19, 3), "deflat
 
 Match = Callable[[str, Position, str], tuple[str, ...] | None]
 """The names that a glob matches in a section of the recipe; None where they are not known."""
+
+
+class LayoutForm(Struct, frozen=True):
+    """What is to be known of a layout."""
+
+    prefix: str
+    """Goes before the name of a pack in the ids of steps."""
+    gathers: bool = False
+    """Whether all groups and targets of one path are one output: each has a folder of its own there, and each model is a component."""
+
+
+class PackForm(Struct, frozen=True):
+    """What is to be known of a pack."""
+
+    method: CompressionMethod
+    """What it may be compressed by."""
+    is_file: bool = False
+    """Whether the output is one file, which is named by the pack."""
+    always: bool = False
+    """Whether it is compressed in any case: then its level alone is enough."""
+    hint: str = ""
+    """What else may be taken, where another method is asked for."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why another method is not taken, by its name."""
+
+
+LAYOUT_FORMS: Mapping[Layout, LayoutForm] = {
+    "directory": LayoutForm(""),
+    "ort-model-package": LayoutForm("ort-model-package.", gathers=True),
+}
+
+PACK_FORMS: Mapping[Pack, PackForm] = {
+    # Only what all readers of zip archives know: many do not open one with members by zstd.
+    "zip": PackForm(
+        "deflate",
+        is_file=True,
+        hint=", or take 'pack: tar.zst', which zstd compresses",
+        refused={"zstd": ": many programs could not open it"},
+    ),
+    "tar.zst": PackForm("zstd", is_file=True, always=True),
+    "oci": PackForm("zstd"),
+}
 
 
 def read_output(fields: MappingReader, match: Match) -> OutputSpec:

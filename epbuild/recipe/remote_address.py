@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import Position, nearest
 from epbuild.recipe.address import BUCKET, BadAddress
-from epbuild.recipe.model_path import SCHEME
+from epbuild.recipe.paths import SCHEME
 from epbuild.recipe.problems import one_of, quoted
 
 Scheme = Literal["directory", "http", "https", "s3", "gs", "az"]

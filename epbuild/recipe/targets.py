@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from epbuild.core.errors import Position, Problem
-from epbuild.recipe.custom_ops import custom_ops_problem, names_library
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, ToolchainSpec
+from epbuild.recipe.paths import names_library
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.requirement import is_requirement, read_requirement
+
+_MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 def read_toolchain(name: str, where: Position, fields: MappingReader) -> ToolchainSpec:
@@ -57,7 +60,7 @@ def read_target(name: str, where: Position, fields: MappingReader, *, whole: boo
 def read_custom_ops(fields: MappingReader) -> tuple[Reference, ...]:
     """Read paths of libraries, relative to the recipe, and names of packages."""
     named = [(text, where) for text, where in fields.texts("custom_ops") if text]
-    fields.problems += filter(None, (custom_ops_problem(text, where) for text, where in named))
+    fields.problems += filter(None, (_custom_ops_problem(text, where) for text, where in named))
     return tuple(fields.rebased(text, where) if names_library(text) else Reference(text, where) for text, where in named)
 
 
@@ -90,3 +93,15 @@ def _foreign(requirement: str, where: Position) -> Problem:
 def _uncheckable(requirement: str, where: Position) -> Problem:
     message = f"whether an environment that is there already meets {quoted(requirement)} cannot be checked"
     return Problem(WRONG_VALUE, message, where, "Beside an 'interpreter', write '<name>' or '<name>==<version>'.")
+
+
+def _custom_ops_problem(text: str, where: Position) -> Problem | None:
+    """What is wrong with a text that is neither the path of a library nor the name by which a package is imported."""
+    if names_library(text) or _MODULE.fullmatch(text):
+        return None
+    message = f"{quoted(text)} is neither the path of a shared library nor the name of a Python package"
+    imported = text.replace("-", "_")
+    hint = "Write a path that ends in .so, .dll or .dylib, or the name by which Python imports the package."
+    if _MODULE.fullmatch(imported):  # as pip calls it
+        hint = f"Python imports a package by a name such as {quoted(imported)}; a library is a path, such as './{text}'."
+    return Problem(WRONG_VALUE, message, where, hint)

@@ -7,8 +7,8 @@ from typing import get_args
 from epbuild.archive.formats import FORMATS
 from epbuild.core.schemas import schema
 from epbuild.output.layouts import LAYOUTS
-from epbuild.recipe.forms import LAYOUT_FORMS, PACK_FORMS
 from epbuild.recipe.model import Layout, Pack
+from epbuild.recipe.outputs import LAYOUT_FORMS, PACK_FORMS
 
 
 def asked(name: str) -> set[str]:

@@ -20,7 +20,7 @@ from epbuild.recipe.address import (
     parse_address,
 )
 from epbuild.recipe.model import ModelSpec
-from epbuild.recipe.model_path import is_remote
+from epbuild.recipe.paths import is_remote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from recipe_texts import MARK, MINIMAL, load_text, problems_of, told
 
-from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.load import load
+from epbuild.recipe.paths import names_library
 
 PACKAGES = "    packages: [onnxruntime-qnn==2.7.0]\n"
 

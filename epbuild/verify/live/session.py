@@ -15,8 +15,8 @@ from epbuild.core.errors import Position
 from epbuild.core.shown import ProgressLines
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.target import PlannedEp
-from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.model import DeviceChoice
+from epbuild.recipe.paths import names_library
 from epbuild.toolchain.environment import Toolchains, toolchains_here
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.live.eps import planned_ep, real_device, with_files
