@@ -19,7 +19,7 @@ from reports import HOSTILE, Document, hostile_report, large_report, small_repor
 
 from epbuild.report.html.report_page import page_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "epbuild" / "report" / "html" / "page"
 
 
