@@ -41,7 +41,7 @@ Exit codes:
 
 
 class Execution(OptionGroup, frozen=True, kw_only=True):
-    """How actions run."""
+    """Limits of a build, and its reaction to failures."""
 
     jobs: arguments.Jobs = None
     memory: Annotated[
@@ -59,7 +59,7 @@ class Execution(OptionGroup, frozen=True, kw_only=True):
 
 
 class BuildChoice(OptionGroup, frozen=True, kw_only=True):
-    """What a build does, and what it leaves out."""
+    """Parts of a build to run or to skip."""
 
     dry_run: Annotated[bool, option("--dry-run", "-n", help="Show what would be made, and make nothing.")] = False
     check: Annotated[bool, option("--check", help="Make nothing; exit with 1 if anything is out of date.")] = False

@@ -62,7 +62,7 @@ def _custom_ops(text: str) -> str:
 
 
 class Loading(OptionGroup, frozen=True, kw_only=True):
-    """Whether models are loaded and run, and with what."""
+    """Options to load and run models."""
 
     load: Annotated[bool, option("--load", help="Open a session for each model, in the toolchain that it was compiled with.")] = (
         False
@@ -99,7 +99,7 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
 
 
 class Comparison(OptionGroup, frozen=True, kw_only=True):
-    """How the outputs of models are compared with those of their sources."""
+    """Options to compare outputs of models with those of their sources."""
 
     recipe: Annotated[
         Path | None,

@@ -30,7 +30,7 @@ _ALL_FORMS = {**_FORMS, "package": _PACKAGE_FORM}
 
 
 class BadAddress(BadText):
-    """A text is no address of a remote file; the message shows nothing that may be a secret."""
+    """A text is no address of a remote file. The message contains no secrets."""
 
 
 class WebAddress(Struct, frozen=True):
@@ -39,7 +39,7 @@ class WebAddress(Struct, frozen=True):
     url: str
 
     def __str__(self) -> str:
-        """The address for people: without the query, which may hold a secret; no address holds a user."""
+        """Return the address without its query, which may contain a secret. No address contains a user."""
         return self.url.partition("?")[0]
 
     @property
@@ -48,7 +48,7 @@ class WebAddress(Struct, frozen=True):
 
     @property
     def file(self) -> str:
-        """Where the file lies on its server."""
+        """Path of the file on its server."""
         return unquote(urlsplit(self.url).path)
 
 
@@ -108,7 +108,7 @@ Address = WebAddress | ObjectAddress | HubAddress | PackageAddress
 
 
 def beside(address: Address, location: str) -> Address:
-    """The address of the file at `location`, relative to the folder of another; a query, such as an access token, goes along."""
+    """Return the address of the file at `location`, relative to the folder of this one, with the query of this one."""
     file = str(PurePosixPath(location))
     if isinstance(address, WebAddress):
         parts = urlsplit(address.url)
@@ -117,14 +117,14 @@ def beside(address: Address, location: str) -> Address:
 
 
 def is_immutable(address: Address) -> bool:
-    """Whether the address alone determines the bytes: a commit of the hub does, and so does a release of a package."""
+    """Whether the address alone determines the content, as a commit of the hub or a release of a package does."""
     return isinstance(address, PackageAddress) or (
         isinstance(address, HubAddress) and _COMMIT.fullmatch(address.revision) is not None
     )
 
 
 def address_problem(path: str, where: Position, *, pinned: bool) -> Problem | None:
-    """What is wrong with a model's address; `pinned` when the recipe gives the file's SHA-256."""
+    """Return the problem of a model's address, or None. `pinned`: the recipe has the file's SHA-256."""
     try:
         address = parse_address(path)
     except BadAddress as error:
@@ -137,7 +137,7 @@ def address_problem(path: str, where: Position, *, pinned: bool) -> Problem | No
 
 
 def parse_address(text: str) -> Address:
-    """The address that `text` is. Raises BadAddress."""
+    """Parse an address. Raises BadAddress."""
     if RELEASE.match(text):
         return _package(text)
     found = SCHEME.match(text)

@@ -1,4 +1,4 @@
-"""The `cache` section of a recipe: a remote cache, and whose results are used."""
+"""Reader of the `cache` section: a remote cache, and the trusted keys."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _KEY_FORM = "`epbuild cache key` makes a pair of keys: the public one, 'ed25519:
 
 
 def read_cache(fields: MappingReader) -> CacheChoice:
-    """What the section has; what is wrong in it is noted, and left out."""
+    """Read the section. Invalid values are added to the problems, and left out."""
     trust: list[str] = []
     for key, where in fields.texts("trust"):
         if PUBLIC_KEY.fullmatch(key):
             trust.append(key)
-        else:  # it is not quoted, since it may be a secret that was mistaken for a public key
+        else:  # not quoted, as it may be a secret key
             fields.problems.append(Problem(WRONG_VALUE, "this is not a public key", where, _KEY_FORM))
     return CacheChoice(fields.where, _remote(fields), tuple(dict.fromkeys(trust)))
 
@@ -31,7 +31,7 @@ def read_cache(fields: MappingReader) -> CacheChoice:
 def environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -> list[Problem]:
     """Refuse an address that holds a variable of the environment, itself or through one of the recipe's `variables`.
 
-    A stranger's recipe could send any variable to any server.
+    Otherwise a foreign recipe could send any variable to any server.
     """
     remote = cache.entries.get("remote") if isinstance(cache, MappingNode) else None
     if remote is None:

@@ -1,4 +1,4 @@
-"""The tree of a recipe of several files: `extends` and `include`.
+"""Tree of a recipe of several files: `extends` and `include`.
 
 A file stands on its base (`extends`, one recipe) and on fragments (`include`, any parts of a recipe, in order): mappings merge key by
 key, the later over the earlier and the file itself over all of them; lists and scalars are replaced.
@@ -27,7 +27,7 @@ from epbuild.recipe.schema import judge_key
 from epbuild.recipe.source import MAX_BYTES, read
 
 MAX_FILE_DEPTH = 10
-"""How many files deep `extends` and `include` may go."""
+"""Maximum depth of `extends` and `include`."""
 
 _VERSION = 1
 _EXTENDS = "extends"
@@ -45,13 +45,13 @@ class Composition(Struct, frozen=True):
     contents: tuple[bytes, ...]
     problems: tuple[Problem, ...]
     names: tuple[Path, ...]
-    """The paths by which those files were asked for: several may lead to one of them."""
+    """Paths by which the files were opened. Several may lead to the same file."""
 
 
 def compose(path: Path) -> Composition:
-    """The recipe in the file at `path`, with everything that it extends and includes.
+    """Return the recipe in the file at `path` with everything that it extends and includes.
 
-    Raises RecipeError when a file of it cannot be read: any problem reported of the rest would be noise.
+    Raises RecipeError if one of its files cannot be read: all other problems would be noise.
     """
     composer = _Composer()
     composer.names[path] = None
@@ -74,7 +74,7 @@ class _Composer:
         self._is_full = False
 
     def tree(self, path: Path, content: bytes, above: tuple[Path, ...]) -> MappingNode:
-        """The file's tree on top of those that it names; `above` are the files that lead to it."""
+        """Return the tree of a file, overlaid on those that it names. `above` are the files that lead to it."""
         self.contents[path] = content
         source = read(content, str(path))
         self.problems += source.problems
@@ -109,7 +109,7 @@ class _Composer:
                 yield name, where
 
     def _part(self, path: Path, name: str, where: Position, above: tuple[Path, ...]) -> MappingNode:
-        """The tree of a file that the one at `path` names; raises RecipeError when there is a reason that it has none."""
+        """Return the tree of a file that the one at `path` names. Raises RecipeError if the file cannot be used."""
         part = _beside(path, name)
         self.names[part] = None
         place = real_path(part)
@@ -156,7 +156,7 @@ def _refused(code: str, message: str, where: Position, hint: str | None = None) 
 
 
 def _beside(file: Path, name: str) -> Path:
-    """The path of `name` as seen from `file`, without `..` where that is no other file."""
+    """Return the path of `name` relative to `file`, without `..` if that is the same file."""
     joined = file.parent / name
     short = Path(os.path.normpath(joined))
     return short if is_same(short, joined) else joined
@@ -188,7 +188,7 @@ def _is_recipe(path: Path) -> bool:
 
 
 def _content(path: Path) -> bytes:
-    """The file's bytes, or the first of them when it is larger than a recipe may be."""
+    """Return the content of a file, cut to the maximum size of a recipe."""
     try:
         with open_regular(path) as file:
             return file.read(MAX_BYTES + 1)
@@ -218,7 +218,7 @@ _READ = re.compile(rb"\$\{env\.([^\s=${}:<>]+)")
 
 
 def digest_of_texts(contents: Sequence[bytes], environment: Mapping[str, str], settings: Sequence[str]) -> str:
-    """The SHA-256, in hex, of all that a recipe is made of: the schema, and the texts and what becomes of their templates."""
+    """Return the SHA-256 in hex of everything that a recipe depends on: the schema, its texts, and the values of their templates."""
     read = sorted({name.decode(errors="replace") for content in contents for name in _READ.findall(content)})
     values = [*(f"{name}={environment.get(name)!a}" for name in read), *settings]
     parts = [schema_text("recipe").encode(), *contents, *(text.encode(errors="surrogateescape") for text in values)]

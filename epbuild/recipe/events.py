@@ -29,7 +29,7 @@ _LONGEST_INTEGER = len(str(-(1 << 63)))
 
 
 class ReadText(NamedTuple):
-    """A recipe's text as nodes, and what is wrong with it that did not keep it from being read."""
+    """Nodes of a recipe's text, and its problems that did not prevent reading."""
 
     root: MappingNode
     problems: tuple[Problem, ...]
@@ -133,7 +133,7 @@ class EventReader:
         return MappingNode(self._where(event), entries, *extent([entry.node for entry in entries.values()]))
 
     def _merged(self, value: Node, event: Event) -> list[MappingNode]:
-        """What a merge key merges: one mapping, or a list of them of which the earlier wins."""
+        """Return the mappings of a merge key: one, or a list in which the earlier ones win."""
         mappings = value.items if isinstance(value, SequenceNode) else (value,)
         found = [node for node in mappings if isinstance(node, MappingNode)]
         if len(found) < len(mappings):
@@ -174,7 +174,7 @@ class EventReader:
 
 @lru_cache(maxsize=4096)  # keys and values are the same again and again
 def _plain_scalar(text: str) -> Scalar | None:
-    """The value of a scalar without quotes. A number that 64 bits cannot hold stays the text that it is."""
+    """Return the value of an unquoted scalar. A number of more than 64 bits stays a text."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     number = _NUMBER.fullmatch(text)

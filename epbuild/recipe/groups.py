@@ -1,4 +1,4 @@
-"""The groups of a recipe and their members."""
+"""Reader of groups and their members."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from epbuild.recipe.targets import read_custom_ops
 from epbuild.recipe.template import substitute
 
 LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
-"""The texts of a group that may hold the name of each of its models."""
+"""Texts of a group that may refer to the name of each model."""
 
 
 def read_group(
     name: str, where: Position, fields: MappingReader, members: tuple[GroupMember, ...], targets: tuple[Reference, ...]
 ) -> GroupSpec:
-    """Read a group, whose members and targets are known."""
+    """Read a group with its members and targets."""
     return GroupSpec(
         name=name,
         where=where,
@@ -67,7 +67,7 @@ def read_member(model: Reference, group: MappingReader, own: MappingReader) -> G
 
 
 def _overlaid(group: MappingReader, own: MappingReader, key: str) -> MappingReader | None:
-    """A group's settings with a member's own over them, key by key; None when neither has any."""
+    """Return a group's settings overlaid with a member's own, key by key, or None if neither has any."""
     nodes = [fields.entries[key].node for fields in (group, own) if key in fields.entries]
     match nodes:
         case [MappingNode() as base, MappingNode() as over]:
@@ -138,14 +138,14 @@ def _read_genai(fields: MappingReader) -> GenaiChoice:
     return GenaiChoice(
         where=fields.where,
         config=fields.path("config") or Reference("", fields.where),
-        # The schema has seen that they are roles.
+        # The schema has checked that the keys are roles.
         roles={role: roles.reference(role) for role in roles.entries},  # type: ignore[misc]
         files=fields.paths("files"),
     )
 
 
 def _connections(fields: MappingReader) -> Iterator[tuple[Reference, Reference]]:
-    """Each output with each of the inputs that it feeds: one, or a list of them."""
+    """Yield each output with each of the inputs that it feeds: one, or a list of them."""
     for output, entry in fields.entries.items():
         several = isinstance(entry.node, SequenceNode)
         for value, where in fields.texts(output) if several else [(fields.text(output), entry.node.where)]:

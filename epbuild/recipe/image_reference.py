@@ -12,7 +12,7 @@ from epbuild.recipe.problems import quoted
 
 DEFAULT_TAG = "latest"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-"""The hosts that are spoken to without TLS, as Docker does."""
+"""Hosts that are accessed without TLS, as Docker does."""
 
 _FORM = "Write HOST/REPOSITORY:TAG, such as registry.example/team/models:1.0."
 _LONGEST = 255
@@ -26,7 +26,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class BadImageReference(BadText):
-    """A text names no image in a registry; the message shows nothing that may be a secret."""
+    """A text is no reference of an image. The message contains no secrets."""
 
     def __init__(self, message: str, hint: str = _FORM) -> None:
         super().__init__(message, hint)
@@ -44,14 +44,14 @@ class ImageReference(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the registry is on this machine by its name, and so spoken to without TLS."""
+        """Whether the name of the registry is this machine, which is accessed without TLS."""
         return re.sub(r":[0-9]+$", "", self.host) in LOOPBACK
 
 
 def parse_image_reference(text: str) -> ImageReference:
-    """The image that `HOST[:PORT]/REPOSITORY[:TAG]` names; without a tag, `latest`. Raises BadImageReference.
+    """Parse `HOST[:PORT]/REPOSITORY[:TAG]`, with the default tag `latest`. Raises BadImageReference.
 
-    The host is never left out, and there is no default one: its first part has a dot or a port, or is `localhost`.
+    There is no default host: the first part has a dot or a port, or is `localhost`.
     """
     host, slash, rest = text.partition("/")
     if "://" in text:

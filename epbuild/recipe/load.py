@@ -1,4 +1,4 @@
-"""The loading of a recipe: its files, read into a `Recipe`."""
+"""Loading of a recipe from its files."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ from epbuild.recipe.template import TemplateNames, resolved
 from epbuild.recipe.variables import Override, read_overrides, read_variables
 
 MAX_EXPANDED = 500_000
-"""How many values the targets may have once every row of a matrix is written out, and the groups once every glob is."""
+"""Maximum number of values of targets with all matrices expanded, and of groups with all globs expanded."""
 
-_MOST_SUGGESTIONS = 50
+_MAX_SUGGESTIONS = 50
 
 
 class BrokenRecipe(RecipeError):
-    """A recipe whose text is wrong in some places; `rest` is what could be made of the others, to look for more that is wrong."""
+    """Error of a recipe that is partly invalid. `rest` is the valid part, in which more problems can be found."""
 
     rest: Recipe
 
 
 def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> Recipe:
-    """The recipe in the file at `path`, with the files that it extends and includes; its positions name the file as `path` does.
+    """Load the recipe in the file at `path`, with the files that it extends and includes. Positions name the file as `path` does.
 
-    Paths in the result are relative to the folder of `path`, whichever file they were written in: a path in another file is
-    relative to that file, and is rewritten (with forward slashes). Outputs alone always are relative to the folder of `path`.
+    Paths in the result are relative to the folder of `path`. A path in another file is relative to that file, and is rewritten with forward
+    slashes. Paths of outputs are always relative to the folder of `path`.
 
-    `environment` is what `${env.NAME}` reads (default: this process's), `settings` are the texts of `--set`:
-    `vars.<name>=<YAML scalar>`, the last wins.
+    `${env.NAME}` reads `environment`, by default this process's. `settings` are the texts of `--set`: `vars.<name>=<YAML scalar>`, of which
+    the last wins.
 
-    Raises RecipeError with every problem that was found: a BrokenRecipe where something could be made of the rest.
+    Raises RecipeError with every problem, a BrokenRecipe if a part of the recipe is valid.
     """
     environment = os.environ if environment is None else environment
     composition = compose(path)
@@ -78,16 +78,16 @@ def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: 
 
 
 class _Assembler:
-    """Makes a recipe of its nodes, and finds what is wrong with it.
+    """Conversion of a recipe's nodes into a `Recipe`, with all problems.
 
-    What violates the schema is left out, and not reported again; the rest of its definition is read on.
+    Violations of the schema are removed, and not reported again. The rest of a definition is read.
     """
 
     def __init__(self, file: Path, root: MappingNode, environment: Mapping[str, str]) -> None:
         violations = judge_sections(root)
         self.problems = [violation.problem for violation in violations]
         self._file = file
-        # What is left out whole: sections and definitions.
+        # Sections and definitions that are left out as a whole.
         self._broken = {violation.path[:2] for violation in violations}
         self._root = MappingReader(root, self.problems, file)
         self._environment = environment
@@ -125,11 +125,11 @@ class _Assembler:
         return {} if (section,) in self._broken else self._root.mapping(section).entries
 
     def _is_whole(self, section: str) -> bool:
-        """Whether nothing is known to be missing in a section."""
+        """Return whether a section is complete."""
         return not any(path[:1] == (section,) for path in self._broken)
 
     def _entries(self, section: str) -> Iterator[tuple[str, KeyedNode]]:
-        """The definitions of a section that are not broken, their names checked."""
+        """Check the names of a section, and yield its definitions that are not broken."""
         entries = self._section(section)
         self.problems += clash_problems((name, entry.name_where) for name, entry in entries.items())
         for name, entry in entries.items():
@@ -142,8 +142,9 @@ class _Assembler:
     def _definition(
         self, path: KeyPath, node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
     ) -> tuple[Node | None, bool]:
-        """The definition at `path` with its templates substituted, less what the schema has something against, and whether that is
-        nothing; None where its templates cannot be substituted, or nothing is left.
+        """Substitute the templates of the definition at `path`, and remove violations of the schema.
+
+        Return the definition and whether it had no violation. The definition is None if templates are invalid or nothing is left.
         """
         result, problems = resolved(node, names, later)
         if result is not node or id(node) not in self._judged:
@@ -155,7 +156,7 @@ class _Assembler:
                 self._broken.add(path[:2])
             if result is not node:
                 return left, not wrong
-            # Without any template it is the same for every name that it is made for. The node is kept, so that no other gets its id.
+            # Without a template, the result is the same for all names. The node is kept, so that no other node gets its id.
             self._judged[id(node)] = node, left, not wrong
         return self._judged[id(node)][1:]
 
@@ -220,7 +221,7 @@ class _Assembler:
         return found
 
     def _rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, MappingReader, bool]]:
-        """The targets that a definition stands for: itself, or one for each row of its matrix; with whether nothing of it is left out."""
+        """Yield the rows of a target's definition, or the definition itself without a matrix, each with whether it is complete."""
         pattern, rows = entry.node, [MatrixRow("", {})]
         if isinstance(pattern, MappingNode) and "matrix" in pattern.entries:
             matrix = pattern.entries["matrix"].node
@@ -235,7 +236,7 @@ class _Assembler:
                 self._all_targets_known = False
 
     def _matrix_rows(self, path: KeyPath, node: Node, size: int, names: TemplateNames) -> list[MatrixRow]:
-        """A matrix's rows, each of which is a target of `size` values; none when something is wrong with it."""
+        """Return the rows of a matrix, each a target of `size` values. An invalid matrix has none."""
         axes, is_whole = self._definition(path, node, names)
         rows: list[MatrixRow] = []
         if axes is not None and is_whole:
@@ -251,7 +252,7 @@ class _Assembler:
         return rows
 
     def _affords(self, values: int) -> bool:
-        """Count values that are written out, unless they are too many."""
+        """Count expanded values, and return whether they are within the maximum."""
         if self._written_out + values > MAX_EXPANDED:
             return False
         self._written_out += values
@@ -273,7 +274,7 @@ class _Assembler:
     def _each_group(
         self, base: str, entry: KeyedNode, names: TemplateNames
     ) -> Iterator[tuple[str, MappingReader, tuple[GroupMember, ...]]]:
-        """The groups that a definition stands for, with their members: itself, or one for each of its models."""
+        """Yield the groups of a definition with their members: itself, or one for each of its models."""
         fields = self._group_fields(base, base, entry.node, names)
         if fields is None:
             self._all_groups_known = False
@@ -291,7 +292,7 @@ class _Assembler:
         }
         for member in members:
             name = f"{base}-{member.name}"
-            # With its own model alone: to read a list of all models for each of them would take long.
+            # With its own model alone: reading a list of all models for each model would be slow.
             alone = _of_one(entry.node, items[member.model.where], member.model)
             own = self._group_fields(base, name, alone, names)
             if own is None:
@@ -304,7 +305,7 @@ class _Assembler:
         return None if found is None else self._root.of(found)
 
     def _members(self, group: MappingReader) -> tuple[GroupMember, ...]:
-        """A group's members in order. A glob stands for the models that no other entry names, each at the first glob that matches it."""
+        """Return a group's members in order. A glob matches the models that no other entry names, each at its first matching glob."""
         known = self._section("models")
         entries = [group.expand_shorthand(item, "model") for item in group.items("models")]
         named = [entry.text("model") or "" for entry in entries]
@@ -332,7 +333,7 @@ class _Assembler:
         return tuple(found)
 
     def _unknown(self, kind: str, name: str, known: Collection[str], where: Position | Argument) -> None:
-        self.problems.append(unknown(kind, name, known, where, suggest=len(self.problems) < _MOST_SUGGESTIONS))
+        self.problems.append(unknown(kind, name, known, where, suggest=len(self.problems) < _MAX_SUGGESTIONS))
 
     def _follow(self, reference: Reference, kind: str, section: str) -> None:
         known = self._section(section)
@@ -340,7 +341,7 @@ class _Assembler:
             self._unknown(kind, reference.name, known, reference.where)
 
     def _matched(self, fields: MappingReader, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
-        """A group's targets, each once, at the first pattern that matches it."""
+        """Return a group's targets, each once, at its first matching pattern."""
         found: dict[str, Reference] = {}
         for pattern, where in fields.texts("targets"):
             names = matching(pattern, targets)
@@ -353,7 +354,7 @@ class _Assembler:
         return tuple(found.values())
 
     def _can_hold(self, names: Collection[str], where: Position) -> bool:
-        """Whether a glob's matches may be written out: a recipe of many globs over many targets is otherwise without a bound."""
+        """Return whether the matches of a glob fit. Otherwise a recipe of many globs over many targets would be unbounded."""
         if self._affords(len(names)):
             return True
         message = f"with this pattern, the recipe passes {MAX_EXPANDED:,} values"
@@ -381,7 +382,7 @@ class _Assembler:
 
 
 def _of_one(group: MappingNode, item: Node, model: Reference) -> MappingNode:
-    """The definition of a group with one model alone: that of an item of its list, which may be a glob, or have settings of its own."""
+    """Return the definition of a group with only one of its models. `item` is the model's entry, which may be a glob or have settings."""
     alone: Node = ScalarNode(model.where, model.name, model.name)
     if isinstance(item, MappingNode):
         alone = _with(item, "model", alone)
@@ -390,5 +391,5 @@ def _of_one(group: MappingNode, item: Node, model: Reference) -> MappingNode:
 
 
 def _with(node: MappingNode, key: str, value: Node) -> MappingNode:
-    """The mapping with another value for a key that it has."""
+    """Return the mapping with another value for an existing key."""
     return merged(node, node._replace(entries={key: node.entries[key]._replace(node=value)}))

@@ -1,4 +1,4 @@
-"""The matrix of a target: its axes, and the rows that they span."""
+"""Matrix of a target: its axes, and the rows that they span."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME_PART = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class MatrixRow(NamedTuple):
-    """One target of a matrix: what it adds to the target's name, its values by axis, and where it was written, if it was."""
+    """Row of a matrix: its suffix of the target's name, its values by axis, and its position if it was written out."""
 
     suffix: str
     values: Mapping[str, Scalar]
@@ -31,9 +31,9 @@ EXCLUDE = "exclude"
 
 
 class Matrix:
-    """A target's matrix, checked: every combination of its axes' values, less what `exclude` names, and the rows of `include`.
+    """Matrix of a target: every combination of the axes' values, without those of `exclude`, and with the rows of `include`.
 
-    Every value must be fit to be part of a name, and be on its axis once.
+    Every value must be valid as a part of a name, and unique on its axis.
     """
 
     def __init__(self, node: Node, home: Path) -> None:
@@ -50,18 +50,18 @@ class Matrix:
                     self.problems.append(unknown("axis", axis, self._axes, item.entries[axis].name_where))
 
     def __len__(self) -> int:
-        """How many rows there are before any is excluded."""
+        """Return the number of rows before the exclusions."""
         combinations = math.prod(map(len, self._axes.values())) if self._axes else 0
         return combinations + len(self._included)
 
     def rows(self) -> list[MatrixRow]:
-        """Every combination that is not excluded, the last axis changing fastest, then the included rows.
+        """Return every combination that is not excluded, with the last axis changing fastest, then the included rows.
 
-        Notes an `exclude` that excludes nothing, and a matrix that has no rows left.
+        Adds problems for an `exclude` without effect, and for a matrix without rows.
         """
         kept = list(self._kept()) if self._axes else []
         for where, values in self._included:
-            extra = sorted(values.keys() - self._axes.keys())  # the order of a row's keys means nothing
+            extra = sorted(values.keys() - self._axes.keys())  # the order of a row's keys has no meaning
             row = {axis: values[axis] for axis in [*self._axes, *extra] if axis in values}
             kept.append(MatrixRow("".join(f"-{render(value)}" for value in row.values()), row, where))
         if not kept and not self.problems:
@@ -69,7 +69,7 @@ class Matrix:
         return kept
 
     def _kept(self) -> Iterator[MatrixRow]:
-        # By the axes that an `exclude` gives, then by its values: one look for each kind, however many there are.
+        # By the axes of an `exclude`, then by its values: one look-up for each set of axes, however many entries there are.
         excluded: dict[tuple[int, ...], dict[tuple[str, ...], list[Node]]] = {}
         order = list(self._axes)
         for item, given in self._excluded:
@@ -107,7 +107,7 @@ class Matrix:
         return {axis: value for axis, entry in entries.items() if (value := self._value(entry.node)) is not None}
 
     def _value(self, node: Node) -> Scalar | None:
-        """A value that is fit to be part of a name, or None when it has been noted as a problem."""
+        """Return a value that is valid as a part of a name. Add a problem and return None for another one."""
         if not isinstance(node, ScalarNode) or node.value is None:
             return None
         part = render(node.value)

@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from epbuild.recipe.remote_address import CacheChoice
 
 Layout = Literal["directory", "ort-model-package"]
-"""How the files of an output are arranged."""
+"""Arrangement of an output's files."""
 
 Pack = Literal["zip", "tar.zst", "oci"]
-"""What the files of an output are packed into."""
+"""Archive or image of an output's files."""
 
 CompressionMethod = Literal["zstd", "deflate"]
-"""What makes the files of an output smaller."""
+"""Compression of an output's files."""
 
 GenaiRole = Literal["embeddings", "prefill", "decode", "lm_head", "both"]
-"""What a model does in onnxruntime-genai's pipeline; `both`: it runs on the prompt and on each new token."""
+"""Role of a model in onnxruntime-genai's pipeline. `both` runs on the prompt and on each new token."""
 
 GraphOptimization = Literal["disable_all", "basic", "extended", "layout", "all"]
 
 
 NONE: Final[Mapping[Any, Any]] = {}
-"""The default where there may be settings of some kind; not to be changed."""
+"""Default of mappings. It must not be changed."""
 
 
 class Setting(NamedTuple):
@@ -49,7 +49,7 @@ class Setting(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """The name of another thing in the recipe, and where it was written."""
+    """Name of another part of the recipe, with its position."""
 
     name: str
     where: Position
@@ -93,7 +93,7 @@ class MadeInputs(Struct, frozen=True):
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """The least and the largest number by input, both among them."""
     places: Mapping[str, Position] = field(default_factory=dict)
-    """Where each range was written."""
+    """Position of each range."""
 
 
 class VerifyChoice(Struct, frozen=True):
@@ -105,13 +105,13 @@ class VerifyChoice(Struct, frozen=True):
     """Globs of `.npz` files, relative to the recipe."""
     made: MadeInputs | None = None
     metrics: Mapping[str, float] | None = None
-    """What metrics have to come to, by name."""
+    """Thresholds of metrics, by name."""
     reference: Literal["source", "prepared"] | None = None
-    """What is compared with: the model as it is in the recipe, or as it is compiled."""
+    """Model to compare with: the source as in the recipe, or as prepared."""
     unjudged: Literal["fail", "publish"] | None = None
-    """What becomes of a model whose numbers cannot be judged."""
+    """Outcome for a model whose numbers cannot be judged."""
     device: Literal["real"] | None = None
-    """What it has to run on: a device, and no emulator of it."""
+    """Required device: a real one, no emulator."""
 
 
 class PrepareStep(NamedTuple):
@@ -150,19 +150,19 @@ class ModelSpec(Struct, frozen=True):
     denoted_dimensions: Mapping[str, int] = field(default_factory=dict)
     """Sizes for symbolic dimensions, by their denotation, such as DATA_BATCH."""
     dimension_places: Mapping[str, Position] = field(default_factory=dict)
-    """Where each key of the two is: a denotation's after `by_denotation.`, a name's after `by_name.`."""
+    """Position of each key of the two, as `by_denotation.KEY` or `by_name.KEY`."""
     read: Literal["file", "bytes"] = "file"
-    """How ONNX Runtime is given the graph: by path, or as bytes with the folder of its external data."""
+    """Form of the graph for ONNX Runtime: a path, or bytes with the folder of the external data."""
     external_data: Reference | None = None
     """The folder that the locations of its external data are relative to, as a path relative to the recipe; None: that of the graph."""
     verify: VerifyChoice | None = None
-    """Whether its numbers are checked wherever it is compiled; its groups may set it otherwise."""
+    """Check of numbers wherever the model is compiled. Groups may override it."""
     prepare: tuple[PrepareStep, ...] = ()
-    """What is done to it before it is compiled, in order."""
+    """Preparations before the compile, in order."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether the model lies at an address, to be fetched."""
+        """Whether the path is an address to fetch."""
         return is_remote(self.path)
 
     @property
@@ -172,7 +172,7 @@ class ModelSpec(Struct, frozen=True):
 
 
 class DeviceChoice(NamedTuple):
-    """Which OrtEpDevice a target wants; None everywhere means the one that the EP's catalog entry prefers."""
+    """OrtEpDevice of a target. None everywhere means the one that the EP's catalog entry prefers."""
 
     type: Literal["cpu", "gpu", "npu"] | None = None
     vendor: str | None = None
@@ -206,11 +206,11 @@ class Target(NamedTuple):
     whole: bool = True
     """False where something of it was wrong and left out: then only what it has may be judged, and not what it lacks."""
     allow_failure: bool = False
-    """Whether a build counts as a success although something fails that is compiled for it."""
+    """Whether failures of this target do not fail the build."""
 
 
 class CompileSettings(Struct, frozen=True):
-    """How an EPContext model is to be written.
+    """Form of a compiled EPContext model.
 
     `initializers` is where those of nodes outside the EP go: the model, `external_file` (a template that may hold `${model}`)
     when they have at least `external_threshold` bytes, or where the source keeps them.
@@ -238,7 +238,7 @@ class Expectation(Struct, frozen=True):
     fallback_nodes: int | Literal["any"] | None = None
     """None: the recipe does not set it; then only a target that ends with the CPU EP may leave nodes to it."""
     min_shared_ratio: float | None = None
-    """The least part that sharing must save of the bytes that the group's members come to when each is compiled alone."""
+    """Minimum share of the bytes of separately compiled members that sharing must save."""
     where: Position | None = None
 
 
@@ -262,18 +262,18 @@ class GroupMember(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """How a group's compiled models become one. Its references to members are text still: the planner looks them up."""
+    """Merge of a group's compiled models. Its references to members are texts that the planner resolves."""
 
     name: str
     where: Position
     connect: tuple[tuple[Reference, Reference], ...] | None = None
     """Outputs and the inputs that they feed, each as `model.value`; None: an output feeds the inputs of its name in later models."""
     prefixes: Mapping[str, Setting] = NONE
-    """What goes before the names in a model, by member."""
+    """Prefix of the names in a model, by member."""
 
 
 class GenaiChoice(NamedTuple):
-    """That a group is a pipeline of onnxruntime-genai: `config` has all of its configuration but the pipeline."""
+    """Pipeline of onnxruntime-genai. `config` has all of its configuration except the pipeline."""
 
     where: Position
     config: Reference
@@ -305,11 +305,11 @@ class GroupSpec(NamedTuple):
     reproducible: bool = True
     """As that of a target, which has to be so as well."""
     allow_failure: bool = False
-    """Whether a build counts as a success although something of it fails."""
+    """Whether failures of this group do not fail the build."""
 
 
 class Compression(NamedTuple):
-    """How the files of an output are made smaller: the method, and its level (zstd: 1 to 19, deflate: 1 to 9)."""
+    """Compression of an output: the method, and its level (zstd: 1 to 19, deflate: 1 to 9)."""
 
     method: CompressionMethod
     level: int
@@ -326,9 +326,9 @@ class OutputSpec(Struct, frozen=True, dict=True):
     base: Setting | None = None
     """The name of each model as it was before compiling, which is then shipped as well."""
     component: Setting | None = None
-    """What each model is called in a model package; None: the group's name if it has one model, else the model's."""
+    """Name of each model in a model package. None means the group's name if it has one model, else the model's."""
     groups: tuple[Reference, ...] | None = None
-    """The groups that it is for, in the recipe's order; None: all."""
+    """Groups of the output, in the recipe's order. None means all."""
     targets: tuple[Reference, ...] | None = None
     pack: Pack | None = None
     push: Setting | None = None
@@ -369,11 +369,11 @@ class Recipe:
     files: tuple[Path, ...] = ()
     """Every file that the recipe was read from: its own first, then those that it extends and includes."""
     names: tuple[Path, ...] = ()
-    """The paths by which those files were asked for: where links are in use, several may lead to one of them."""
+    """Paths by which the files were opened. With links, several may lead to the same file."""
     digests: Mapping[Path, str] = dataclasses.field(default_factory=dict, compare=False)
     """The SHA-256 of each of `files`, as it was read."""
     digest: str = ""
-    """The digest of the recipe schema, of all those files, and of what is read into them: another recipe has another."""
+    """Digest of the recipe schema, of all files, and of the values of their templates."""
 
     @property
     def directory(self) -> Path:

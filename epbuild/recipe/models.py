@@ -15,12 +15,13 @@ from epbuild.recipe.problems import WRONG_VALUE
 
 RUN: Final = "run"
 BUILT_IN: Final = ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut")
-"""The kinds that epbuild ships a script for; what their options are, the catalog knows."""
+"""Kinds that epbuild has a script for. The catalog has their options."""
 LATER: Final = {RUN: ("in", "out", "model")}
-"""What the words of a command may hold, beside what all texts may."""
+"""Names that only the words of a command may refer to."""
 
 
 def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
+    """Read a model."""
     path, path_where, sha256 = fields.text("path") or "", fields.where_of("path"), fields.text("sha256")
     folder = fields.path("external_data")
     if is_remote(path):
@@ -59,11 +60,12 @@ def _dimensions(fields: MappingReader) -> dict[str, int]:
 
 
 def read_preparations(fields: MappingReader) -> tuple[PrepareStep, ...]:
+    """Read the entries of a model's `prepare`."""
     return tuple(_read_preparation(fields.of(item)) for item in fields.items("prepare"))
 
 
 def _read_preparation(fields: MappingReader) -> PrepareStep:
-    # The schema has seen to it that there is one, where nothing else is wrong.
+    # The schema requires exactly one. There is none if that one was a violation.
     kind = next((name for name in (RUN, *BUILT_IN) if name in fields.entries), RUN)
     entry = fields.entries.get(kind)
     return PrepareStep(
@@ -87,7 +89,7 @@ def _words(fields: MappingReader) -> Iterator[Setting]:
 
 
 def read_verify(owner: MappingReader) -> VerifyChoice | None:
-    """Read the `verify` of a model, a group or a member; None where there is none."""
+    """Read the `verify` of a model, a group or a member. Return None if there is none."""
     entry = owner.entries.get("verify")
     if entry is None:
         return None
@@ -127,7 +129,7 @@ def overlaid(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoic
 
 
 def _globs(fields: MappingReader, node: Node) -> tuple[Reference, ...]:
-    """The globs: one, or a list of them."""
+    """Return one glob, or those of a list."""
     several = isinstance(node, SequenceNode)
     written = fields.texts("inputs") if several else [(fields.text("inputs") or "", node.where)]
     return tuple(fields.rebased(text, where) for text, where in written)
@@ -141,7 +143,7 @@ def _made(fields: MappingReader) -> MadeInputs:
         bounds = ranges.numbers(name)
         if len(bounds) == 2 and bounds[0] <= bounds[1]:
             found[name] = (bounds[0], bounds[1])
-        elif len(bounds) == 2:  # else something was wrong with one of them, or with their number
+        elif len(bounds) == 2:  # otherwise one of them or their number was a violation
             message = "a range is the least number and the largest one, in this order"
             fields.problems.append(Problem(WRONG_VALUE, message, entry.node.where))
     return MadeInputs(

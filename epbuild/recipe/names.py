@@ -1,4 +1,4 @@
-"""Names in a recipe, and the globs that stand for several of them."""
+"""Names in a recipe, and globs over them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from epbuild.core.safepath import is_device
 from epbuild.recipe.problems import BAD_NAME, UNKNOWN_REFERENCE, one_of, quoted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LONGEST_NAME = 100
+_MAX_NAME = 100
 
 
 def name_problem(name: str, where: Position) -> Problem | None:
-    """Why `name` cannot be a name: names become ids, and file names on every system."""
+    """Return the problem of an invalid name. Names become ids, and file names on every system."""
     if not _NAME.fullmatch(name):
         message = f"{quoted(name)} is not a name: letters, digits, '.', '_' and '-', a letter or digit first"
     elif name.endswith("."):
         message = f"the name {quoted(name)} ends with '.', which Windows drops from a file's name"
     elif is_device(name):
         message = f"the name {quoted(name)} is reserved on Windows"
-    elif len(name) > _LONGEST_NAME:
-        message = f"the name {quoted(name)} is longer than {_LONGEST_NAME} characters"
+    elif len(name) > _MAX_NAME:
+        message = f"the name {quoted(name)} is longer than {_MAX_NAME} characters"
     else:
         return None
     return Problem(BAD_NAME, message, where)
 
 
 def clash_problems(names: Iterable[tuple[str, Position]]) -> list[Problem]:
-    """The names that are another's in different letter case: their files would be one on Windows and macOS."""
+    """Return problems for names that differ in letter case only: their files would collide on Windows and macOS."""
     first: dict[str, str] = {}
     found = []
     for name, where in names:
@@ -42,7 +42,7 @@ def clash_problems(names: Iterable[tuple[str, Position]]) -> list[Problem]:
 
 
 def matching(pattern: str, names: Collection[str]) -> list[str]:
-    """The names that a name or glob stands for, sorted: the order of a recipe's keys means nothing."""
+    """Return the names that a name or glob matches, sorted, as the order of a recipe's keys has no meaning."""
     if pattern in names:
         return [pattern]
     return sorted(filter(re.compile(fnmatch.translate(pattern)).match, names)) if is_glob(pattern) else []
@@ -53,10 +53,7 @@ def is_glob(pattern: str) -> bool:
 
 
 def unknown(kind: str, name: str, known: Collection[str], where: Position | Argument, *, suggest: bool = True) -> Problem:
-    """The problem of a reference, or a glob, that stands for nothing there is; `kind` is what it should have been.
-
-    To `suggest` what was meant takes a look at everything known.
-    """
+    """Return the problem of a reference or glob that matches nothing of `kind`. With `suggest`, search for a similar known name."""
     message = f"no {kind} matches {quoted(name)}" if is_glob(name) else f"there is no {kind} {quoted(name)}"
     hint = _suggestion(name, known) if suggest else None
     return Problem(UNKNOWN_REFERENCE, message, where, hint)

@@ -1,4 +1,4 @@
-"""The nodes of a recipe's text: values that know where they were written."""
+"""Nodes of a recipe's text: values with their positions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import NamedTuple
 from epbuild.core.errors import Position
 
 Scalar = str | int | float | bool
-"""What a YAML scalar may be in a recipe; `null` is refused where a value is needed."""
+"""Types of a YAML scalar. `null` is refused where a value is needed."""
 
 MAX_NODES = 250_000
-"""How many values a recipe may have once every alias is written out."""
+"""Maximum number of values of a recipe with all aliases expanded."""
 
 MAX_DEPTH = 50
-"""How deep values may be nested."""
+"""Maximum nesting of values."""
 
 KeyPath = tuple[str | int, ...]
-"""The way from the root to a value: keys of mappings and indices of lists."""
+"""Path from the root to a value: keys of mappings and indices of lists."""
 
 
 class ScalarNode(NamedTuple):
-    """One scalar: its value, and the text it was written as (without quotes)."""
+    """Scalar: its value, and its text without quotes."""
 
     where: Position
     value: Scalar | None
@@ -41,16 +41,16 @@ class SequenceNode(NamedTuple):
 
 
 class KeyedNode(NamedTuple):
-    """A value in a mapping, and where its key stands."""
+    """Value in a mapping, and the position of its key."""
 
     name_where: Position
     node: Node
 
 
 class MappingNode(NamedTuple):
-    """A mapping, merge keys already merged: its own keys in the order of the text, then the merged ones.
+    """Mapping with merge keys applied: its own keys in the order of the text, then the merged ones.
 
-    `gaps` are keys that were written and cannot be used: they are in no entry, and are not missing.
+    `gaps` are keys that were written and cannot be used: they have no entry, and are not missing.
     """
 
     where: Position
@@ -61,11 +61,11 @@ class MappingNode(NamedTuple):
 
 
 Node = ScalarNode | SequenceNode | MappingNode
-"""A value in the text. `size` counts it and everything in it, aliases written out; `height` is how deep it goes."""
+"""Value in the text. `size` counts it and everything in it with aliases expanded; `height` is its depth."""
 
 
 def plain(node: Node) -> object:
-    """The node as the dicts, lists and scalars that a schema validator reads."""
+    """Convert a node to dicts, lists and scalars for a schema validator."""
     if isinstance(node, MappingNode):
         return {key: plain(entry.node) for key, entry in node.entries.items()}
     if isinstance(node, SequenceNode):
@@ -74,7 +74,7 @@ def plain(node: Node) -> object:
 
 
 def locate(root: Node, path: KeyPath) -> Node:
-    """The node at `path`; raises KeyError or IndexError where there is none."""
+    """Return the node at `path`. Raises KeyError or IndexError if there is none."""
     node = root
     for step in path:
         if isinstance(node, MappingNode) and isinstance(step, str):
@@ -87,7 +87,7 @@ def locate(root: Node, path: KeyPath) -> Node:
 
 
 def merged(base: MappingNode, over: MappingNode) -> MappingNode:
-    """`over` on top of `base`: mappings merge key by key, in the order of `base`; lists and scalars are replaced."""
+    """Overlay `base` with `over`: mappings merge key by key, in the order of `base`; lists and scalars are replaced."""
     entries = dict(base.entries)
     for key, entry in over.entries.items():
         below = entries.get(key)
@@ -98,13 +98,13 @@ def merged(base: MappingNode, over: MappingNode) -> MappingNode:
 
 
 def without(node: MappingNode, keys: Collection[str]) -> MappingNode:
-    """The mapping less some of its keys."""
+    """Return the mapping without some of its keys."""
     entries = {key: entry for key, entry in node.entries.items() if key not in keys}
     return MappingNode(node.where, entries, *extent([entry.node for entry in entries.values()]), node.gaps)
 
 
 def pruned(node: Node, paths: Collection[KeyPath]) -> Node:
-    """The node less what is at the `paths` below it, as far as there is something: keys of mappings become gaps, items of lists go."""
+    """Return the node without the values at the `paths` below it, which need not exist. They become gaps."""
     if not paths:
         return node
     below: dict[str | int, list[KeyPath]] = {}
@@ -126,7 +126,7 @@ def pruned(node: Node, paths: Collection[KeyPath]) -> Node:
 
 
 def extent(children: Iterable[Node]) -> tuple[int, int]:
-    """The size and the height of a node with these children."""
+    """Return the size and the height of a node with these children."""
     size, height = 1, 0
     for child in children:
         size += child.size

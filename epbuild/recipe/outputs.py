@@ -15,39 +15,39 @@ from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.template import OUTPUT_NAMES
 
 LATER = dict.fromkeys(("path", "model", "context_binary", "base", "component", "push"), OUTPUT_NAMES)
-"""The texts of an output that may hold names which only a group and a target give."""
+"""Texts of an output that may refer to names of a group and a target."""
 
 _DEFAULT_MODEL = "${model}_ctx.onnx"
 _DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
-# The most that a level may be, and what it is by default. Beyond 19 zstd wants far more memory, also of the user who unpacks.
+# Maximum and default level. Beyond 19, zstd needs far more memory, also for unpacking.
 _LEVELS: Mapping[CompressionMethod, tuple[int, int]] = {"zstd": (19, 3), "deflate": (9, 6)}
 
 Match = Callable[[str, Position, str], tuple[str, ...] | None]
-"""The names that a glob matches in a section of the recipe; None where they are not known."""
+"""Function that returns the names a glob matches in a section of the recipe, or None if they are unknown."""
 
 
 class LayoutForm(Struct, frozen=True):
-    """What is to be known of a layout."""
+    """Properties of a layout that plans need."""
 
     prefix: str
-    """Goes before the name of a pack in the ids of steps."""
+    """Prefix of a pack's name in the ids of steps."""
     gathers: bool = False
-    """Whether all groups and targets of one path are one output: each has a folder of its own there, and each model is a component."""
+    """Whether all groups and targets of one path are one output. Each has its own folder there, and each model is a component."""
 
 
 class PackForm(Struct, frozen=True):
-    """What is to be known of a pack."""
+    """Properties of a pack that plans need."""
 
     method: CompressionMethod
-    """What it may be compressed by."""
+    """Compression method."""
     is_file: bool = False
-    """Whether the output is one file, which is named by the pack."""
+    """Whether the output is one file with the pack's suffix."""
     always: bool = False
-    """Whether it is compressed in any case: then its level alone is enough."""
+    """Whether it is always compressed. Then a level alone is enough."""
     hint: str = ""
-    """What else may be taken, where another method is asked for."""
+    """Alternative to another method, as the end of a hint."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Why another method is not taken, by its name."""
+    """Reason why another method is refused, by its name."""
 
 
 LAYOUT_FORMS: Mapping[Layout, LayoutForm] = {
@@ -56,7 +56,7 @@ LAYOUT_FORMS: Mapping[Layout, LayoutForm] = {
 }
 
 PACK_FORMS: Mapping[Pack, PackForm] = {
-    # Only what all readers of zip archives know: many do not open one with members by zstd.
+    # Only the method that all readers of zip archives support: many do not open zstd members.
     "zip": PackForm(
         "deflate",
         is_file=True,
@@ -69,7 +69,8 @@ PACK_FORMS: Mapping[Pack, PackForm] = {
 
 
 def read_output(fields: MappingReader, match: Match) -> OutputSpec:
-    layout: Any = fields.text("layout") or "directory"  # the schema wants one; the rest of the recipe is read on without
+    """Read an entry of `outputs`."""
+    layout: Any = fields.text("layout") or "directory"  # required by the schema; it is absent if it was a violation
     pack: Any = fields.text("pack")
     return OutputSpec(
         where=fields.where,
@@ -90,7 +91,7 @@ def read_output(fields: MappingReader, match: Match) -> OutputSpec:
 
 
 def _compression(fields: MappingReader, pack: Pack | None) -> Compression | None:
-    """How an output is compressed: a method, a method and its level, or the level of the one method of a `tar.zst`."""
+    """Read a method, a method and its level, or the level of the only method of a `tar.zst`."""
     form = PACK_FORMS.get(pack) if pack is not None else None
     entry = fields.entries.get("compression")
     if form is None:
@@ -130,7 +131,7 @@ def _compression(fields: MappingReader, pack: Pack | None) -> Compression | None
 
 
 def _chosen(fields: MappingReader, key: str, match: Match) -> tuple[Reference, ...] | None:
-    """The groups or targets that an output is for, each once; None: all, or they are not known."""
+    """Return the groups or targets of an output, each once. Return None for all of them, or if they are unknown."""
     if key not in fields.entries:
         return None
     found: dict[str, Reference] = {}

@@ -11,7 +11,7 @@ from epbuild.core.errors import Position
 from epbuild.core.safepath import links_on_the_way, real_path
 
 PACKAGE: Final = "package:"
-# What no name of an importable package holds, and a requirement with a version does.
+# Characters of a requirement with a version, which no name of an importable package has.
 RELEASE: Final = re.compile(rf"{PACKAGE}[^/]*[=<>~!@\[]")
 # Two letters at least: `C://m.onnx` is a path.
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -19,7 +19,7 @@ _LIBRARY = re.compile(r"[/\\]|\.(?:so(?:\.\d+)*|dll|dylib|pyd)$", re.IGNORECASE)
 
 
 def rebased(text: str, where: Position, main: Path) -> str:
-    """A path that is written at `where`, relative to its own file, as a path relative to the folder of the `main` recipe."""
+    """Convert a path that is written at `where`, relative to its own file, to one relative to the folder of the `main` recipe."""
     if where.file == str(main):
         return text
     folder, home = Path(where.file).parent, main.parent
@@ -37,13 +37,13 @@ def rebased(text: str, where: Position, main: Path) -> str:
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Whether two paths name one file, and by the same links: where one goes through another link, it may lead elsewhere tomorrow."""
+    """Return whether two paths lead to one file by the same links. With other links, they may lead elsewhere later."""
     links = [set(links_on_the_way([str(path.absolute())]).items()) for path in (one, other)]
     return links[0] == links[1] and real_path(one) == real_path(other)
 
 
 def package_file(path: str) -> tuple[str, str] | None:
-    """The installed Python package, and the file in it, that `package:<package>/<file>` names; None for a path of another form."""
+    """Return the installed Python package and its file that `package:<package>/<file>` names, or None for another path."""
     if not path.startswith(PACKAGE) or RELEASE.match(path):
         return None
     package, _, file = path.removeprefix(PACKAGE).partition("/")
@@ -51,10 +51,10 @@ def package_file(path: str) -> tuple[str, str] | None:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a model's path is an address, good or bad, and not a path."""
+    """Return whether a model's path is an address, valid or not."""
     return SCHEME.match(path) is not None or RELEASE.match(path) is not None
 
 
 def names_library(text: str) -> bool:
-    """Whether a text is the path of a shared library, and not the name of a Python package: it has a folder, or a library's suffix."""
+    """Return whether a text is the path of a shared library, not the name of a Python package: it has a folder or a library's suffix."""
     return _LIBRARY.search(text) is not None

@@ -1,4 +1,4 @@
-"""The codes of mistakes in a recipe, and words for its types and values."""
+"""Codes of mistakes in a recipe, and descriptions of its types and values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TEMPLATE: Final = "EPB109"
 TOO_LARGE: Final = "EPB110"
 
 UNUSABLE: Final = re.compile(r"[\0\uD800-\uDFFF]")
-"""What no file name and no JSON document can hold."""
+"""Characters that no file name and no JSON document can hold."""
 
-_LONGEST_QUOTE = 80
-_LONGEST_LIST = 30
+_MAX_QUOTE = 80
+_MAX_LIST = 30
 _EXPECTED = {
     "string": "a string",
     "number": "a number",
@@ -40,8 +40,8 @@ _EXPECTED = {
 def quoted(text: str) -> str:
     """Return `text` in quotes, on one line, without its middle if it is long, and without values of the environment."""
     text = concealed(text)
-    if len(text) > _LONGEST_QUOTE:
-        half = _LONGEST_QUOTE // 2
+    if len(text) > _MAX_QUOTE:
+        half = _MAX_QUOTE // 2
         text = f"{text[:half]}…{text[-half:]}"
     return f"'{printable(text)}'"
 
@@ -52,16 +52,16 @@ def code_point(character: str) -> str:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """The words that are possible at a place, for a hint; `nothing` when there are none."""
+    """Return the allowed words for a hint, or `nothing` if there are none."""
     known = list(words)
-    shown = ", ".join(known[:_LONGEST_LIST])
-    if len(known) > _LONGEST_LIST:
-        return f"{shown} and {len(known) - _LONGEST_LIST} more"
+    shown = ", ".join(known[:_MAX_LIST])
+    if len(known) > _MAX_LIST:
+        return f"{shown} and {len(known) - _MAX_LIST} more"
     return shown or "nothing"
 
 
 def wrong_type(node: Node, types: str | list[str]) -> Problem:
-    """The problem of a value that is none of the JSON Schema `types`."""
+    """Return the problem of a value that has none of the JSON Schema `types`."""
     expected = [types] if isinstance(types, str) else types
     *most, last = [_EXPECTED[name] for name in expected]
     words = f"{', '.join(most)} or {last}" if most else last
@@ -72,6 +72,7 @@ def wrong_type(node: Node, types: str | list[str]) -> Problem:
 
 
 def actual(node: Node) -> str:
+    """Describe the type of a value for a message."""
     if isinstance(node, MappingNode):
         return "this is a mapping"
     if isinstance(node, SequenceNode):

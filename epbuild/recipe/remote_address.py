@@ -26,11 +26,11 @@ _FORMS = {
 
 
 PUBLIC_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
-"""A key that signatures are checked by: 32 bytes in Base64."""
+"""Public key of signatures: 32 bytes in Base64."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by what its name alone shows."""
+    """Return whether the name of a host is this machine."""
     if host == "localhost":
         return True
     try:
@@ -40,7 +40,7 @@ def is_loopback(host: str) -> bool:
 
 
 class RemoteAddress(Struct, frozen=True):
-    """Where a remote cache is: a directory, a URL without a slash at its end, or a bucket and a prefix in it.
+    """Address of a remote cache: a directory, a URL without a slash at its end, or a bucket and a prefix in it.
 
     It holds no secret: neither users nor queries are taken.
     """
@@ -53,12 +53,12 @@ class RemoteAddress(Struct, frozen=True):
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a path, and no server's."""
+        """Whether the address is a path."""
         return self.scheme == "directory"
 
     @property
     def host(self) -> str:
-        """The host of a web server, the bucket in a cloud."""
+        """Host of a web server, or bucket in a cloud."""
         return urlsplit(self.text).hostname or ""
 
     @property
@@ -69,12 +69,12 @@ class RemoteAddress(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether a web server is on this machine, by what its address alone shows."""
+        """Whether the address of a web server is this machine."""
         return is_loopback(self.host)
 
 
 class CacheChoice(Struct, frozen=True):
-    """What a recipe has under `cache`: a remote cache, and the public keys of those whose results are used."""
+    """The `cache` section of a recipe: a remote cache, and the trusted public keys."""
 
     where: Position
     remote: RemoteAddress | None
@@ -83,7 +83,7 @@ class CacheChoice(Struct, frozen=True):
 
 
 def parse_remote(text: str) -> RemoteAddress:
-    """The address of a remote cache that `text` is. Raises BadAddress."""
+    """Parse the address of a remote cache. Raises BadAddress."""
     found = SCHEME.match(text)
     if found is None:
         if not text.strip() or "\0" in text:

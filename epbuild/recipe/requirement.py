@@ -1,4 +1,4 @@
-"""The pip requirements of a toolchain, as far as epbuild reads them.
+"""Pip requirements of a toolchain, as far as epbuild reads them.
 
     onnxruntime==1.31.1       names onnxruntime, pins 1.31.1
     onnxruntime[extra]~=1.31  names onnxruntime, pins nothing
@@ -26,25 +26,25 @@ _NAMED = re.compile(rf"\s*({_NAME})\s*(?:$|[\[(<>=!~;@,])")
 
 
 class Requirement(Struct, frozen=True):
-    """What one pip requirement asks for."""
+    """Pip requirement."""
 
     text: str
     distribution: str
-    """In the spelling that package indexes compare; empty where the text begins with no name, as a path does not."""
+    """Normalized name (PEP 503). Empty if the text does not begin with a name."""
     version: str | None
-    """The version that it pins with `==`; None where it pins none that can be read."""
+    """Version that is pinned with `==`, or None."""
     is_plain: bool
-    """Whether the two mean all that the text does, so that an environment can be held against it."""
+    """Whether distribution and version are the whole requirement, so that an environment can be checked against it."""
 
     def is_met_by(self, version: str | None) -> bool:
-        """Whether an environment that holds `version` of the distribution (None: holds none) is what a plain requirement asks for."""
+        """Return whether an environment with `version` of the distribution, or None without it, meets a plain requirement."""
         if version is None or self.version is None:
             return version is not None
         return is_same_version(version if "+" in self.version else version.partition("+")[0], self.version)
 
 
 def read_requirement(text: str) -> Requirement:
-    """What the pip requirement `text` asks for; every text is read, none is refused."""
+    """Parse a pip requirement. Every text is accepted."""
     whole = _REQUIREMENT.fullmatch(text)
     name = whole or _NAMED.match(text)
     distribution = plain_name(name[1]) if name else ""
@@ -68,12 +68,12 @@ def is_requirement(text: str) -> bool:
 
 
 def plain_name(name: str) -> str:
-    """A distribution's name in the spelling that package indexes compare (PEP 503)."""
+    """Normalize the name of a distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def is_same_version(one: str, other: str) -> bool:
-    """Whether two spellings are of one version (PEP 440)."""
+    """Return whether two texts are the same version (PEP 440)."""
     if one == other:
         return True
     from packaging.version import InvalidVersion, Version

@@ -1,10 +1,10 @@
-"""The check of a recipe against its JSON Schema.
+"""Validation of a recipe by its JSON Schema.
 
-`jsonschema_rs` decides whether a part of a recipe conforms: 10,000 targets take it 30 ms. `jsonschema` finds out what does not conform. It
-takes longer to import than a small recipe takes to read.
+`jsonschema_rs` decides whether a part of a recipe conforms: 10,000 targets take 30 ms. `jsonschema` finds the violations. Its import
+takes longer than reading a small recipe.
 
-Where the schema's own keywords are not enough, a subschema has the message, in keywords that editors know too: `errorMessage`
-for the whole subschema, `patternErrorMessage` for its pattern; `synonyms` has what others call the values of an enumeration.
+A subschema may have its own message, in keywords that editors know too: `errorMessage` for the whole subschema, `patternErrorMessage`
+for its pattern. `synonyms` has other tools' names for the values of an enumeration.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ SchemaError = Any
 
 
 class Violation(Struct, frozen=True):
-    """A problem, and the path of what it makes unusable: the value itself, or the key that is missing or unknown."""
+    """Problem, and the path of the unusable value, or of the missing or unknown key."""
 
     path: KeyPath
     problem: Problem
 
 
 _SECTIONS = ("toolchains", "models", "targets", "groups", "outputs")
-"""The sections that hold definitions."""
+"""Sections of definitions."""
 
 
 def judge_sections(root: MappingNode) -> list[Violation]:
@@ -107,7 +107,7 @@ def _fast_validator(part: KeyPath) -> Validator:
 
 
 def _schema_of(part: KeyPath) -> tuple[Any, Any]:
-    """The schema's document, and in it that of a whole recipe less its definitions, of one definition in a section, or of a key of that."""
+    """Return the schema's document, and its part for a recipe without its definitions, for one definition, or for a key."""
     document = _recipe_schema()
     found: Any = document
     if not part:
@@ -132,7 +132,7 @@ def _recipe_schema() -> dict[str, Any]:
 
 
 def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
-    """The schema with definitions in the place of their references, which no definition has to itself: following one takes long."""
+    """Return the schema with its references replaced by definitions, as following a reference is slow. No definition is recursive."""
     if isinstance(part, list):
         return [_written_out(item, definitions) for item in part]
     if not isinstance(part, dict):
@@ -161,11 +161,11 @@ def _is_left_to_readers(error: SchemaError, root: Node) -> bool:
 
 
 def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Violation]:
-    """The violations that an error found in `root` stands for; `above` is the path of `root` in the recipe."""
+    """Yield the violations of an error in `root`. `above` is the path of `root` in the recipe."""
     node = locate(root, tuple(error.absolute_path))
     path: KeyPath = (*above, *error.absolute_path)
     if isinstance(error.instance, str) and isinstance(node, MappingNode):
-        # Only `propertyNames` takes a key for the instance, and leaves the path at its mapping.
+        # Only `propertyNames` has a key as the instance, and the path of its mapping.
         name_where = node.entries[error.instance].name_where
         message = error.schema.get("patternErrorMessage") or error.message
         yield Violation((*path, error.instance), Problem(BAD_NAME, message, name_where))
@@ -191,13 +191,13 @@ def _unknown_keys(error: SchemaError, path: KeyPath, node: MappingNode) -> Itera
 
 
 def _dotted(path: KeyPath) -> str:
-    """The path as people write it: `outputs[0].path`."""
+    """Return a path in the form `outputs[0].path`."""
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return steps[1:] or "the recipe"
 
 
 def _wrong(error: SchemaError, node: Node, path: KeyPath) -> Problem:
-    """The problem of a value that is of the wrong type, or of the right type and still not allowed."""
+    """Return the problem of a value of the wrong type, or with a value that is not allowed."""
     limit = error.validator_value
     if message := error.schema.get("errorMessage"):
         return Problem(WRONG_VALUE, message, node.where)

@@ -1,4 +1,4 @@
-"""The reader of a recipe's YAML text."""
+"""Reader of a recipe's YAML text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from epbuild.recipe.events import ReadText
 
 MAX_BYTES = 1 << 20
-"""The size of the largest text that is read."""
+"""Maximum size of a text."""
 
 
 def read(content: bytes, file: str) -> ReadText:
-    """The nodes of a recipe whose positions name `file`.
+    """Parse a recipe into nodes whose positions name `file`.
 
-    Raises RecipeError when the text is not one YAML mapping, or is too large.
+    Raises RecipeError if the text is not one YAML mapping, or is too large.
     """
     if len(content) > MAX_BYTES:
         problem = Problem(TOO_LARGE, f"a recipe has at most {MAX_BYTES:,} bytes; this file is larger", Position(file, 1, 1))

@@ -1,4 +1,4 @@
-"""The targets and toolchains of a recipe."""
+"""Reader of targets and toolchains."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 def read_toolchain(name: str, where: Position, fields: MappingReader) -> ToolchainSpec:
+    """Read a toolchain."""
     packages, interpreter, python = fields.texts("packages"), fields.path("interpreter"), fields.text("python")
     named = [(text, where) for text, where in packages if text]
     foreign = [(text, where) for text, where in named if not is_requirement(text)]
@@ -40,7 +41,7 @@ def read_toolchain(name: str, where: Position, fields: MappingReader) -> Toolcha
 
 
 def read_target(name: str, where: Position, fields: MappingReader, *, whole: bool) -> Target:
-    """Read a row of a target's definition; `whole` as the target has it."""
+    """Read a row of a target's definition. `whole` goes to the target."""
     listed = [fields.of(item) for item in fields.items("eps")]
     return Target(
         name=name,
@@ -96,12 +97,12 @@ def _uncheckable(requirement: str, where: Position) -> Problem:
 
 
 def _custom_ops_problem(text: str, where: Position) -> Problem | None:
-    """What is wrong with a text that is neither the path of a library nor the name by which a package is imported."""
+    """Return the problem of a text that is neither the path of a library nor the import name of a package."""
     if names_library(text) or _MODULE.fullmatch(text):
         return None
     message = f"{quoted(text)} is neither the path of a shared library nor the name of a Python package"
     imported = text.replace("-", "_")
     hint = "Write a path that ends in .so, .dll or .dylib, or the name by which Python imports the package."
-    if _MODULE.fullmatch(imported):  # as pip calls it
+    if _MODULE.fullmatch(imported):  # its name for pip
         hint = f"Python imports a package by a name such as {quoted(imported)}; a library is a path, such as './{text}'."
     return Problem(WRONG_VALUE, message, where, hint)

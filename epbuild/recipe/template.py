@@ -35,7 +35,7 @@ class TemplateError(ValueError):
         self.name = name
 
     def problem(self, where: Position | Argument) -> Problem:
-        """The error as the problem of the template that stands at `where`."""
+        """Return the problem of the template at `where`."""
         return Problem(TEMPLATE, self.message, where, self.hint)
 
 
@@ -50,7 +50,7 @@ class TemplateNames(Mapping[str, Scalar]):
         self._values = values
 
     def with_values(self, values: Mapping[str, Scalar]) -> TemplateNames:
-        """These names and more; the new ones win."""
+        """Return these names with additional ones, which win."""
         return TemplateNames(self._environment, values, *self._values)
 
     def __getitem__(self, name: str) -> Scalar:
@@ -120,10 +120,10 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
 def resolved(
     node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
 ) -> tuple[Node, list[Problem]]:
-    """The node with the templates of its values substituted (keys have none), and what is wrong with them.
+    """Substitute the templates of a node's values. Return the new node and the problems. Keys have no templates.
 
-    What holds no template comes back as the same object, so that a matrix of many rows shares it. `later` gives, for a key wherever
-    it stands in the node, the names that its text keeps for the planner to substitute.
+    A node without templates is returned as the same object, so that the rows of a matrix share it. `later` has, for a key at any depth, the
+    names that the planner substitutes.
     """
     problems: list[Problem] = []
 
@@ -157,7 +157,7 @@ def resolved(
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether a node is a scalar without a template, as most are."""
+    """Return whether a node is a scalar without a template, as most are."""
     return type(node) is ScalarNode and (type(node.value) is not str or "${" not in node.value)
 
 
@@ -173,7 +173,7 @@ _MARKER = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 
 @lru_cache(maxsize=1024)  # one output's templates are substituted for every group and target
 def _pieces(text: str) -> tuple[str | _Name, ...]:
-    """The literal stretches of `text`, escapes undone, and the names it refers to, in order."""
+    """Split `text` into its literal parts, unescaped, and the names that it refers to."""
     return tuple(_split(text))
 
 
@@ -199,7 +199,7 @@ def _split(text: str) -> Iterator[str | _Name]:
 
 
 def _name(inside: str) -> _Name:
-    """What stands between the braces: a name, or a variable of the environment with what it is when it is unset or empty."""
+    """Parse the text between the braces: a name, or a variable of the environment with a default."""
     name, has_default, default = inside.partition(":-")
     if not has_default:
         return _Name(inside)

@@ -1,4 +1,4 @@
-"""The variables of a recipe, and those from the command line (`--set`)."""
+"""Variables of a recipe and of the command line (`--set`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PREFIX = "vars."
 
 
 class Override(Struct, frozen=True):
-    """A variable's value, and where it comes from: the `--set`."""
+    """Value of a variable, and the `--set` that it comes from."""
 
     value: Scalar
     where: Argument
 
 
 def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], list[Problem]]:
-    """The values by variable, the last of several for one, and what is wrong with the texts."""
+    """Return the values by variable, of which the last counts, and the problems of the texts."""
     found: dict[str, Override] = {}
     problems: list[Problem] = []
     for setting in settings:
@@ -43,7 +43,7 @@ def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], lis
 
 
 def _scalar(text: str) -> Scalar | None:
-    """The YAML scalar that a text is, or None when it is something else."""
+    """Parse a text as a YAML scalar. Return None if it is something else."""
     try:
         source = read(f"value: {text}".encode(errors="surrogateescape"), "--set")
     except RecipeError:
@@ -55,7 +55,7 @@ def _scalar(text: str) -> Scalar | None:
 def read_variables(
     section: Mapping[str, KeyedNode], overrides: Mapping[str, Override], environment: Mapping[str, str], problems: list[Problem]
 ) -> dict[str, Scalar]:
-    """Read the variables, by the names that templates have for them. A broken one is among them, so that no reference to it is blamed."""
+    """Read the variables, by their names in templates. An invalid one is included, so that references to it are no further problems."""
     found: dict[str, Scalar] = {}
     for name, entry in section.items():
         node = entry.node
