@@ -7,6 +7,7 @@ import { badge } from "./panel.js";
 import { report } from "./report.js";
 import { table } from "./tables.js";
 
+/** @type {import("./report-types.d.ts").Accuracy["outcome"][]} */
 const PASSED = ["passed", "failed", "unjudgeable"];
 
 export function accuracySum() {
@@ -15,6 +16,7 @@ export function accuracySum() {
   return el("p.sum", {}, shown.map((outcome, place) => [place ? ", " : "", count(counts.get(outcome)), ` ${outcome}`]));
 }
 
+/** @param {Element} section */
 export function drawAccuracy(section) {
   if (!report.accuracy.length) {
     add(section, el("p.empty", {}, "The recipe asks for no comparison of numbers (`verify`), or none was made yet."));

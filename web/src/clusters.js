@@ -3,10 +3,16 @@
 import { counted, formatNumber } from "./amounts.js";
 import { groupedBy, neededBy, outcomeOf, report, stepById } from "./report.js";
 
+/** @typedef {import("./report.js").Step} Step */
+/** @typedef {{ name: string, key: (step: Step) => string }} Level */
+/** @typedef {{ name: string, steps: Step[] }} Cluster */
+/** @typedef {{ from: Cluster, to: Cluster }} Edge */
+
 export const MAX_NODES = 50;
 const MAX_RANGES = 40;
 
 /** Levels of clustering, from fine to coarse. Steps that serve several groups or targets are clustered by kind. */
+/** @type {Level[]} */
 export const LEVELS = [
   { name: "step", key: (step) => step.id },
   { name: "group and target", key: (step) => (step.group && step.target ? `${step.group} / ${step.target}` : `${step.kind} steps`) },
@@ -17,7 +23,7 @@ export const LEVELS = [
 
 /**
  * Return the finest level with more than one node and at most MAX_NODES, or null.
- * @param {import("./report.js").Step[]} steps
+ * @param {Step[]} steps
  */
 export function fittingLevel(steps) {
   return LEVELS.find((level) => {
@@ -26,7 +32,11 @@ export function fittingLevel(steps) {
   }) ?? null;
 }
 
-/** Return the clusters at a level, and the edges between them. */
+/**
+ * Return the clusters at a level, and the edges between them.
+ * @param {Step[]} steps
+ * @param {Level | null} level
+ */
 export function clusterSteps(steps, level) {
   const groups = level ? groupedBy(steps, level.key) : nameRanges(steps);
   const clusters = [...groups].map(([name, members]) => ({ name, steps: members }));
@@ -35,13 +45,17 @@ export function clusterSteps(steps, level) {
   for (const step of steps) {
     for (const need of step.needs) {
       const [from, to] = [clusterOf.get(need), clusterOf.get(step.id)];
-      if (from && from !== to) edges.set(`${from.name}\n${to.name}`, { from, to });
+      if (from && to && from !== to) edges.set(`${from.name}\n${to.name}`, { from, to });
     }
   }
   return { clusters, edges: [...edges.values()] };
 }
 
-/** Return the groups or steps in ranges of names, for plans that no level fits. */
+/**
+ * Return the groups or steps in ranges of names, for plans that no level fits.
+ * @param {Step[]} steps
+ * @returns {Map<string, Step[]>}
+ */
 function nameRanges(steps) {
   const finest = [...groupedBy(steps, new Set(steps.map(LEVELS[1].key)).size > 1 ? LEVELS[1].key : LEVELS[0].key)];
   const width = Math.ceil(finest.length / MAX_RANGES);
@@ -53,7 +67,10 @@ function nameRanges(steps) {
   return ranges;
 }
 
-/** Return the steps before and after a step, nearest first, at most MAX_NODES. */
+/**
+ * Return the steps before and after a step, nearest first, at most MAX_NODES.
+ * @param {string} id
+ */
 export function stepsAround(id) {
   const found = new Set([id]);
   let [before, after] = [[id], [id]];
@@ -67,13 +84,19 @@ export function stepsAround(id) {
 
 export const NODE = { height: 40, letter: 6.6, most: 34 };
 
-/** Return the number of steps of a cluster, and of failed ones. */
+/**
+ * Return the number of steps of a cluster, and of failed ones.
+ * @param {Cluster} cluster
+ */
 export function clusterSum({ steps }) {
   const failed = steps.filter((step) => outcomeOf(step) === "failed").length;
   return counted(steps.length, "step") + (failed ? `, ${formatNumber(failed)} failed` : "");
 }
 
-/** Return a name without its middle if it is long. */
+/**
+ * Return a name without its middle if it is long.
+ * @param {string} name
+ */
 export function nodeLabel(name) {
   return name.length <= NODE.most ? name : `${name.slice(0, NODE.most / 2 - 2)}…${name.slice(-NODE.most / 2)}`;
 }

@@ -7,6 +7,7 @@ import { COVERAGE_LETTERS, COVERAGE_WORDS, coverageByModel, coverageByTarget, re
 
 const MAX_MODELS = 100;
 
+/** @param {Element} section */
 export function drawCoverage(section) {
   const targets = report.targets.map((target) => target.name).filter((name) => coverageByTarget.has(name));
   if (!targets.length) {

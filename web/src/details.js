@@ -6,13 +6,20 @@ import { SHOW_IN_GRAPH, badge, closePanel, openPanel } from "./panel.js";
 import { COVERAGE, COVERAGE_WORDS, coverageByModel, coverageByStep, coverageByTarget, neededBy, outcomeOf, outputByStep, ownStart, ownTime, runReasons, stepById, targetByName } from "./report.js";
 import { stackedBar, table } from "./tables.js";
 
+/**
+ * @param {string} id
+ * @param {string} text
+ */
 export function stepLink(id, text = id) {
   return stepById.has(id) ? linkButton(text, () => showStep(id)) : el("code", {}, text);
 }
 
+/** @param {string} id */
 export function showStep(id) {
   /** @type {any} */
   const step = stepById.get(id);
+  const output = outputByStep.get(id);
+  const followers = neededBy.get(id) ?? [];
   openPanel(id, () => [
     el("p", {}, badge(outcomeOf(step), outcomeOf(step)), ` ${step.kind}`, step.origin ? ` from the ${step.origin} cache` : "", step.note ? `: ${step.note}` : ""),
     step.errors.map(errorDetails),
@@ -31,17 +38,22 @@ export function showStep(id) {
       ["Key", step.key && copyable(step.key, "the key", 16)],
     ]),
     (coverageByStep.get(id) ?? []).filter((row) => row.outcome !== "failed").map((row) => [el("h3", {}, `Coverage of ${row.model}`), coverageDetails(row)]),
-    outputByStep.has(id) && outputDetails(outputByStep.get(id)),
+    output && outputDetails(output),
     el("h3", {}, "Needs"), step.needs.length ? limitedList(step.needs, (need) => stepLink(need)) : el("p.empty", {}, "Nothing."),
-    el("h3", {}, "Needed by"), neededBy.get(id)?.length ? limitedList(neededBy.get(id), (next) => stepLink(next)) : el("p.empty", {}, "Nothing."),
+    el("h3", {}, "Needed by"), followers.length ? limitedList(followers, (next) => stepLink(next)) : el("p.empty", {}, "Nothing."),
     el("p.actions", {}, el("button", { type: "button", click: () => { closePanel(); document.dispatchEvent(new CustomEvent(SHOW_IN_GRAPH, { detail: id })); } }, "Show in the graph")),
   ]);
 }
 
+/**
+ * @param {string} title
+ * @param {string[]} reasons
+ */
 function whyList(title, reasons) {
   return reasons.length ? [el("h3", {}, title), limitedList(reasons, (reason) => reason)] : [];
 }
 
+/** @param {import("./report-types.d.ts").Error} error */
 function errorDetails(error) {
   return el("div.error", {},
     el("p", {}, error.message, " ", el("code", {}, error.code)),
@@ -50,6 +62,7 @@ function errorDetails(error) {
     error.step ? el("p", {}, "Because of ", stepLink(error.step)) : null);
 }
 
+/** @param {import("./report-types.d.ts").Coverage} row */
 export function showCoverage(row) {
   openPanel(`${row.model} for ${row.target}`, () => [
     coverageDetails(row),
@@ -63,10 +76,12 @@ export function showCoverage(row) {
   ]);
 }
 
+/** @param {import("./report-types.d.ts").Coverage} row */
 function verifyStep(row) {
   return `verify:${row.group}/${row.target}`;
 }
 
+/** @param {import("./report-types.d.ts").Coverage} row */
 function coverageDetails(row) {
   const words = row.outcome === "partial" ? [count(row.fallback_nodes), " nodes outside the EP"] : COVERAGE_WORDS[row.outcome];
   return [
@@ -82,7 +97,10 @@ function coverageDetails(row) {
   ];
 }
 
-/** Return the fallback nodes of an operator, with reason and advice. */
+/**
+ * Return the fallback nodes of an operator, with reason and advice.
+ * @param {import("./report-types.d.ts").Operator} one
+ */
 function operatorOutside(one) {
   return el("section.operator", {},
     el("h3", {}, count(one.count), " ", el("code", {}, one.operator)),
@@ -91,11 +109,13 @@ function operatorOutside(one) {
     one.nodes.length ? el("details", {}, el("summary", {}, counted(one.nodes.length, "node")), limitedList(one.nodes, (node) => el("code", {}, node), 40)) : null);
 }
 
+/** @param {Record<string, number | null>} values */
 function figures(values) {
   const known = Object.entries(values).filter(([, value]) => value !== null);
   return known.map(([name, value], place) => [place ? ", " : "", `${name} `, figure(value)]);
 }
 
+/** @param {string} name */
 export function showModel(name) {
   const rows = coverageByModel.get(name) ?? [];
   openPanel(name, () => [
@@ -109,11 +129,15 @@ export function showModel(name) {
   ]);
 }
 
+/** @param {string} name */
 export function targetLink(name) {
   return linkButton(name, () => showTarget(name));
 }
 
-/** Show a target: models by coverage, each with a link to its details. */
+/**
+ * Show a target: models by coverage, each with a link to its details.
+ * @param {string} name
+ */
 export function showTarget(name) {
   const target = targetByName.get(name);
   const rows = coverageByTarget.get(name) ?? [];
@@ -140,12 +164,19 @@ export function showTarget(name) {
   ]);
 }
 
+/**
+ * @param {import("./report-types.d.ts").Coverage} row
+ * @param {string} [text]
+ */
 function coverageLink(row, text) {
-  const words = row.outcome === "partial" ? `${formatNumber(row.fallback_nodes)} outside` : COVERAGE_WORDS[row.outcome];
+  const words = row.outcome === "partial" ? `${formatNumber(row.fallback_nodes ?? 0)} outside` : COVERAGE_WORDS[row.outcome];
   return el("span", {}, badge(words, row.outcome), " ", linkButton(text ?? "Details", () => showCoverage(row), text ? {} : { "aria-label": `Details of ${row.model} for ${row.target}` }));
 }
 
-/** Return the number of models by coverage, with a bar. */
+/**
+ * Return the number of models by coverage, with a bar.
+ * @param {import("./report-types.d.ts").Coverage[]} rows
+ */
 export function coverageSum(rows) {
   const counts = countBy(rows, (row) => row.outcome);
   const words = COVERAGE.filter((outcome) => counts.get(outcome));
@@ -156,6 +187,7 @@ export function coverageSum(rows) {
   ];
 }
 
+/** @param {import("./report-types.d.ts").Output} output */
 function outputDetails(output) {
   return [
     el("h3", {}, "Output"),

@@ -24,11 +24,13 @@ export function differencesSum() {
     : el("p", {}, "The last build changed no output.");
 }
 
+/** @param {Element} section */
 export function drawDifferences(section) {
   if (against) drawAgainst(section);
   add(section, publishedTable());
 }
 
+/** @param {Element} section */
 function drawAgainst(section) {
   const nothing = !against.models.length && !against.outputs.length && !against.versions.length && !against.sources.length;
   add(section,
@@ -53,7 +55,7 @@ function modelChanges() {
     { head: "Size", numeric: true, cell: (row) => modelSizeChange(row), value: (row) => difference(row, (side) => side.size) },
     { head: "Compile time", numeric: true, cell: (row) => timeChange(row), value: (row) => difference(row, (side) => side.seconds) },
     { head: "Accuracy", cell: (row) => accuracyChange(row) },
-  ], [...against.models].sort((a, b) => takenMore(a) - takenMore(b)));
+  ], [.../** @type {import("./report-types.d.ts").ModelChange[]} */ (against.models)].sort((a, b) => takenMore(a) - takenMore(b)));
 }
 
 function changedModel(row) {
@@ -104,7 +106,7 @@ function outputChanges() {
     { head: "Before", numeric: true, cell: (row) => bytes(row.before), value: (row) => row.before },
     { head: "After", numeric: true, cell: (row) => bytes(row.after), value: (row) => row.after },
     { head: "Change", numeric: true, cell: sizeChange, value: (row) => (row.after ?? 0) - (row.before ?? 0) },
-  ], against.outputs);
+  ], /** @type {import("./report-types.d.ts").OutputChange[]} */ (against.outputs));
 }
 
 function sourceChanges() {

@@ -4,7 +4,13 @@ import { FIGURE, formatBytes, formatNumber, formatSeconds } from "./amounts.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Return an element, as in `el("p.note", { title: "..." }, "text", child)`. Attributes that are functions are event listeners. */
+/**
+ * Return an element, as in `el("p.note", { title: "..." }, "text", child)`. Attributes that are functions are event listeners.
+ * @param {string} name
+ * @param {Record<string, any>} attributes
+ * @param {any[]} children
+ * @returns {any}
+ */
 export function el(name, attributes = {}, ...children) {
   const [tag, ...classes] = name.split(".");
   const element = document.createElement(tag);
@@ -12,7 +18,13 @@ export function el(name, attributes = {}, ...children) {
   return fillElement(element, attributes, children);
 }
 
-/** Return an SVG element, with the arguments of `el`. */
+/**
+ * Return an SVG element, with the arguments of `el`.
+ * @param {string} name
+ * @param {Record<string, any>} attributes
+ * @param {any[]} children
+ * @returns {any}
+ */
 export function svg(name, attributes = {}, ...children) {
   const [tag, ...classes] = name.split(".");
   const element = document.createElementNS(SVG, tag);
@@ -20,6 +32,11 @@ export function svg(name, attributes = {}, ...children) {
   return fillElement(element, attributes, children);
 }
 
+/**
+ * @param {Element} element
+ * @param {Record<string, any>} attributes
+ * @param {any[]} children
+ */
 function fillElement(element, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(key, value);
@@ -30,7 +47,11 @@ function fillElement(element, attributes, children) {
   return element;
 }
 
-/** Append children to an element. */
+/**
+ * Append children to an element.
+ * @param {Element} element
+ * @param {any[]} children
+ */
 export function add(element, ...children) {
   return fillElement(element, {}, children);
 }
@@ -40,23 +61,40 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-/** Return a button that looks like a link and opens details. */
+/**
+ * Return a button that looks like a link and opens details.
+ * @param {string} text
+ * @param {() => void} open
+ * @param {Record<string, any>} attributes
+ */
 export function linkButton(text, open, attributes = {}) {
   return el("button.opener", { type: "button", click: open, ...attributes }, breakableText(text));
 }
 
-/** Return text that may break after separators of paths and ids. */
+/**
+ * Return text that may break after separators of paths and ids.
+ * @param {string} text
+ */
 function breakableText(text) {
   return text.split(/(?<=[/:_=])/).flatMap((part, place) => (place ? [el("wbr"), part] : [part]));
 }
 
-/** Return a definition list. Rows without a value are left out. */
+/**
+ * Return a definition list. Rows without a value are left out.
+ * @param {Array<[string, any]>} rows
+ */
 export function definitionList(rows) {
   const shown = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return el("dl.facts", {}, shown.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
-/** Return a list of the first items, and a button that shows the others. */
+/**
+ * Return a list of the first items, and a button that shows the others.
+ * @template T
+ * @param {T[]} items
+ * @param {(item: T) => any} item
+ * @param {number} most
+ */
 export function limitedList(items, item, most = 12) {
   const list = el("ul.list", {}, items.slice(0, most).map((one) => el("li", {}, item(one))));
   if (items.length <= most) return list;
@@ -67,7 +105,12 @@ export function limitedList(items, item, most = 12) {
   return list;
 }
 
-/** Return a digest or path, shortened on screen and whole on paper, with a button that copies it. */
+/**
+ * Return a digest or path, shortened on screen and whole on paper, with a button that copies it.
+ * @param {string | null | undefined} text
+ * @param {string} what
+ * @param {number} shown
+ */
 export function copyable(text, what, shown = 12) {
   if (!text) return dash();
   const short = text.length > shown + 3 ? `${text.slice(0, shown)}…` : text;
@@ -79,6 +122,7 @@ export function copyable(text, what, shown = 12) {
   return el("span.copyable", {}, el("code.short", { title: text }, short), el("code.full", {}, text), button);
 }
 
+/** @param {string} text */
 async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -99,7 +143,12 @@ export function dash() {
   return el("span.unknown", { "aria-label": "unknown" }, "–");
 }
 
-/** Return a function from a value to a <data> element that has the value of the report and a text for people. */
+/**
+ * Return a function from a value to a <data> element that has the value of the report and a text for people.
+ * @param {string} kind
+ * @param {(value: number) => string} text
+ * @returns {(value: number | null | undefined) => any}
+ */
 function amountOf(kind, text) {
   return (value) => (value === null || value === undefined ? dash() : el(`data.${kind}`, { value }, text(value)));
 }

@@ -11,8 +11,10 @@ import { layoutGraph } from "./layout.js";
 import { SHOW_IN_GRAPH } from "./panel.js";
 import { OUTCOME_LETTERS, outcomeOf, report, runReasons } from "./report.js";
 
+/** @type {ReturnType<typeof import("./report.js").outcomeOf>[]} */
 export const RANK = ["failed", "interrupted", "allowed", "skipped", "built", "emitted", "restored", "not run", "current"];
 
+/** @param {Element} section */
 export function drawGraph(section) {
   const place = el("div.graph");
   const trail = el("nav.trail", { "aria-label": "Part of the graph" });

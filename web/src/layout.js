@@ -7,7 +7,12 @@ import { groupedBy } from "./report.js";
 
 const GAP = 24;
 
-/** Return the positions of clusters and edges, from left to right, for a picture of about the width. */
+/**
+ * Return the positions of clusters and edges, from left to right, for a picture of about the width.
+ * @param {import("./clusters.js").Cluster[]} clusters
+ * @param {import("./clusters.js").Edge[]} edges
+ * @param {number} width
+ */
 export function layoutGraph(clusters, edges, width) {
   const parts = connectedParts(clusters, edges).map(partLayout);
   const area = sum(parts, (part) => (part.width + GAP) * (part.height + GAP));
@@ -23,10 +28,15 @@ export function layoutGraph(clusters, edges, width) {
   return { width: right, height: y + row, nodes: parts.flatMap((part) => part.nodes), edges: parts.flatMap((part) => part.edges) };
 }
 
-/** Return the connected parts of the graph, each with its edges. */
+/**
+ * Return the connected parts of the graph, each with its edges.
+ * @param {import("./clusters.js").Cluster[]} clusters
+ * @param {import("./clusters.js").Edge[]} edges
+ */
 function connectedParts(clusters, edges) {
+  /** @type {Map<any, any>} */
   const above = new Map(clusters.map((cluster) => [cluster, cluster]));
-  const top = (cluster) => {
+  const top = (/** @type {any} */ cluster) => {
     while (above.get(cluster) !== cluster) {
       above.set(cluster, above.get(above.get(cluster)));
       cluster = above.get(cluster);
@@ -38,6 +48,7 @@ function connectedParts(clusters, edges) {
   return [...groupedBy(clusters, top)].map(([first, members]) => ({ clusters: members, edges: edgesOf.get(first) ?? [] }));
 }
 
+/** @param {{ clusters: import("./clusters.js").Cluster[], edges: import("./clusters.js").Edge[] }} part */
 function partLayout({ clusters, edges }) {
   const graph = new dagre.graphlib.Graph();
   graph.setGraph({ rankdir: "LR", nodesep: 12, ranksep: 50, marginx: 6, marginy: 6 });

@@ -10,6 +10,7 @@ import { COVERAGE, build, coverageByTarget, failedSteps, failuresByReason, isAll
 import { sharingSum } from "./sizes.js";
 import { table, tile } from "./tables.js";
 
+/** @param {Element} section */
 export function drawOverview(section) {
   const failed = failedSteps();
   const total = sum(report.outputs, (output) => output.size);

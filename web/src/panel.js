@@ -8,7 +8,11 @@ const history = [];
 /** @type {Details | null} */
 let current = null;
 
-/** Show the result of `contents` under a title. */
+/**
+ * Show the result of `contents` under a title.
+ * @param {string} title
+ * @param {() => any} contents
+ */
 export function openPanel(title, contents) {
   if (current) history.push(current);
   current = { title, contents };
@@ -45,7 +49,11 @@ export function preparePanel() {
   });
 }
 
-/** Return a badge with an outcome. */
+/**
+ * Return a badge with an outcome.
+ * @param {any} words
+ * @param {string} kind
+ */
 export function badge(words, kind) {
   return el("span", { class: `badge ${kind.replaceAll(" ", "-")}` }, words);
 }

@@ -6,6 +6,7 @@ import { add, bytes, copyable, count, dash, definitionList, el, limitedList } fr
 import { build, report } from "./report.js";
 import { table } from "./tables.js";
 
+/** @param {Element} section */
 export function drawProvenance(section) {
   add(section, 
     definitionList([
@@ -32,6 +33,7 @@ export function drawProvenance(section) {
     ], report.outputs, { most: 15 }));
 }
 
+/** @param {Element} section */
 export function drawLock(section) {
   if (!report.toolchains.length) add(section, el("p.empty", {}, "The recipe has no toolchain."));
   add(section, ...report.toolchains.map((toolchain) => el("section", {},

@@ -20,12 +20,19 @@ export const coverageByTarget = groupedBy(report.coverage, (row) => row.target);
 export const outputByStep = new Map(report.outputs.map((output) => [output.step, output]));
 export const targetByName = new Map(report.targets.map((target) => [target.name, target]));
 
+/** @type {import("./report-types.d.ts").Coverage["outcome"][]} */
 export const COVERAGE = ["whole", "partial", "failed verify", "failed", "not built"];
 export const COVERAGE_WORDS = { whole: "whole", partial: "in part", "failed verify": "failed verify", failed: "failed", "not built": "not built" };
 export const COVERAGE_LETTERS = { whole: "W", "failed verify": "V", failed: "F", "not built": "N" };
 
 export const OUTCOME_LETTERS = { built: "B", emitted: "E", restored: "R", current: "C", allowed: "A", skipped: "S", failed: "F", interrupted: "I" };
 
+/**
+ * @template T, K
+ * @param {Iterable<T>} items
+ * @param {(item: T) => K} key
+ * @returns {Map<K, T[]>}
+ */
 export function groupedBy(items, key) {
   const groups = new Map();
   for (const item of items) {
@@ -57,16 +64,22 @@ export function runReasons(step) {
 
 /** Start of a step's own work. The time of an action's last step includes the other steps, after which its own work begins. */
 export const ownStart = new Map();
-for (const steps of groupedBy(report.steps.filter((step) => step.started !== null && step.ended !== null), (step) => step.action).values()) {
+/** @type {any[]} */
+const startedSteps = report.steps.filter((step) => step.started !== null && step.ended !== null);
+for (const steps of groupedBy(startedSteps, (step) => step.action).values()) {
   for (const step of steps) {
     const inside = steps.filter((other) => other !== step && step.id === step.action && other.started >= step.started && other.ended <= step.ended);
     ownStart.set(step.id, Math.max(step.started, ...inside.map((other) => other.ended)));
   }
 }
 
-/** Return the time that the last build spent on a step itself, or null. */
+/**
+ * Return the time that the last build spent on a step itself, or null.
+ * @param {Step} step
+ * @returns {number | null}
+ */
 export function ownTime(step) {
-  return ownStart.has(step.id) ? step.ended - ownStart.get(step.id) : null;
+  return step.ended !== null && ownStart.has(step.id) ? step.ended - ownStart.get(step.id) : null;
 }
 
 /** Return the steps that the last build worked on, longest first. */

@@ -10,12 +10,14 @@ import { stackedBar, table } from "./tables.js";
 
 const MAX_TILES = 400;
 
+/** @param {Element} section */
 export function drawSizes(section) {
   if (!report.outputs.length) add(section, el("p.empty", {}, "Nothing is published yet."));
   else drawTreemap(section);
   add(section, el("h3", { id: "sharing" }, "What sharing saves"), el("div.sums", {}, sharingSum()), sharingTable(), outputTable());
 }
 
+/** @param {Element} section */
 function drawTreemap(section) {
   const place = el("div.treemap");
   const trail = el("nav.trail", { "aria-label": "Part of the outputs" });

@@ -4,8 +4,18 @@ import { formatNumber } from "./amounts.js";
 import { el, linkButton } from "./elements.js";
 
 /**
+ * @template Row
+ * @typedef {{ head: string, cell: (row: Row) => any, value?: (row: Row) => any, numeric?: boolean }} Column
+ */
+
+/**
  * Return a table of `rows`. A column is {head, cell, value, numeric}: `cell` returns the content and `value` the sort key. Columns
  * without `value` do not sort. The first `most` rows are shown, and more by a button.
+ * @template Row
+ * @param {string} caption
+ * @param {Column<Row>[]} columns
+ * @param {Row[]} rows
+ * @param {{ most?: number, empty?: string }} options
  */
 export function table(caption, columns, rows, { most = 25, empty = "None." } = {}) {
   if (!rows.length) return el("p.empty", {}, empty);
@@ -15,7 +25,8 @@ export function table(caption, columns, rows, { most = 25, empty = "None." } = {
   const more = el("p.more");
   const heads = columns.map((column) => heading(column, (ascending) => {
     const sign = ascending ? 1 : -1;
-    sorted = [...rows].sort((a, b) => sign * compareValues(column.value(a), column.value(b)));
+    const keyOf = column.value ?? (() => null);
+    sorted = [...rows].sort((a, b) => sign * compareValues(keyOf(a), keyOf(b)));
     for (const head of heads) head.removeAttribute("aria-sort");
     heads[columns.indexOf(column)].setAttribute("aria-sort", ascending ? "ascending" : "descending");
     fill();
@@ -34,6 +45,11 @@ export function table(caption, columns, rows, { most = 25, empty = "None." } = {
   return el("div.tabled", {}, el("div.scroll", {}, whole), more);
 }
 
+/**
+ * @template Row
+ * @param {Column<Row>[]} columns
+ * @param {Row} row
+ */
 function tableRow(columns, row) {
   return el("tr", {}, columns.map((column, place) => {
     const attributes = place ? { class: column.numeric ? "numeric" : null, "data-head": column.head } : { scope: "row" };
@@ -41,17 +57,25 @@ function tableRow(columns, row) {
   }));
 }
 
+/**
+ * @param {Column<any>} column
+ * @param {(ascending: boolean) => void} sort
+ */
 function heading(column, sort) {
   const attributes = { scope: "col", class: column.numeric ? "numeric" : null };
   if (!column.value) return el("th", attributes, column.head);
   const head = el("th", attributes, el("button.sort", {
     type: "button",
-    click: () => sort(head.getAttribute("aria-sort") === (column.numeric ? "descending" : "ascending") ? column.numeric : !column.numeric),
+    click: () => sort(head.getAttribute("aria-sort") === (column.numeric ? "descending" : "ascending") ? Boolean(column.numeric) : !column.numeric),
   }, column.head));
   return head;
 }
 
-/** Compare numbers, or texts with the numbers in them by value. Unknown values are last in ascending order. */
+/**
+ * Compare numbers, or texts with the numbers in them by value. Unknown values are last in ascending order.
+ * @param {any} a
+ * @param {any} b
+ */
 function compareValues(a, b) {
   if (a === b) return 0;
   if (a === null || a === undefined) return 1;
@@ -61,7 +85,12 @@ function compareValues(a, b) {
 
 export const COLLATOR = new Intl.Collator("en", { numeric: true });
 
-/** Return a bar of parts [{amount, kind}] of a whole. */
+/**
+ * Return a bar of parts [{amount, kind}] of a whole.
+ * @param {Array<{ kind: string, amount: number }>} parts
+ * @param {number} whole
+ * @param {string} label
+ */
 export function stackedBar(parts, whole, label) {
   const shown = parts.filter((part) => part.amount > 0);
   const bar = el("div.bar", { role: "img", "aria-label": label });
@@ -73,6 +102,11 @@ export function stackedBar(parts, whole, label) {
   return bar;
 }
 
+/**
+ * @param {string} title
+ * @param {string} place
+ * @param {any[]} contents
+ */
 export function tile(title, place, ...contents) {
   return el("section.tile", {}, el("h3", {}, el("a", { href: `#${place}` }, title)), contents);
 }

@@ -20,6 +20,7 @@ const MEMORY_HEIGHT = 90;
 const SPAN_LANES = { toolchain: "toolchains", fetch: "models fetched", upload: "results sent" };
 const MIN_WIDTH = 3; // pixels; narrower neighbors are drawn as one bar
 
+/** @param {Element} section */
 export function drawTimeline(section) {
   const bars = timelineBars();
   if (!bars.length) {
