@@ -10,7 +10,7 @@ from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import real_path
 from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
-from epbuild.output.owned import listed_files
+from epbuild.output.existing import listed_files
 
 
 def models_in(paths: Iterable[Path]) -> list[Path]:

@@ -1,7 +1,7 @@
-"""The bill of materials of an output: CycloneDX 1.6 in JSON.
+"""Bill of materials of an output: CycloneDX 1.6 in JSON.
 
-It has the models as machine learning models (an ML-BOM). The format: https://cyclonedx.org/docs/1.6/json/. What epbuild writes in it is in
-docs/provenance.md.
+It lists the models as machine learning models (an ML-BOM). The format: https://cyclonedx.org/docs/1.6/json/. docs/provenance.md describes
+the fields that epbuild writes.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from epbuild.plan.made import Made
 SPEC_VERSION = "1.6"
 
 _OF_THE_OUTPUT = ("manifest", "provenance", "bom")
-"""The roles of files that describe an output and are not part of it."""
+"""Roles of the files that describe an output and are not part of it."""
 _MODEL = "machine-learning-model"
 _NOT_SHIPPED = {"scope": "excluded"}
-"""What made the output and is not needed to run it."""
+"""Scope of components that are not needed to run the output."""
 
 
 class BomModel(Struct, frozen=True):
-    """A model in an output, as the bill has it: its name, and its POSIX path below the output's root."""
+    """Model of an output: its name, and its POSIX path below the output's root."""
 
     name: str
     file: str
     sources: tuple[str, ...]
-    """The source models that it was made of: one, or those that were merged."""
+    """Source models: one, or those that were merged."""
     actions: tuple[str, ...] = ()
-    """The session groups that compiled it; none for one that is shipped as it was before."""
+    """Session groups that compiled it; none if it is shipped as it was before compiling."""
     refers: tuple[str, ...] = ()
-    """The paths of the files of the output that it needs beside itself."""
+    """Paths of the files of the output that it refers to."""
     inputs: Sequence[Mapping[str, Any]] = ()
-    """The name, type and shape of each, as in the manifest."""
+    """Name, type and shape of each input, as in the manifest."""
     outputs: Sequence[Mapping[str, Any]] = ()
     compatibility: Mapping[str, str] = field(default_factory=dict)
-    """The compatibility string of each EP."""
+    """Compatibility string of each EP."""
 
 
 def list_compiled_models(
     models: Iterable[ManifestModel], built: Iterable[Made], data: Mapping[str, Sequence[str]], folder: str = ""
 ) -> list[BomModel]:
-    """The models of one group for one target, which lie below `folder`, as the manifest there lists them.
+    """Return the models of one group for one target, which lie below `folder`, from those of the manifest there.
 
-    `built` are the session groups that they come from; `data` has, by the source model, the external data that lies beside the model.
+    `built` are the session groups that compiled them. `data` has the locations of the external data beside the model, by source model.
     """
     actions = {item.key: item.action.id for item in built}
     found = []
@@ -83,7 +83,7 @@ def list_compiled_models(
 
 
 def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder: str = "") -> list[BomModel]:
-    """Those of the same models that are also shipped as they were before compiling, under the names `base` below `folder`."""
+    """Return the models that are shipped as they were before compiling, under the names `base` below `folder`."""
     found = []
     for model in models:
         if model.name in base and model.source is not None:
@@ -93,8 +93,8 @@ def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], f
 
 
 def base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[str, ...]) -> BomModel:
-    """A model that is shipped as it was before compiling, of the `source` that the manifest has."""
-    # What it was compiled with is not its own where it was given sizes.
+    """Return a model that is shipped as it was before compiling; `source` is that of the manifest."""
+    # The manifest has the sizes that it was compiled with, which are not those of the model if the recipe sets sizes.
     known = {} if "sizes" in source else {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
     return BomModel(name, file, (_source_of(name, source),), refers=refers, **known)
 
@@ -126,7 +126,7 @@ def bill(materials: Materials, models: Iterable[BomModel], listed: Iterable[File
         **{f"emitted:{file.path}": [] for file in others},
         **{f"model:{model.name}": [_file_ref(file) for file in model.data] for model in materials.models.values()},
         **{_file_ref(file): [] for model in materials.models.values() for file in model.data},
-        # What packages need of each other is not known here, so that they are not in the graph as ones that need nothing.
+        # Dependencies between packages are not known here, so packages are not in the graph: that would mean that they need nothing.
         **{f"toolchain:{toolchain.name}": _held(toolchain) for toolchain in materials.toolchains.values()},
     }
     document = {
@@ -142,7 +142,7 @@ def bill(materials: Materials, models: Iterable[BomModel], listed: Iterable[File
         "components": sorted(components, key=lambda component: str(component["bom-ref"])),
         "dependencies": [_dependency(ref, links[ref]) for ref in sorted(links)],
     }
-    # Made from the content, so that an equal bill has an equal number.
+    # Derived from the content, so that equal bills have equal numbers.
     serial = uuid.uuid5(uuid.NAMESPACE_URL, canonical_json(document))
     return JsonFile({**document, "serialNumber": serial.urn})
 
@@ -241,7 +241,7 @@ def _properties(facts: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
 
 
 def _format(value: Mapping[str, Any]) -> str:
-    """An input or output on one line, such as `image: float32[1, 3, 32, 32]`; a dimension that is not known is a question mark."""
+    """Return an input or output on one line, such as `image: float32[1, 3, 32, 32]`; an unknown dimension is a question mark."""
     shape = value["shape"]
     sizes = "" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
     return f"{value['name']}: {value['type']}{sizes}"

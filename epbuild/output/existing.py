@@ -1,4 +1,4 @@
-"""Existing files in the place of an output: what epbuild wrote, what was changed."""
+"""Existing files in the place of an output, unchanged or changed."""
 
 from __future__ import annotations
 
@@ -8,84 +8,123 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from epbuild.archive.artifact import own_manifest
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
 from epbuild.core.canonical import canonical_json
+from epbuild.core.defaults import MANIFEST, STATEMENT
 from epbuild.core.directory import Owned
 from epbuild.core.errors import Problem, StepId, StoreError
+from epbuild.core.safepath import is_anchored, leaves, read_regular
 from epbuild.core.shown import shown_path
-from epbuild.output.owned import listed_files
+from epbuild.output.manifest import FORMAT
 from epbuild.plan.steps import Emission
 
 
-class Announced:
-    """What the workspace remembers of files that were about to be put in place, under the name of a `fact`."""
+class Listed(NamedTuple):
+    """Facts that an output lists of one of its files; None for those that it does not list. The size is in bytes."""
 
-    def __init__(self, workspace: Workspace, fact: str) -> None:
-        self._workspace = workspace
-        self.fact = fact
-        text = workspace.fact(fact)
-        self.files: Mapping[str, Collection[str]] = json.loads(text) if text is not None else {}
-        """Their SHA-256, by their paths."""
+    sha256: str | None = None
+    size: int | None = None
+    by_name: bool = False
+    """Whether the file is epbuild's whatever it holds. All other files must match their SHA-256, since anyone can write a list."""
 
-    def add(self, files: Mapping[str, str]) -> None:
-        """Remember files, beside those that were known at first. Raises StoreError."""
-        both = {name: set(digests) for name, digests in self.files.items()}
-        for name, digest in files.items():
-            both.setdefault(name, set()).add(digest)
-        self._workspace.record_fact(self.fact, canonical_json({name: sorted(digests) for name, digests in both.items()}))
+
+def listed_files(output: Path) -> dict[str, Listed]:
+    """Return the files that an output lists as made by epbuild; none if it lists none.
+
+    The paths in a folder are POSIX paths below it, and include the manifest. An archive has one path, its own name.
+    """
+    if not output.exists():
+        return {}
+    if output.is_file():
+        from epbuild.archive import formats  # most outputs are folders with a manifest
+
+        return {output.name: Listed(by_name=True)} if formats.listed(output) is not None else {}
+    try:
+        document = json.loads(read_regular(output / MANIFEST))
+    except (OSError, ValueError, RecursionError):
+        from epbuild.archive import oci_layout
+
+        return {path: Listed(digest) for path, digest in oci_layout.listed(output).items()}
+    try:
+        return _read_manifest(document)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def _read_manifest(document: Mapping[str, Any]) -> dict[str, Listed]:
+    """Return the files in the manifest of a folder or of a model package."""
+    own = own_manifest(document)
+    if own["format"] != FORMAT:
+        return {}
+    files = {path: _read_facts(file) for file in own["files"] if not _leaves(path := str(file["path"]))}
+    provenance = str(own.get("provenance", ""))
+    unlisted = [MANIFEST, *([provenance] if provenance.endswith(STATEMENT) and not _leaves(provenance) else [])]
+    return {**files, **dict.fromkeys(unlisted, Listed(by_name=True))}
+
+
+def _leaves(path: str) -> bool:
+    return is_anchored(path) or leaves(path)
+
+
+def _read_facts(file: Mapping[str, Any]) -> Listed:
+    sha256, size = file.get("sha256"), file.get("size")
+    return Listed(sha256 if isinstance(sha256, str) else None, size if isinstance(size, int) else None)
 
 
 class Written(Owned):
-    """The files that epbuild wrote into an output.
+    """Files that epbuild wrote to an output.
 
-    They are known by what is `recorded`, the SHA-256 that each had whenever epbuild wrote it, by their paths below the output's folder (an
-    archive's below the folder that it lies in), and by what is in the output: a manifest lists the others, and is taken as it is where
-    nothing is recorded of it.
+    They are known by what was `recorded`: each SHA-256 that a file had when epbuild wrote it, by the path below the output's folder, or
+    below the folder of an archive. They are also known by the lists in the output. A manifest that was not recorded is accepted as it is.
     """
 
     def __init__(
         self,
         recorded: Mapping[str, Collection[str]],
         digests: Digests,
-        announced: Announced | None = None,
+        workspace: Workspace | None = None,
+        announcement: str | None = None,
     ) -> None:
         self.recorded = recorded
         self.kept: dict[str, str] = {}
-        """What was changed since, by its path, and the path under which a publication has kept it."""
+        """Files that were changed since, by path, with the path under which an emission kept them."""
+        self.announcement = announcement
+        """Fact of the workspace that has the announced files. It is deleted once the emission is recorded."""
+        self._workspace = workspace
         self._digests = digests
-        self._announced = announced
         self._read: dict[str, tuple[StatKey, str]] = {}
 
     @classmethod
-    def of(cls, workspace: Workspace, place: str, recorded: Iterable[Mapping[str, str]], digests: Digests) -> Written:
-        """What was written to `place`, as seen from the workspace's folder: as `recorded` by whatever wrote there, and as announced since.
+    def of(cls, workspace: Workspace, place: str, recorded: Mapping[str, str], digests: Digests) -> Written:
+        """Return the files that were written to `place`, a path relative to the workspace's folder: as recorded, and as announced since.
 
         Raises StoreError.
         """
-        announced = Announced(workspace, f"announced: {place}")
-        known: dict[str, set[str]] = {name: set(later) for name, later in announced.files.items()}
-        for files in recorded:
-            for name, digest in files.items():
-                known.setdefault(name, set()).add(digest)
-
-        return cls(known, digests, announced)
+        fact = f"announced: {place}"
+        known = _read_announced(workspace, fact)
+        for name, digest in recorded.items():
+            known.setdefault(name, set()).add(digest)
+        return cls(known, digests, workspace, fact)
 
     def announce(self, files: Mapping[str, Mapping[str, object]]) -> None:
-        """Remember that these files are about to be put in place: should that be the last that is remembered, they are epbuild's.
+        """Record files that are about to be moved into place, so that they are known as epbuild's if the build is killed.
 
         Raises StoreError.
         """
-        if self._announced is not None:
-            self._announced.add({name: str(file["digest"]) for name, file in files.items()})
-
-    @property
-    def announcement(self) -> str | None:
-        """The fact of the workspace that has what was announced: it is forgotten once what came of it is remembered."""
-        return self._announced.fact if self._announced is not None else None
+        if self._workspace is None or self.announcement is None:
+            return
+        known = _read_announced(self._workspace, self.announcement)
+        for name, file in files.items():
+            known.setdefault(name, set()).add(str(file["digest"]))
+        text = canonical_json({name: sorted(digests) for name, digests in known.items()})
+        self._workspace.record_fact(self.announcement, text)
 
     def problems(self, emission: Emission) -> list[Problem]:
+        """Return a warning for each changed file that was kept."""
         return [
             Problem(
                 "EPB435",
@@ -98,47 +137,47 @@ class Written(Owned):
         ]
 
     def linked(self, path: Path, name: str) -> None:
-        """Take note that the file was given another link, which changes its times and nothing else."""
+        """Update the known times of a file that was given another link."""
         known, now = self._read.get(name), StatKey.of(path, path.lstat())
         if known is not None and now._replace(ctime_ns=known[0].ctime_ns) == known[0]:
             self._read[name] = (now, known[1])
 
     def wrote(self, folder: Path) -> Collection[str]:
-        """The files that epbuild wrote into a folder (or to an archive), whether they are there or not, and changed since or not."""
+        """Return the files that epbuild wrote to a folder (or to an archive), whether or not they exist or were changed."""
         return listed_files(folder).keys() | self.recorded.keys()
 
     def as_written(self, folder: Path) -> Collection[str]:
-        """Those of a folder that are there as they were written."""
-        return self._as_written(folder, listed=folder)
+        """Return the files of a folder that are as epbuild wrote them."""
+        return self._find_unchanged(folder, listed=folder)
 
     def archive_as_written(self, path: Path) -> Collection[str]:
-        """The same of an archive and the files about it, which lie in the same folder."""
-        return self._as_written(path.parent, listed=path)
+        """Return those among an archive and its statement, which lie in one folder, that are as epbuild wrote them."""
+        return self._find_unchanged(path.parent, listed=path)
 
     def changed(self, path: Path) -> list[str]:
-        """What was changed since, of a folder or of an archive and the files about it."""
+        """Return the changed files of a folder, or among an archive and its statement."""
         root = path if path.is_dir() else path.parent
         if path.is_symlink() or (not path.is_dir() and path.name not in self.recorded):
             return []
-        there = self._as_written(root, listed=path)
-        return sorted(name for name in self.wrote(path) if name not in there and os.path.lexists(root / name))
+        unchanged = self._find_unchanged(root, listed=path)
+        return sorted(name for name in self.wrote(path) if name not in unchanged and os.path.lexists(root / name))
 
     def digest(self, path: Path, name: str) -> str | None:
-        """The SHA-256 of the regular file at `path`, which is read once under that name; None where it is none or cannot be read."""
-        return self._digests_of({name: path}).get(name)
+        """Return the SHA-256 of the regular file at `path`, which is read once under that name; None if it cannot be read."""
+        return self._hash_files({name: path}).get(name)
 
-    def _as_written(self, root: Path, listed: Path) -> set[str]:
+    def _find_unchanged(self, root: Path, listed: Path) -> set[str]:
         expected = {name: set(digests) for name, digests in self.recorded.items()}
-        taken_as_they_are = set()
+        accepted = set()
         for name, file in listed_files(listed).items():
             if file.sha256 is not None:
                 expected.setdefault(name, set()).add(file.sha256)
             elif file.by_name and name not in self.recorded:
-                taken_as_they_are.add(name)
-        found = self._digests_of({name: root / name for name in expected.keys() | taken_as_they_are})
-        return {name for name, digest in found.items() if name in taken_as_they_are or digest in expected[name]}
+                accepted.add(name)
+        found = self._hash_files({name: root / name for name in expected.keys() | accepted})
+        return {name for name, digest in found.items() if name in accepted or digest in expected[name]}
 
-    def _digests_of(self, paths: Mapping[str, Path]) -> dict[str, str]:
+    def _hash_files(self, paths: Mapping[str, Path]) -> dict[str, str]:
         found: dict[str, str] = {}
         unread: dict[str, tuple[Path, StatKey]] = {}
         for name, path in paths.items():
@@ -150,13 +189,18 @@ class Written(Owned):
                         found[name] = digest
                     case _ if stat.S_ISREG(status.st_mode):
                         unread[name] = (path, key)
-        for name, digest in _read(self._digests, unread):
+        for name, digest in _hash_readable(self._digests, unread):
             self._read[name] = (unread[name][1], digest)
             found[name] = digest
         return found
 
 
-def _read(digests: Digests, files: Mapping[str, tuple[Path, StatKey]]) -> Iterable[tuple[str, str]]:
+def _read_announced(workspace: Workspace, fact: str) -> dict[str, set[str]]:
+    text = workspace.fact(fact)
+    return {name: set(digests) for name, digests in json.loads(text).items()} if text is not None else {}
+
+
+def _hash_readable(digests: Digests, files: Mapping[str, tuple[Path, StatKey]]) -> Iterable[tuple[str, str]]:
     try:
         found = digests.of_many(path for path, _ in files.values())
     except StoreError:

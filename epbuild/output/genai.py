@@ -1,7 +1,7 @@
-"""The `genai_config.json`: compiled models as the stages of one decoder.
+"""`genai_config.json`: compiled models as the stages of one decoder.
 
-Everything but the stages is the user's: sizes, token ids, names of inputs, search. What is refused here was measured with onnxruntime-genai
-0.18.0: it refuses it too, when it reads the file or not before the first token, or it never does and computes nonsense.
+Everything but the stages is the user's: sizes, token ids, names of inputs, search. Each refusal here was measured with onnxruntime-genai
+0.18.0. It refuses the same when it reads the file or before the first token, or it computes nonsense.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from epbuild.core.units import counted
 from epbuild.recipe.model import GenaiRole
 
 Shape = tuple[Any, ...] | None
-"""The shape of a tensor. A dimension is a size, a symbol's name, or None; the shape is None where the rank is unknown."""
+"""Shape of a tensor. A dimension is a size, a symbol's name, or None; the shape is None if the rank is unknown."""
 _PROMPT, _TOKEN = "on the prompt", "on each token"
 _RUNS: Mapping[str, tuple[str, ...]] = {
     "embeddings": (_PROMPT, _TOKEN),
@@ -30,7 +30,7 @@ _RUNS: Mapping[str, tuple[str, ...]] = {
     "both": (_PROMPT, _TOKEN),
     "lm_head": (_PROMPT, _TOKEN),
 }
-"""On what each role runs, in the order in which they do."""
+"""Phases in which each role runs. The roles are in the order in which they run."""
 _OTHER_PARTS = ("embedding", "encoder", "speech", "vision")
 _INPUTS = {
     "input_ids": "input_ids",
@@ -45,14 +45,14 @@ _INPUTS = {
     "total_sequence_length": "total_sequence_length",
     "cache_indirection": "cache_indirection",
 }
-"""What model.decoder.inputs is by default: onnxruntime-genai, src/config.h."""
+"""Defaults of model.decoder.inputs: onnxruntime-genai, src/config.h."""
 _OUTPUTS = {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"}
 _CACHES = {"past_key_names": "present_key_names", "past_value_names": "present_value_names", "past_names": "present_names"}
-"""The names of what a stage takes from the cache, and of what it gives back."""
+"""Key of the outputs that update the cache, by the key of the inputs that read it."""
 
 
 class GenaiError(ValueError):
-    """onnxruntime-genai would not run this; `sentences` are the reasons."""
+    """Error for a configuration that onnxruntime-genai would not run; `sentences` are the reasons."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         super().__init__("; ".join(sentences))
@@ -60,7 +60,7 @@ class GenaiError(ValueError):
 
 
 class Stage(Struct, frozen=True):
-    """One compiled model of a decoder, and what its session needs."""
+    """Compiled model of a decoder, with the options that its session needs."""
 
     role: GenaiRole
     name: str
@@ -74,15 +74,15 @@ class Stage(Struct, frozen=True):
     genai_providers: Mapping[str, str] = field(default_factory=dict)
     """onnxruntime-genai's names of EPs that the user's own catalog files have."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
-    """The shapes of its inputs and outputs, by name, as far as they are known."""
+    """Known shapes of its inputs and outputs, by name."""
 
     def provider(self, ep: str) -> str:
-        """onnxruntime-genai's name of an EP; empty where it does not know it."""
+        """Return onnxruntime-genai's name of an EP; empty if it does not know the EP."""
         return self.genai_providers.get(ep) or BUILT_IN.genai_provider(ep)
 
 
 def genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
-    """The configuration: `base` with the stages as `model.decoder.pipeline`, in the order in which they run.
+    """Return the configuration: `base` with the stages as `model.decoder.pipeline`, in the order in which they run.
 
     The model's type becomes `decoder-pipeline`. Each stage gets the session options that `base` has for the decoder, less its EPs, and its
     own. Raises GenaiError with all that `check_base` and `check_stages` find.
@@ -100,7 +100,7 @@ def genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
 
 
 def check_base(document: Any) -> list[str]:
-    """Why a user's configuration cannot be the base of one, in sentences without an end; none when it can."""
+    """Return why a user's configuration is no valid base, as sentences without a full stop."""
     if not isinstance(document, Mapping) or not isinstance(document.get("model"), Mapping):
         return ["it is not an object with an object 'model' in it"]
     model = document["model"]
@@ -124,7 +124,7 @@ def check_base(document: Any) -> list[str]:
 
 
 def check_stages(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
-    """Why onnxruntime-genai would not run these stages, or would compute nonsense, in sentences without an end. `base` is a good one."""
+    """Return why onnxruntime-genai would not run these stages, or would compute nonsense; `base` is valid."""
     wrong = [*_wrong_roles(stages), *_wrong_stages(stages)]
     return wrong or list(dict.fromkeys((*_unfed(base, stages), *_uncached(base, stages), *check_caches(base, stages))))
 
@@ -208,7 +208,7 @@ def _is_names(value: Any) -> bool:
 
 
 def _unwritable(value: Any, where: str) -> Iterator[str]:
-    """What the parser of onnxruntime-genai does not read: it knows no `null`, and no characters by their number."""
+    """Yield values that the parser of onnxruntime-genai rejects: it reads neither `null` nor escaped characters."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         yield f"{where} has no value that onnxruntime-genai reads"
     elif isinstance(value, str) and any(_is_unwritable(character) for character in value):
@@ -255,7 +255,7 @@ def _wrong_stages(stages: Sequence[Stage]) -> Iterator[str]:
 
 
 def _unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
-    """Inputs without a value, and logits that no stage computes."""
+    """Yield inputs without a value, and logits that no stage computes."""
     given = [_pattern(name) for name in _names(base, "inputs").values()]
     logits = _names(base, "outputs")["logits"]
     for phase in (_PROMPT, _TOKEN):
@@ -274,7 +274,7 @@ def _unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
 
 
 def _uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
-    """What a stage takes from the cache and never gives back, which onnxruntime-genai does not notice."""
+    """Yield inputs from the cache that their stage never updates, which onnxruntime-genai does not notice."""
     for cached in _cached(base, stages):
         if cached.present not in cached.stage.outputs:
             yield (
@@ -284,14 +284,14 @@ def _uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]
 
 
 class _Cached(NamedTuple):
-    """An input of a stage that comes from the cache."""
+    """Input of a stage that comes from the cache."""
 
     stage: Stage
     past: str
     present: str
-    """The output that gives it back."""
+    """Output that updates it."""
     key: str
-    """The key of the configuration that names these outputs."""
+    """Key of the configuration that names these outputs."""
     layer: str
 
 
@@ -314,5 +314,5 @@ def _names(base: Mapping[str, Any], kind: Literal["inputs", "outputs"]) -> dict[
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """A name in which `%d` is the number of a layer."""
+    """Return the expression of a name in which `%d` is the number of a layer."""
     return re.compile(re.escape(name).replace("%d", r"(\d+)"))

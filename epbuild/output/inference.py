@@ -1,4 +1,4 @@
-"""Options of a target that the sessions which run its models need."""
+"""Options of a target for the sessions that run its models."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ WRITES_FILES = frozenset(
 
 
 class Inference(Struct, frozen=True):
-    """The options of a target that the sessions which run its models need."""
+    """Options of a target for the sessions that run its models."""
 
     session_options: Mapping[str, str]
     provider_options: Mapping[str, str]
     left_out: Mapping[str, str]
-    """The options that a package cannot hold, and why, as a clause."""
+    """Options that a package cannot hold, with the reason as a clause."""
 
 
 def for_inference(
@@ -37,11 +37,10 @@ def for_inference(
     files: Collection[str] = (),
     only_compiling: Collection[str] = (),
 ) -> Inference:
-    """What of a target's options goes into a package. `share`: its models share weights; `files`: the options that name files;
-    `only_compiling`: those of the EP that no session reads which runs the models.
+    """Return the options of a target that go into a package.
 
-    As in epbuild's runtime, a session gets the other options that the models were compiled with, and `ep.share_ep_contexts` where they
-    share.
+    `share`: the models share weights; `files`: the options that name files; `only_compiling`: the EP's options that only a compile reads.
+    As in epbuild's runtime, a session gets all other options of the compile, and `ep.share_ep_contexts` if the models share.
     """
     left_out = {
         option: "ONNX Runtime opens no package in which it would write files"
@@ -60,6 +59,6 @@ def for_inference(
 
 
 def inference_of(target: PlannedTarget, ep: PlannedEp, *, share: bool) -> Inference:
-    """The options that a session with `ep` needs to run what was compiled for the target; `share`: its models share weights."""
+    """Return the options that a session with `ep` needs to run the models of a target; `share`: they share weights."""
     files = [*target.session_files, *ep.files]
     return for_inference(target.session_options, ep.provider_options, share=share, files=files, only_compiling=ep.only_compiling)

@@ -53,6 +53,7 @@ class PartManifest(Struct, frozen=True):
 
     @property
     def file(self) -> JsonFile:
+        """Manifest as it is written."""
         return JsonFile(
             {
                 "format": FORMAT,
@@ -62,7 +63,7 @@ class PartManifest(Struct, frozen=True):
                 "target": dict(self.target),
                 "toolchain": dict(self.toolchain),
                 **({"custom_ops": [dict(ops) for ops in self.custom_ops]} if self.custom_ops else {}),
-                "models": [_listed_model(model) for model in self.models],
+                "models": [_describe_model(model) for model in self.models],
                 "files": list_files(self.files),
                 **({"provenance": self.provenance} if self.provenance is not None else {}),
             }
@@ -75,7 +76,7 @@ def list_files(files: Iterable[FileEntry]) -> list[dict[str, Any]]:
     return [{"path": file.path, "role": file.role, "size": file.size, "sha256": file.digest} for file in ordered]
 
 
-def _listed_model(model: ManifestModel) -> dict[str, Any]:
+def _describe_model(model: ManifestModel) -> dict[str, Any]:
     return {
         "name": model.name,
         "file": model.file,

@@ -1,7 +1,7 @@
 """Materials of an output: recipe, source models, toolchains and session groups.
 
-Provenance and bill of materials are both made from these values. They hold no absolute path, no time and no host, and have one order
-whatever order they were gathered in: equal builds have equal ones.
+Provenance and bill of materials are both rendered from these values. They hold no absolute path, no time and no host, and their order does
+not depend on the order in which they were gathered: equal builds have equal materials.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from epbuild.plan.steps import Emission
 from epbuild.recipe.address import BadAddress, PackageAddress, beside, parse_address
 from epbuild.recipe.model import Recipe
 
-# What a URI may hold as it is, beside letters and digits: https://www.rfc-editor.org/rfc/rfc3986, sections 2.1 to 2.3.
+# Characters that a URI may hold unquoted, beside letters and digits: https://www.rfc-editor.org/rfc/rfc3986, sections 2.1 to 2.3.
 _URI = "%:/?#[]@!$&'()*+,;="
 
 
 class InputFile(Struct, frozen=True, order=True):
-    """A file that went in, by a name that it has on every machine; `uri` is its address, if it has one."""
+    """Input file, by a name that is the same on every machine; `uri` is its address, if it has one."""
 
     name: str
     sha256: str
@@ -34,7 +34,7 @@ class InputFile(Struct, frozen=True, order=True):
 
 
 class SourceMaterial(Struct, frozen=True, order=True):
-    """A source model: its name in the recipe, its graph, and the external data that the graph names."""
+    """Source model: its name in the recipe, its graph, and the external data that the graph names."""
 
     name: str
     graph: InputFile
@@ -42,19 +42,19 @@ class SourceMaterial(Struct, frozen=True, order=True):
 
 
 class Distribution(Struct, frozen=True, order=True):
-    """An installed Python distribution."""
+    """Installed Python distribution."""
 
     name: str
     version: str
 
     @property
     def purl(self) -> str:
-        """Its package URL, see https://github.com/package-url/purl-spec."""
+        """Package URL, see https://github.com/package-url/purl-spec."""
         return f"pkg:pypi/{quote(self.name, safe='')}@{quote(self.version, safe='')}"
 
 
 class ToolchainMaterial(Struct, frozen=True, order=True):
-    """An environment: its name in the recipe, its packages, and the shared libraries of ONNX Runtime and the EPs in it."""
+    """Environment: its name in the recipe, its packages, and the shared libraries of ONNX Runtime and the EPs."""
 
     name: str
     python: str
@@ -64,14 +64,14 @@ class ToolchainMaterial(Struct, frozen=True, order=True):
 
 
 class RecipeFiles(Struct, frozen=True):
-    """A recipe's name, and the files that it was read from, its own first."""
+    """Name of a recipe, and the files that it was read from, its own first."""
 
     name: str
     files: tuple[InputFile, ...]
 
 
 class Materials(Struct, frozen=True):
-    """All that went into an output."""
+    """Everything that an output was made of."""
 
     recipe: RecipeFiles
     built: tuple[Made, ...]
@@ -79,17 +79,17 @@ class Materials(Struct, frozen=True):
     models: Mapping[str, SourceMaterial]
     toolchains: Mapping[str, ToolchainMaterial]
     assets: tuple[InputFile, ...]
-    """The user's own files that are shipped, or read to make one that is, beside the models."""
+    """User's files beside the models that are shipped, or read to generate a shipped file."""
 
     @property
     def preparations(self) -> tuple[Made, ...]:
-        """Those of every session group, each once, by their steps."""
+        """Preparations of every session group, each once, in the order of their steps."""
         found = {item.action.id: item for built in self.built for item in preparations_of(built)}
         return tuple(item for _, item in sorted(found.items()))
 
     @property
     def option_files(self) -> tuple[InputFile, ...]:
-        """Those of every session group, each once."""
+        """Files that options of every session group name, each once."""
         return tuple(sorted({file for built in self.built for file in option_files(built)}))
 
 
@@ -105,32 +105,33 @@ def list_recipe_files(recipe: Recipe, digests: Mapping[Path, str]) -> tuple[Inpu
 
 
 def preparations_of(built: Made) -> tuple[Made, ...]:
-    """What prepared the members of a session group, each once."""
+    """Return the preparations of the members of a session group, each once."""
     found = {item.action.id: item for member in built.group.members for item in built.prepared(member.name)}
     return tuple(found.values())
 
 
 def option_files(built: Made) -> tuple[InputFile, ...]:
-    """The files that options name, plugin libraries of the user's own, by the EP and the option; libraries of custom operators."""
+    """Return the files that options name, the user's plugin libraries, and libraries of custom operators."""
     eps, document = built.document["eps"], built.document
     named = {f"{ep['name']}/{option}": digest for ep in eps for option, digest in ep["files"].items()}
     libraries = {f"{ep['name']}/library": ep["library"] for ep in eps if ep["library"]}
     session = {f"session/{name}": digest for name, digest in document["session_files"].items()}
-    # What a package ships is among the libraries of its toolchain.
+    # A library that a package ships is among those of its toolchain.
     ops = {f"custom_ops/{ops['name']}": ops["library"] for ops in document.get("custom_ops", ()) if ops["library"]}
     return tuple(sorted(InputFile(name, digest) for name, digest in {**named, **libraries, **session, **ops}.items()))
 
 
 def toolchain_of(item: Made) -> str:
+    """Return the name of the toolchain that an action ran in."""
     if item.action.runs_in is None:
         raise TypeError(item.action.id)
     return item.action.runs_in.toolchain.name
 
 
 def gather(recipe: RecipeFiles, built: Iterable[Made], assets: Iterable[InputFile] = ()) -> Materials:
-    """The materials of an output that consists of the results of session groups, in whatever order these are given.
+    """Return the materials of an output that consists of the results `built`, in whatever order they are given.
 
-    Raises ValueError where two of them differ in what one name stands for: then they are not of one plan.
+    Raises ValueError if two results mean different things by one name: then they do not belong to one plan.
     """
     ordered = tuple(sorted(built, key=lambda item: item.action.id))
     return Materials(
@@ -145,7 +146,7 @@ def gather(recipe: RecipeFiles, built: Iterable[Made], assets: Iterable[InputFil
 
 
 def recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
-    """A file that a recipe was read from, by its name as seen from the recipe's `directory`."""
+    """Return a file that a recipe was read from, by its path relative to the recipe's `directory`."""
     try:
         name = Path(os.path.relpath(path, directory)).as_posix()
     except ValueError:  # another drive of Windows
@@ -154,7 +155,7 @@ def recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
 
 
 def source_name(path: str) -> str:
-    """What a source model that the recipe has at `path` is called, wherever it was built: without secrets and places of one machine."""
+    """Return the name of the source model that a recipe has at `path`, without secrets and places of one machine."""
     file = _source(path, None, "")
     return file.uri or file.name
 
@@ -173,45 +174,45 @@ def _by_name(items: Iterable[_Named]) -> dict[str, _Named]:
 
 def _models(built: Made) -> Iterator[SourceMaterial]:
     for member, listed in zip(built.group.members, built.document["members"], strict=True):
-        # A model that was prepared is known by what the recipe has of it.
+        # A prepared model goes by its source in the recipe.
         prepared = built.prepared(member.name)
         begins = prepared[0].begins if prepared else listed
         path, folder = member.model.path, member.data_folder
-        # A file beside which the data would lie in that folder.
+        # A file in that folder, so that the data lies beside it.
         beside = path if folder is None else posixpath.join(folder, "graph")
         data = (_source(beside, location, digest) for location, digest in begins["external"].items())
         yield SourceMaterial(member.model.name, _source(path, None, begins["graph"]), tuple(sorted(data)))
 
 
 def _source(path: str, location: str | None, sha256: str) -> InputFile:
-    """The graph that `path` names in the recipe, or its external data at `location`."""
+    """Return the graph that `path` names in the recipe, or its external data at `location`."""
     try:
         address = parse_address(path)
     except BadAddress:
-        # It reads both kinds of slashes.
+        # `PureWindowsPath` reads both kinds of slashes.
         written = PureWindowsPath(path)
-        # Where a folder is on one machine is private.
+        # The place of a folder on one machine is private.
         name = written.name if written.anchor else written.as_posix()
         return InputFile(name if location is None else posixpath.join(posixpath.dirname(name), location), sha256)
     if location is not None:
         address = beside(address, location)
     name = location or address.file.rpartition("/")[2]
     if isinstance(address, PackageAddress):
-        # https://github.com/package-url/purl-spec: what follows '#' is a place in the package.
+        # https://github.com/package-url/purl-spec: the part after '#' is a path in the package.
         return InputFile(name, sha256, f"{Distribution(address.distribution, address.version).purl}#{quote(address.file)}")
-    # As text for people it has no query, which may hold a secret.
+    # The text of an address has no query, which may hold a secret.
     return InputFile(name, sha256, quote(str(address), safe=_URI))
 
 
 def _with_all_libraries(toolchains: Sequence[ToolchainMaterial]) -> Iterator[ToolchainMaterial]:
-    """Each toolchain with the libraries of all the EPs that it was used for: a session group names those of its own."""
+    """Yield each toolchain with the libraries of all EPs that it was used for: a session group names those of its own EPs."""
     for toolchain in toolchains:
         used = {library for other in toolchains if other.name == toolchain.name for library in other.libraries}
         yield replace(toolchain, libraries=tuple(sorted(used)))
 
 
 def _toolchain(item: Made) -> ToolchainMaterial:
-    # What it has of the host beside that, such as the CPU, is in the action key.
+    # Facts of the host, such as the CPU, are in the action key alone.
     document = item.document["toolchain"]
     return ToolchainMaterial(
         name=toolchain_of(item),

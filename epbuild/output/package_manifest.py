@@ -1,7 +1,7 @@
-"""The manifest of an ONNX Runtime model package: components and variants.
+"""Manifest of an ONNX Runtime model package: components and variants.
 
-A component is what an application opens one session for, and a variant is it compiled for one target. The format is ONNX Runtime's
-`model_package/README.md`, schema 1; what is called measured was tried with the OrtModelPackageApi of onnxruntime 1.31.1.
+An application opens one session for a component. A variant is a component compiled for one target. The format is that of ONNX Runtime's
+`model_package/README.md`, schema 1. Facts marked as measured were tried with the OrtModelPackageApi of onnxruntime 1.31.1.
 """
 
 from __future__ import annotations
@@ -23,40 +23,41 @@ from epbuild.output.manifest import FORMAT, list_files
 from epbuild.plan.outputs import GENAI_CONFIG
 
 ASSETS = "shared_assets"
-"""The folder of a package in which ONNX Runtime looks for files that variants share."""
+"""Folder of a package in which ONNX Runtime looks for files that variants share."""
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-"""The session option with the folder of a model's external data and context binaries; ONNX Runtime resolves shared assets in it."""
+"""Session option with the folder of a model's external data and context binaries. It may name a shared asset."""
 
 _SCHEMA_VERSION = "1.0"
 _ASSET = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})(?:/(?P<path>.+))?")
 
 
 class PackageVariant(Struct, frozen=True):
-    """A component for one target. Paths are POSIX paths below the package's root, unless noted otherwise."""
+    """Component for one target. Paths are POSIX paths below the package's root, unless noted otherwise."""
 
     component: str
     name: str
     folder: str
-    """The folder of its files. Models that share a context binary are components whose variants have the same one."""
+    """Folder of its files. Models that share a context binary are components whose variants have the same folder."""
     model_file: str | None
-    """The model, relative to the folder, or in a shared asset: `sha256:<digest>/<path>`. None: the folder has a configuration by which
-    onnxruntime-genai opens several."""
+    """Model, relative to the folder, or in a shared asset: `sha256:<digest>/<path>`. None if the folder has a configuration of
+    onnxruntime-genai, which opens several models."""
     ep: str
     device: str | None = None
     """`npu`, `gpu` or `cpu`. Only for plugin EPs: ONNX Runtime knows no devices of the others, so that it would never select the variant
     (measured)."""
     compatibility: str = ""
-    """What the EP wrote into the model, as `ep_compatibility_info`, to decide later whether it fits a device."""
+    """Compatibility string that the EP wrote into the model, to decide later whether it fits a device."""
     session_options: Mapping[str, str] = field(default_factory=dict)
     provider_options: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     refers: tuple[str, ...] = ()
-    """The files that the model names: external data and context binaries."""
+    """Files that the model names: external data and context binaries."""
     movable: bool = False
     """Whether only ONNX Runtime's package API opens the model, so that the files may be in shared assets."""
 
     @property
     def model_path(self) -> str | None:
+        """Path of the model in the package."""
         return resolve(self.folder, self.model_file) if self.model_file is not None else None
 
 
@@ -103,13 +104,13 @@ def check_package(files: Sequence[FileEntry], variants: Sequence[PackageVariant]
 
 
 def asset_uri(files: Mapping[str, str]) -> str:
-    """What ONNX Runtime calls a shared asset with these files: their SHA-256 by their POSIX path in it."""
+    """Return ONNX Runtime's name of a shared asset with these files: their SHA-256 by their POSIX path in it."""
     lines = "".join(f"{files[path]}  {path}\n" for path in sorted(files))
     return f"sha256:{digest_of(lines)}"
 
 
 def resolve(folder: str, reference: str) -> str:
-    """The path in the package that a variant means, whose files are in `folder`: a path relative to it, or one in a shared asset."""
+    """Return the path in the package of a reference: a path relative to the variant's `folder`, or one in a shared asset."""
     asset = _ASSET.fullmatch(reference)
     if asset is None:
         return posixpath.normpath(posixpath.join(folder, reference))
@@ -195,12 +196,12 @@ def _title(variant: PackageVariant) -> str:
 
 
 def _beside(variant: PackageVariant, path: str) -> str:
-    """What the model calls one of its files."""
+    """Return the path by which the model names one of its files."""
     return posixpath.relpath(path, posixpath.dirname(variant.model_path or variant.folder) or ".")
 
 
 def _is_portable(path: str) -> bool:
-    """Whether a portable package may name it: a relative POSIX path without `..`, or a shared asset."""
+    """Return whether a portable package may have a path: a relative POSIX path without `..`, or a shared asset."""
     plain = (asset["path"] or "") if (asset := _ASSET.fullmatch(path)) else path
     return (
         not plain.startswith("/")

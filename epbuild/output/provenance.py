@@ -1,7 +1,7 @@
-"""The provenance of an output: an in-toto statement with a SLSA predicate.
+"""Provenance of an output: an in-toto statement with a SLSA predicate.
 
 Both are version 1, in plain JSON, unsigned. The formats: https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md and
-https://slsa.dev/spec/v1.0/provenance. What epbuild writes in them is in docs/provenance.md.
+https://slsa.dev/spec/v1.0/provenance. docs/provenance.md describes the fields that epbuild writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from epbuild.plan.made import Made
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "pkg:pypi/epbuild#build/v1"
-"""Raised when a reader of the parameters must change."""
+"""Raised when readers of the parameters must change."""
 
 _MEMBER = ("read", "inputs", "free_dimensions", "denoted_dimensions", "compile")
 _GROUP = ("share_weights", "share_initializers", "session_options")
@@ -71,7 +71,7 @@ def statement(
 
 
 def is_statement_about(file: Path, name: str) -> bool:
-    """Whether a file is a statement of epbuild's, of this release or another, that has `name` among its subjects."""
+    """Return whether a file is a statement of any release of epbuild that has `name` among its subjects."""
     try:
         document = json.loads(read_regular(file))
         build_type: str = document["predicate"]["buildDefinition"]["buildType"]
@@ -87,7 +87,7 @@ def _preparation(item: Made) -> dict[str, Any]:
 
 
 def _build(built: Made, materials: Materials) -> dict[str, Any]:
-    """A session group in the words of the recipe: what the document behind its key has, less what digests name better."""
+    """Return a session group in the recipe's words: its key document without the parts that digests identify."""
     group, document = built.group, built.document
     return _set(
         {
@@ -123,7 +123,7 @@ def _ep(ep: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """`parameters` without what is not set: to SLSA, null and empty and absent are the same."""
+    """Return `parameters` without empty values: to SLSA, null, empty and absent are the same."""
     return {name: value for name, value in parameters.items() if value not in (None, {}, [])}
 
 

@@ -1,4 +1,4 @@
-"""Events of publishing: sizes of an output before and after, savings of sharing."""
+"""Events of emission: sizes of an output before and after, savings of sharing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from epbuild.engine.events import Event
 
 
 class ChangedFile(Struct, frozen=True):
-    """A file of an output that has other bytes than before: its size then (None: it is new) and now (None: it is gone)."""
+    """Changed file of an output: its size before (None if it is new) and after (None if it is gone)."""
 
     path: str
     before: int | None
@@ -16,7 +16,7 @@ class ChangedFile(Struct, frozen=True):
 
 
 class OutputCompared(Event, frozen=True):
-    """An output was published: its bytes before (None: it is the first) and now, less its manifest, and which of its files changed."""
+    """An output was emitted: its bytes before (None if there was none) and after, without the manifest, and its changed files."""
 
     step: str
     directory: str
@@ -26,9 +26,10 @@ class OutputCompared(Event, frozen=True):
 
 
 class SharingSaved(Event, frozen=True):
-    """What a sharing group's bytes come to without sharing, and with it.
+    """Bytes of a sharing group without sharing, and with it.
 
-    `measured`: those of its binaries and data, each member compiled alone. Otherwise those of its sources' weights, equal contents once.
+    If `measured`, these are the bytes of binaries and data, with each member compiled alone. Otherwise they are those of the sources'
+    weights, in which equal contents count once.
     """
 
     step: str

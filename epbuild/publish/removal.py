@@ -1,4 +1,4 @@
-"""Removal of an output: what epbuild wrote goes as one, what was changed stays."""
+"""Removal of an output: unchanged files are removed at once, changed files stay."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from epbuild.core.defaults import STATEMENT
 from epbuild.core.directory import Owned, prepare, recover_swaps, swap_in
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.output.existing import Written
-from epbuild.output.owned import listed_files
+from epbuild.output.existing import Written, listed_files
 from epbuild.output.provenance import is_statement_about
 
 Why = Literal["not made by epbuild", "changed since", "of another recipe"]
 
 
 class Cleaned(Struct, frozen=True):
-    """What was removed of the output at `place`, in POSIX paths below its directory, and what stayed there, with why."""
+    """Removed files of the output at `place`, and those that stayed, with the reason, as POSIX paths below the directory."""
 
     step: str
     place: Path
-    """The folder or the archive; the paths of an archive are below its folder."""
+    """Folder or archive. The paths of an archive are below its folder."""
     directory: Path
     removed: tuple[str, ...]
     size: int
     kept: Mapping[str, Why]
     owner: str | None = None
-    """The other recipe, where all of it stays because it is the output of one as well."""
+    """Other recipe that has the output too, so that all of it stays."""
 
     def kept_as(self, why: Why) -> tuple[Path, ...]:
+        """Return the files that stayed for a reason."""
         return tuple(self.directory / name for name, reason in self.kept.items() if reason == why)
 
 
 class Emitted(Owned):
-    """What is in the `directory` of the emission `step`, which wrote files of the SHA-256 `recorded`, by their paths there.
+    """Files in the `directory` of the emission `step`; `recorded` has the SHA-256 of the files that it wrote, by their paths there.
 
-    An archive is given by its own path: it is recorded, with its sidecars, by names in its folder.
+    For an archive, `directory` is its own path: it is recorded, with its statement, by names in its folder.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Emitted(Owned):
         force: bool = False,
         claimed: Collection[Path] = (),
     ) -> None:
-        """With `force`, changed files go as well; those that are `claimed`, as absolute paths, belong to another output now."""
+        """With `force`, changed files are removed as well. The absolute paths `claimed` belong to another output now."""
         self._step = step
         self._directory = directory
         self._archive = not directory.is_dir() and (directory.name in recorded or bool(listed_files(directory)))
@@ -67,7 +67,7 @@ class Emitted(Owned):
         self._keys: dict[str, StatKey] = {}
 
     def remove(self, top: Path, hidden: HiddenFolders | None = None) -> Cleaned:
-        """Swap in a tree that holds only what stays, so that no reader sees half of an output; folders below `top` that are empty then go.
+        """Swap in a tree of the files that stay, so that no reader sees half of an output, and remove empty folders below `top`.
 
         `hidden`: see `recover_swaps`. Raises EnvironmentFailure when the place cannot be written, StoreError when a file cannot be read.
         """
@@ -83,7 +83,7 @@ class Emitted(Owned):
         return found
 
     def _remove_archive(self, top: Path, hidden: HiddenFolders | None) -> Cleaned:
-        """Remove the archive and its sidecars; its folder goes if it is empty then."""
+        """Remove the archive and its statement, and its folder if it is empty then."""
         found = self.sort_out()
         try:
             recover_swaps(self._directory, self._written, hidden)
@@ -98,7 +98,7 @@ class Emitted(Owned):
         return found
 
     def sort_out(self) -> Cleaned:
-        """Which files go, and which stay. Raises StoreError when a file cannot be read."""
+        """Decide which files are removed, and which stay. Raises StoreError if a file cannot be read."""
         directory, removed, kept = self._root, list[str](), dict[str, Why]()
         if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
             return Cleaned(self._step, self._directory, directory, (), 0, {"": "not made by epbuild"})
@@ -122,11 +122,11 @@ class Emitted(Owned):
         return Cleaned(self._step, self._directory, directory, tuple(removed), size, kept)
 
     def wrote(self, folder: Path) -> Collection[str]:
-        """What epbuild wrote there."""
+        """Return the files that epbuild wrote there."""
         return self._written.wrote(folder)
 
     def as_written(self, folder: Path) -> Collection[str]:
-        """What goes, less what was changed in the meantime."""
+        """Return the files to remove, without those that were changed in the meantime."""
         return {name for name, key in self._keys.items() if unchanged(folder / name, key)}
 
 

@@ -1,4 +1,4 @@
-"""Sizes of an output before and after it is published, and what sharing saves."""
+"""Sizes of an output before and after its emission, and savings of sharing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.core.defaults import MANIFEST, STATEMENT
-from epbuild.output.owned import listed_files
+from epbuild.output.existing import listed_files
 from epbuild.plan.result import CompileResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
@@ -19,9 +19,9 @@ Files = Mapping[str, Mapping[str, Any]]
 
 
 def last_files(output: Path, recorded: Files) -> Files:
-    """What an output held when it was last published: as its manifest lists, if there is one, else as the workspace has it `recorded`.
+    """Return the files of the last emission: from the manifest if there is one, else as the workspace has them `recorded`.
 
-    To be asked before the output is swapped in. The manifest comes first, since another workspace may have published it after this one.
+    Call it before the output is swapped in. The manifest comes first, since another workspace may have emitted the output after this one.
     """
     listed = listed_files(output)
     return {
@@ -30,7 +30,7 @@ def last_files(output: Path, recorded: Files) -> Files:
 
 
 def compared(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
-    """An output with what it was before; manifests, and the statement about them, which no manifest can list, are left out."""
+    """Compare an output with its previous state, without the manifests and the statement, which no manifest can list."""
     old, new = ({path: file for path, file in files.items() if not is_about_others(path)} for files in (before, after))
     return OutputCompared(
         step,
@@ -46,16 +46,16 @@ def compared(step: str, directory: str, before: Files, after: Files) -> OutputCo
 
 
 def is_about_others(path: str) -> bool:
-    """Whether a file is a manifest or a statement: that in a folder ends as that beside an archive does."""
+    """Return whether a file is a manifest or a statement."""
     return path.rpartition("/")[2] == MANIFEST or path.endswith(STATEMENT)
 
 
 def savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
-    """What sharing saves in what a session group made, or can save; None where nothing is shared, or it is not known.
+    """Return the savings of sharing in a session group; None if nothing is shared, or if they are unknown.
 
-    Where the recipe asks what sharing must save, every member has been compiled alone: then it is measured. Otherwise it is what the
-    sources have in common: the bytes of their weights, once for each model that has them, and once in all. Files that several models name
-    show nothing of it: a binary of models that have nothing in common is as large as theirs together.
+    They are measured if the recipe sets a minimum: then every member has been compiled alone. Otherwise they follow from the bytes of the
+    sources' weights: once for each model that has them, and once in all. The sizes of shared files show nothing, since a binary of models
+    without common weights is as large as the separate binaries together.
     """
     if not group.share:
         return None

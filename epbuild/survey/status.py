@@ -353,7 +353,7 @@ class Surveyor:
         that, and what was announced.
         """
         known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
-        return Written.of(self.workspace, self.outputs.place(emission.path), [known], self.digests)
+        return Written.of(self.workspace, self.outputs.place(emission.path), known, self.digests)
 
     def plan_output(self, emission: Emission, made: Sequence[Made]) -> OutputTree:
         """Plan the output of an emission from the results `made`. Raises what `OutputPlanner.plan` raises."""

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from epbuild.archive.artifact import FileEntry
 from epbuild.core.schemas import schema
+from epbuild.output.existing import listed_files
 from epbuild.output.manifest import ManifestModel, PartManifest
-from epbuild.output.owned import listed_files
 
 DIGEST = "ab" * 32
 SCHEMA = schema("manifest")
