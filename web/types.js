@@ -21,13 +21,18 @@ function typeOf(value) {
   if (value.$ref) return typeName(value.$ref.split("/").at(-1));
   if (value.enum) return value.enum.map((one) => JSON.stringify(one)).join(" | ");
   if (value.anyOf) return value.anyOf.map(typeOf).join(" | ");
-  return [value.type].flat().map((type) => typeOfKind(type, value)).join(" | ");
+  return [value.type]
+    .flat()
+    .map((type) => typeOfKind(type, value))
+    .join(" | ");
 }
 
 function typeOfKind(type, value) {
   if (type === "array") return `Array<${typeOf(value.items)}>`;
   if (type === "object" && value.properties) {
-    return `{ ${Object.entries(value.properties).map(([name, one]) => `${name}: ${typeOf(one)}`).join("; ")} }`;
+    return `{ ${Object.entries(value.properties)
+      .map(([name, one]) => `${name}: ${typeOf(one)}`)
+      .join("; ")} }`;
   }
   return type === "object" ? `Record<string, ${typeOf(value.additionalProperties)}>` : TYPES[type];
 }

@@ -13,7 +13,11 @@ const PASSED = ["passed", "failed", "unjudgeable"];
 export function accuracySum() {
   const counts = countBy(report.accuracy, (row) => row.outcome);
   const shown = PASSED.filter((outcome) => counts.get(outcome));
-  return el("p.sum", {}, shown.map((outcome, place) => [place ? ", " : "", count(counts.get(outcome)), ` ${outcome}`]));
+  return el(
+    "p.sum",
+    {},
+    shown.map((outcome, place) => [place ? ", " : "", count(counts.get(outcome)), ` ${outcome}`]),
+  );
 }
 
 /** @param {Element} section */
@@ -24,16 +28,48 @@ export function drawAccuracy(section) {
   }
   const names = [...new Set(report.accuracy.flatMap((row) => [...Object.keys(row.figures), ...Object.keys(row.limits)]))];
   const rows = [...report.accuracy].sort((a, b) => PASSED.indexOf(b.outcome) - PASSED.indexOf(a.outcome));
-  add(section, accuracySum(), table("Figures of each output, those that did not pass first", [
-    { head: "Model", cell: (row) => stepLink(row.step, `${row.group} / ${row.member}`), value: (row) => `${row.group} ${row.member}` },
-    { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
-    { head: "Output", cell: (row) => row.output ?? dash(), value: (row) => row.output },
-    { head: "Outcome", cell: (row) => [badge(row.outcome, row.outcome), row.reason ? el("p.reason", {}, row.reason) : null], value: (row) => row.outcome },
-    ...names.map((name) => ({
-      head: name, numeric: true,
-      cell: (row) => [figure(row.figures[name]), row.limits[name] === undefined ? null : el("span.limit", {}, ", limit ", figure(row.limits[name]))],
-      value: (row) => row.figures[name],
-    })),
-    { head: "Compared", cell: (row) => [row.on, row.reference ? `with ${row.reference}` : null, row.evidence && `inputs: ${row.evidence}`, row.samples === null ? null : counted(row.samples, "sample")].filter(Boolean).join("; ") },
-  ], rows, { most: 25 }));
+  add(
+    section,
+    accuracySum(),
+    table(
+      "Figures of each output, those that did not pass first",
+      [
+        {
+          head: "Model",
+          cell: (row) => stepLink(row.step, `${row.group} / ${row.member}`),
+          value: (row) => `${row.group} ${row.member}`,
+        },
+        { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
+        { head: "Output", cell: (row) => row.output ?? dash(), value: (row) => row.output },
+        {
+          head: "Outcome",
+          cell: (row) => [badge(row.outcome, row.outcome), row.reason ? el("p.reason", {}, row.reason) : null],
+          value: (row) => row.outcome,
+        },
+        ...names.map((name) => ({
+          head: name,
+          numeric: true,
+          cell: (row) => [
+            figure(row.figures[name]),
+            row.limits[name] === undefined ? null : el("span.limit", {}, ", limit ", figure(row.limits[name])),
+          ],
+          value: (row) => row.figures[name],
+        })),
+        {
+          head: "Compared",
+          cell: (row) =>
+            [
+              row.on,
+              row.reference ? `with ${row.reference}` : null,
+              row.evidence && `inputs: ${row.evidence}`,
+              row.samples === null ? null : counted(row.samples, "sample"),
+            ]
+              .filter(Boolean)
+              .join("; "),
+        },
+      ],
+      rows,
+      { most: 25 },
+    ),
+  );
 }

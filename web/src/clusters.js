@@ -15,7 +15,10 @@ const MAX_RANGES = 40;
 /** @type {Level[]} */
 export const LEVELS = [
   { name: "step", key: (step) => step.id },
-  { name: "group and target", key: (step) => (step.group && step.target ? `${step.group} / ${step.target}` : `${step.kind} steps`) },
+  {
+    name: "group and target",
+    key: (step) => (step.group && step.target ? `${step.group} / ${step.target}` : `${step.kind} steps`),
+  },
   { name: "group", key: (step) => step.group ?? `${step.kind} steps` },
   { name: "target", key: (step) => step.target ?? `${step.kind} steps` },
   { name: "kind", key: (step) => `${step.kind} steps` },
@@ -26,10 +29,12 @@ export const LEVELS = [
  * @param {Step[]} steps
  */
 export function fittingLevel(steps) {
-  return LEVELS.find((level) => {
-    const nodes = new Set(steps.map(level.key)).size;
-    return nodes <= MAX_NODES && (nodes > 1 || steps.length === 1);
-  }) ?? null;
+  return (
+    LEVELS.find((level) => {
+      const nodes = new Set(steps.map(level.key)).size;
+      return nodes <= MAX_NODES && (nodes > 1 || steps.length === 1);
+    }) ?? null
+  );
 }
 
 /**
@@ -62,7 +67,10 @@ function nameRanges(steps) {
   const ranges = new Map();
   for (let at = 0; at < finest.length; at += width) {
     const part = finest.slice(at, at + width);
-    ranges.set(part.length > 1 ? `${part[0][0]} … ${part[part.length - 1][0]}` : part[0][0], part.flatMap(([, members]) => members));
+    ranges.set(
+      part.length > 1 ? `${part[0][0]} … ${part[part.length - 1][0]}` : part[0][0],
+      part.flatMap(([, members]) => members),
+    );
   }
   return ranges;
 }

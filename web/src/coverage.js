@@ -16,13 +16,19 @@ export function drawCoverage(section) {
   }
   const place = el("div");
   const only = el("input", { type: "checkbox", change: () => fillMatrix(place, targets, only.checked, MAX_MODELS) });
-  add(section, 
+  add(
+    section,
     coverageSum(report.coverage),
-    el("p.legend", {},
-      el("span", {}, cellKey("whole", "W"), " whole"), el("span", {}, cellKey("partial", "3"), " nodes outside the EP"),
+    el(
+      "p.legend",
+      {},
+      el("span", {}, cellKey("whole", "W"), " whole"),
+      el("span", {}, cellKey("partial", "3"), " nodes outside the EP"),
       el("span", {}, cellKey("failed-verify", "V"), " failed verify"),
-      el("span", {}, cellKey("failed", "F"), " failed"), el("span", {}, cellKey("not-built", "N"), " not built"),
-      el("label", {}, only, " only models that are not whole everywhere")),
+      el("span", {}, cellKey("failed", "F"), " failed"),
+      el("span", {}, cellKey("not-built", "N"), " not built"),
+      el("label", {}, only, " only models that are not whole everywhere"),
+    ),
     place,
   );
   fillMatrix(place, targets, false, MAX_MODELS);
@@ -40,32 +46,64 @@ function fillMatrix(place, targets, onlyPartial, most) {
   const lines = shown.map(([model, rows]) => {
     const byTarget = new Map(rows.map((row) => [row.target, row]));
     const name = linkButton(model, () => showModel(model));
-    const cells = targets.map((target) => byTarget.has(target) ? matrixCell(byTarget.get(target)) : null);
+    const cells = targets.map((target) => (byTarget.has(target) ? matrixCell(byTarget.get(target)) : null));
     grid.push([name, ...cells]);
-    return el("tr", {}, el("th", { scope: "row" }, name), cells.map((cell) => el("td", {}, cell)));
+    return el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, name),
+      cells.map((cell) => el("td", {}, cell)),
+    );
   });
-  const whole = el("table.matrix", {},
+  const whole = el(
+    "table.matrix",
+    {},
     el("caption", {}, el("span", {}, "Models, and how far each is compiled for each target")),
-    el("thead", {}, el("tr", {}, el("td"), names.map((name) => el("th", { scope: "col" }, name)))),
-    el("tbody", {}, lines));
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        el("td"),
+        names.map((name) => el("th", { scope: "col" }, name)),
+      ),
+    ),
+    el("tbody", {}, lines),
+  );
   whole.classList.toggle("several", targets.length > 3);
   whole.classList.toggle("many", targets.length > 10);
   addCellKeys(whole, grid);
   place.replaceChildren(
     el("div.scroll", {}, whole),
     models.length ? "" : el("p.empty", {}, "Every model is whole for every target."),
-    models.length > most ? el("p.more", {}, `${formatNumber(most)} of ${formatNumber(models.length)} `,
-      linkButton(`Show ${formatNumber(Math.min(most, models.length - most))} more`, () => fillMatrix(place, targets, onlyPartial, 2 * most))) : "",
+    models.length > most
+      ? el(
+          "p.more",
+          {},
+          `${formatNumber(most)} of ${formatNumber(models.length)} `,
+          linkButton(`Show ${formatNumber(Math.min(most, models.length - most))} more`, () =>
+            fillMatrix(place, targets, onlyPartial, 2 * most),
+          ),
+        )
+      : "",
   );
 }
 
 function matrixCell(row) {
   const text = row.outcome === "partial" ? formatNumber(row.fallback_nodes) : COVERAGE_LETTERS[row.outcome];
   const words = row.outcome === "partial" ? `${counted(row.fallback_nodes, "node")} outside the EP` : COVERAGE_WORDS[row.outcome];
-  const known = [row.size === null ? null : formatBytes(row.size), row.seconds === null ? null : formatSeconds(row.seconds)].filter(Boolean);
+  const known = [
+    row.size === null ? null : formatBytes(row.size),
+    row.seconds === null ? null : formatSeconds(row.seconds),
+  ].filter(Boolean);
   const label = [`${row.model} for ${row.target}: ${words}`, ...known].join(", ");
   const kind = row.outcome.replace(" ", "-");
-  return el("button", { type: "button", class: `cell ${kind}`, "aria-label": label, title: label, click: () => showCoverage(row) }, text);
+  return el(
+    "button",
+    { type: "button", class: `cell ${kind}`, "aria-label": label, title: label, click: () => showCoverage(row) },
+    text,
+  );
 }
 
 /** Make the matrix one tab stop, in which the arrow keys, Home and End move. `grid` has rows of buttons or null. */
@@ -99,6 +137,7 @@ function arrowTarget(grid, [row, column], event) {
   if (event.key === "End") return event.ctrlKey ? grid.flat().findLast(Boolean) : line.findLast(Boolean);
   const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
   if (!down && !right) return null;
-  for (let r = row + down, c = column + right; grid[r]?.[c] !== undefined; r += down, c += right) if (grid[r][c]) return grid[r][c];
+  for (let r = row + down, c = column + right; grid[r]?.[c] !== undefined; r += down, c += right)
+    if (grid[r][c]) return grid[r][c];
   return null;
 }

@@ -2,8 +2,22 @@
 
 import { countBy, counted, formatNumber } from "./amounts.js";
 import { bytes, copyable, count, dash, definitionList, el, figure, limitedList, linkButton, seconds } from "./elements.js";
-import { SHOW_IN_GRAPH, badge, closePanel, openPanel } from "./panel.js";
-import { COVERAGE, COVERAGE_WORDS, coverageByModel, coverageByStep, coverageByTarget, neededBy, outcomeOf, outputByStep, ownStart, ownTime, runReasons, stepById, targetByName } from "./report.js";
+import { badge, closePanel, openPanel, SHOW_IN_GRAPH } from "./panel.js";
+import {
+  COVERAGE,
+  COVERAGE_WORDS,
+  coverageByModel,
+  coverageByStep,
+  coverageByTarget,
+  neededBy,
+  outcomeOf,
+  outputByStep,
+  ownStart,
+  ownTime,
+  runReasons,
+  stepById,
+  targetByName,
+} from "./report.js";
 import { stackedBar, table } from "./tables.js";
 
 /**
@@ -21,7 +35,14 @@ export function showStep(id) {
   const output = outputByStep.get(id);
   const followers = neededBy.get(id) ?? [];
   openPanel(id, () => [
-    el("p", {}, badge(outcomeOf(step), outcomeOf(step)), ` ${step.kind}`, step.origin ? ` from the ${step.origin} cache` : "", step.note ? `: ${step.note}` : ""),
+    el(
+      "p",
+      {},
+      badge(outcomeOf(step), outcomeOf(step)),
+      ` ${step.kind}`,
+      step.origin ? ` from the ${step.origin} cache` : "",
+      step.note ? `: ${step.note}` : "",
+    ),
     step.errors.map(errorDetails),
     whyList("Why the last build ran it", runReasons(step)),
     whyList("Why a build would run it now", step.reasons),
@@ -29,19 +50,45 @@ export function showStep(id) {
       ["State now", step.remote ? `${step.state}, its result is in the remote cache` : step.state],
       ["Group", step.group],
       ["Target", step.target && targetLink(step.target)],
-      ["Time in the last build", ownTime(step) === null ? null : [seconds(ownTime(step)), " from ", seconds(ownStart.get(step.id)), " to ", seconds(step.ended)]],
-      ["With the steps before it", !ownStart.has(step.id) || ownStart.get(step.id) === step.started ? null : seconds(step.ended - step.started)],
+      [
+        "Time in the last build",
+        ownTime(step) === null
+          ? null
+          : [seconds(ownTime(step)), " from ", seconds(ownStart.get(step.id)), " to ", seconds(step.ended)],
+      ],
+      [
+        "With the steps before it",
+        !ownStart.has(step.id) || ownStart.get(step.id) === step.started ? null : seconds(step.ended - step.started),
+      ],
       ["Time when it was made", step.seconds === null ? null : seconds(step.seconds)],
       ["Ran on", step.worker === null ? step.machine : `${step.machine ?? "this machine"}, place ${step.worker + 1}`],
       ["Peak memory", step.memory === null ? null : bytes(step.memory)],
       ["Size", step.size === null ? null : bytes(step.size)],
       ["Key", step.key && copyable(step.key, "the key", 16)],
     ]),
-    (coverageByStep.get(id) ?? []).filter((row) => row.outcome !== "failed").map((row) => [el("h3", {}, `Coverage of ${row.model}`), coverageDetails(row)]),
+    (coverageByStep.get(id) ?? [])
+      .filter((row) => row.outcome !== "failed")
+      .map((row) => [el("h3", {}, `Coverage of ${row.model}`), coverageDetails(row)]),
     output && outputDetails(output),
-    el("h3", {}, "Needs"), step.needs.length ? limitedList(step.needs, (need) => stepLink(need)) : el("p.empty", {}, "Nothing."),
-    el("h3", {}, "Needed by"), followers.length ? limitedList(followers, (next) => stepLink(next)) : el("p.empty", {}, "Nothing."),
-    el("p.actions", {}, el("button", { type: "button", click: () => { closePanel(); document.dispatchEvent(new CustomEvent(SHOW_IN_GRAPH, { detail: id })); } }, "Show in the graph")),
+    el("h3", {}, "Needs"),
+    step.needs.length ? limitedList(step.needs, (need) => stepLink(need)) : el("p.empty", {}, "Nothing."),
+    el("h3", {}, "Needed by"),
+    followers.length ? limitedList(followers, (next) => stepLink(next)) : el("p.empty", {}, "Nothing."),
+    el(
+      "p.actions",
+      {},
+      el(
+        "button",
+        {
+          type: "button",
+          click: () => {
+            closePanel();
+            document.dispatchEvent(new CustomEvent(SHOW_IN_GRAPH, { detail: id }));
+          },
+        },
+        "Show in the graph",
+      ),
+    ),
   ]);
 }
 
@@ -55,11 +102,14 @@ function whyList(title, reasons) {
 
 /** @param {import("./report-types.d.ts").Error} error */
 function errorDetails(error) {
-  return el("div.error", {},
+  return el(
+    "div.error",
+    {},
     el("p", {}, error.message, " ", el("code", {}, error.code)),
     error.reason && !error.message.includes(error.reason) ? el("p", {}, error.reason) : null,
     error.hint ? el("p.hint", {}, error.hint) : null,
-    error.step ? el("p", {}, "Because of ", stepLink(error.step)) : null);
+    error.step ? el("p", {}, "Because of ", stepLink(error.step)) : null,
+  );
 }
 
 /** @param {import("./report-types.d.ts").Coverage} row */
@@ -102,11 +152,21 @@ function coverageDetails(row) {
  * @param {import("./report-types.d.ts").Operator} one
  */
 function operatorOutside(one) {
-  return el("section.operator", {},
+  return el(
+    "section.operator",
+    {},
     el("h3", {}, count(one.count), " ", el("code", {}, one.operator)),
     el("p", {}, one.reason ?? "The EP logged no reason."),
     one.advice.map((advice) => el("p.hint", {}, advice)),
-    one.nodes.length ? el("details", {}, el("summary", {}, counted(one.nodes.length, "node")), limitedList(one.nodes, (node) => el("code", {}, node), 40)) : null);
+    one.nodes.length
+      ? el(
+          "details",
+          {},
+          el("summary", {}, counted(one.nodes.length, "node")),
+          limitedList(one.nodes, (node) => el("code", {}, node), 40),
+        )
+      : null,
+  );
 }
 
 /** @param {Record<string, number | null>} values */
@@ -120,12 +180,16 @@ export function showModel(name) {
   const rows = coverageByModel.get(name) ?? [];
   openPanel(name, () => [
     coverageSum(rows),
-    table("For each target", [
-      { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
-      { head: "Coverage", cell: (row) => coverageLink(row), value: (row) => COVERAGE.indexOf(row.outcome) },
-      { head: "Size", numeric: true, cell: (row) => bytes(row.size), value: (row) => row.size },
-      { head: "Compile time", numeric: true, cell: (row) => seconds(row.seconds), value: (row) => row.seconds },
-    ], rows),
+    table(
+      "For each target",
+      [
+        { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
+        { head: "Coverage", cell: (row) => coverageLink(row), value: (row) => COVERAGE.indexOf(row.outcome) },
+        { head: "Size", numeric: true, cell: (row) => bytes(row.size), value: (row) => row.size },
+        { head: "Compile time", numeric: true, cell: (row) => seconds(row.seconds), value: (row) => row.seconds },
+      ],
+      rows,
+    ),
   ]);
 }
 
@@ -145,22 +209,38 @@ export function showTarget(name) {
     coverageSum(rows),
     COVERAGE.map((outcome) => {
       const found = rows.filter((row) => row.outcome === outcome);
-      return found.length ? [
-        el("h3", {}, COVERAGE_WORDS[outcome][0].toUpperCase() + COVERAGE_WORDS[outcome].slice(1), ` (${formatNumber(found.length)})`),
-        limitedList(found, (row) => coverageLink(row, row.model), 200),
-      ] : [];
+      return found.length
+        ? [
+            el(
+              "h3",
+              {},
+              COVERAGE_WORDS[outcome][0].toUpperCase() + COVERAGE_WORDS[outcome].slice(1),
+              ` (${formatNumber(found.length)})`,
+            ),
+            limitedList(found, (row) => coverageLink(row, row.model), 200),
+          ]
+        : [];
     }),
-    target && definitionList([
-      ["SoC", target.soc],
-      ["Toolchain", target.toolchain],
-      ["Platforms", target.platforms.join(", ")],
-    ]),
-    target && table("EPs, in their order", [
-      { head: "EP", cell: (one) => one.ep },
-      { head: "Version", cell: (one) => [one.package, " ", one.version ?? ""] },
-      { head: "Device", cell: (one) => one.device ?? dash() },
-      { head: "Options", cell: (one) => Object.entries(one.options).map(([key, value]) => el("div", {}, el("code", {}, `${key}: ${value}`))) },
-    ], target.eps),
+    target &&
+      definitionList([
+        ["SoC", target.soc],
+        ["Toolchain", target.toolchain],
+        ["Platforms", target.platforms.join(", ")],
+      ]),
+    target &&
+      table(
+        "EPs, in their order",
+        [
+          { head: "EP", cell: (one) => one.ep },
+          { head: "Version", cell: (one) => [one.package, " ", one.version ?? ""] },
+          { head: "Device", cell: (one) => one.device ?? dash() },
+          {
+            head: "Options",
+            cell: (one) => Object.entries(one.options).map(([key, value]) => el("div", {}, el("code", {}, `${key}: ${value}`))),
+          },
+        ],
+        target.eps,
+      ),
   ]);
 }
 
@@ -170,7 +250,17 @@ export function showTarget(name) {
  */
 function coverageLink(row, text) {
   const words = row.outcome === "partial" ? `${formatNumber(row.fallback_nodes ?? 0)} outside` : COVERAGE_WORDS[row.outcome];
-  return el("span", {}, badge(words, row.outcome), " ", linkButton(text ?? "Details", () => showCoverage(row), text ? {} : { "aria-label": `Details of ${row.model} for ${row.target}` }));
+  return el(
+    "span",
+    {},
+    badge(words, row.outcome),
+    " ",
+    linkButton(
+      text ?? "Details",
+      () => showCoverage(row),
+      text ? {} : { "aria-label": `Details of ${row.model} for ${row.target}` },
+    ),
+  );
 }
 
 /**
@@ -182,8 +272,16 @@ export function coverageSum(rows) {
   const words = COVERAGE.filter((outcome) => counts.get(outcome));
   const label = words.map((outcome) => `${counts.get(outcome)} ${COVERAGE_WORDS[outcome]}`).join(", ");
   return [
-    el("p.sum", {}, words.map((outcome, place) => [place ? ", " : "", count(counts.get(outcome)), ` ${COVERAGE_WORDS[outcome]}`])),
-    stackedBar(COVERAGE.map((kind) => ({ kind: kind.replace(" ", "-"), amount: counts.get(kind) ?? 0 })), rows.length, label),
+    el(
+      "p.sum",
+      {},
+      words.map((outcome, place) => [place ? ", " : "", count(counts.get(outcome)), ` ${COVERAGE_WORDS[outcome]}`]),
+    ),
+    stackedBar(
+      COVERAGE.map((kind) => ({ kind: kind.replace(" ", "-"), amount: counts.get(kind) ?? 0 })),
+      rows.length,
+      label,
+    ),
   ];
 }
 
@@ -199,10 +297,14 @@ function outputDetails(output) {
       ["Key", output.key && copyable(output.key, "the key", 16)],
       ["Provenance", output.provenance],
     ]),
-    table("Files", [
-      { head: "File", cell: (file) => file.path, value: (file) => file.path },
-      { head: "Size", numeric: true, cell: (file) => bytes(file.size), value: (file) => file.size },
-      { head: "SHA-256", cell: (file) => copyable(file.sha256, `the SHA-256 of ${file.path}`) },
-    ], output.files),
+    table(
+      "Files",
+      [
+        { head: "File", cell: (file) => file.path, value: (file) => file.path },
+        { head: "Size", numeric: true, cell: (file) => bytes(file.size), value: (file) => file.size },
+        { head: "SHA-256", cell: (file) => copyable(file.sha256, `the SHA-256 of ${file.path}`) },
+      ],
+      output.files,
+    ),
   ];
 }

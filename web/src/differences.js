@@ -4,7 +4,7 @@ import { counted, formatMoment, formatNumber, formatSignedPercent } from "./amou
 import { showCoverage, stepLink, targetLink } from "./details.js";
 import { add, bytes, change, copyable, count, definitionList, el, figure, limitedList, linkButton, seconds } from "./elements.js";
 import { badge } from "./panel.js";
-import { COVERAGE, COVERAGE_WORDS, build, report } from "./report.js";
+import { build, COVERAGE, COVERAGE_WORDS, report } from "./report.js";
 import { table } from "./tables.js";
 
 /** @type {any} */
@@ -14,13 +14,30 @@ const against = report.against ?? null;
 export function differencesSum() {
   if (against) {
     return [
-      el("p", {}, count(against.models.length), against.models.length === 1 ? " model" : " models", ", ", count(against.outputs.length), against.outputs.length === 1 ? " output" : " outputs"),
-      el("p", {}, against.kind === "report" && against.made_at ? `since the report of ${formatMoment(against.made_at)}` : `since ${against.path}`),
+      el(
+        "p",
+        {},
+        count(against.models.length),
+        against.models.length === 1 ? " model" : " models",
+        ", ",
+        count(against.outputs.length),
+        against.outputs.length === 1 ? " output" : " outputs",
+      ),
+      el(
+        "p",
+        {},
+        against.kind === "report" && against.made_at
+          ? `since the report of ${formatMoment(against.made_at)}`
+          : `since ${against.path}`,
+      ),
     ];
   }
   const published = build?.published ?? [];
   return published.length
-    ? [el("p.large", {}, count(published.length), published.length === 1 ? " output" : " outputs"), el("p", {}, "published by the last build")]
+    ? [
+        el("p.large", {}, count(published.length), published.length === 1 ? " output" : " outputs"),
+        el("p", {}, "published by the last build"),
+      ]
     : el("p", {}, "The last build changed no output.");
 }
 
@@ -33,29 +50,48 @@ export function drawDifferences(section) {
 /** @param {Element} section */
 function drawAgainst(section) {
   const nothing = !against.models.length && !against.outputs.length && !against.versions.length && !against.sources.length;
-  add(section,
+  add(
+    section,
     definitionList([
-      ["Compared with", [copyable(against.path, "the path", 60), against.recipe === report.recipe.name ? "" : ` (recipe ${against.recipe})`]],
+      [
+        "Compared with",
+        [copyable(against.path, "the path", 60), against.recipe === report.recipe.name ? "" : ` (recipe ${against.recipe})`],
+      ],
       ["Made", against.made_at && `${formatMoment(against.made_at)} by epbuild ${against.epbuild}`],
-      ["The build took", against.build_seconds === null || !build ? null : [seconds(build.seconds), ", before ", seconds(against.build_seconds)]],
+      [
+        "The build took",
+        against.build_seconds === null || !build ? null : [seconds(build.seconds), ", before ", seconds(against.build_seconds)],
+      ],
     ]),
-    nothing ? el("p.empty", {}, "Nothing differs.") : [
-      modelChanges(),
-      outputChanges(),
-      against.sources.length ? sourceChanges() : null,
-      against.versions.length ? versionChanges() : null,
-    ]);
+    nothing
+      ? el("p.empty", {}, "Nothing differs.")
+      : [
+          modelChanges(),
+          outputChanges(),
+          against.sources.length ? sourceChanges() : null,
+          against.versions.length ? versionChanges() : null,
+        ],
+  );
 }
 
 function modelChanges() {
-  return table("Models that differ, those that the EP takes less of first", [
-    { head: "Model", cell: (row) => changedModel(row), value: (row) => `${row.group} ${row.member}` },
-    { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
-    { head: "Coverage", cell: (row) => coverageChange(row), value: takenMore },
-    { head: "Size", numeric: true, cell: (row) => modelSizeChange(row), value: (row) => difference(row, (side) => side.size) },
-    { head: "Compile time", numeric: true, cell: (row) => timeChange(row), value: (row) => difference(row, (side) => side.seconds) },
-    { head: "Accuracy", cell: (row) => accuracyChange(row) },
-  ], [.../** @type {import("./report-types.d.ts").ModelChange[]} */ (against.models)].sort((a, b) => takenMore(a) - takenMore(b)));
+  return table(
+    "Models that differ, those that the EP takes less of first",
+    [
+      { head: "Model", cell: (row) => changedModel(row), value: (row) => `${row.group} ${row.member}` },
+      { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
+      { head: "Coverage", cell: (row) => coverageChange(row), value: takenMore },
+      { head: "Size", numeric: true, cell: (row) => modelSizeChange(row), value: (row) => difference(row, (side) => side.size) },
+      {
+        head: "Compile time",
+        numeric: true,
+        cell: (row) => timeChange(row),
+        value: (row) => difference(row, (side) => side.seconds),
+      },
+      { head: "Accuracy", cell: (row) => accuracyChange(row) },
+    ],
+    [.../** @type {import("./report-types.d.ts").ModelChange[]} */ (against.models)].sort((a, b) => takenMore(a) - takenMore(b)),
+  );
 }
 
 function changedModel(row) {
@@ -77,7 +113,10 @@ function coverageChange({ before, after }) {
 }
 
 function coveredBadge(side) {
-  return badge(side.outcome === "partial" ? `${formatNumber(side.fallback_nodes)} outside` : COVERAGE_WORDS[side.outcome], side.outcome);
+  return badge(
+    side.outcome === "partial" ? `${formatNumber(side.fallback_nodes)} outside` : COVERAGE_WORDS[side.outcome],
+    side.outcome,
+  );
 }
 
 function difference({ before, after }, value) {
@@ -101,39 +140,65 @@ function accuracyChange({ before, after }) {
 }
 
 function outputChanges() {
-  return table("Outputs that differ, without manifests and provenance", [
-    { head: "Output", cell: (row) => [el("code", {}, row.path), changedFiles(row.files.map((file) => ({ ...file, before: file.before?.size ?? null, after: file.after?.size ?? null })))], value: (row) => row.path },
-    { head: "Before", numeric: true, cell: (row) => bytes(row.before), value: (row) => row.before },
-    { head: "After", numeric: true, cell: (row) => bytes(row.after), value: (row) => row.after },
-    { head: "Change", numeric: true, cell: sizeChange, value: (row) => (row.after ?? 0) - (row.before ?? 0) },
-  ], /** @type {import("./report-types.d.ts").OutputChange[]} */ (against.outputs));
+  return table(
+    "Outputs that differ, without manifests and provenance",
+    [
+      {
+        head: "Output",
+        cell: (row) => [
+          el("code", {}, row.path),
+          changedFiles(
+            row.files.map((file) => ({ ...file, before: file.before?.size ?? null, after: file.after?.size ?? null })),
+          ),
+        ],
+        value: (row) => row.path,
+      },
+      { head: "Before", numeric: true, cell: (row) => bytes(row.before), value: (row) => row.before },
+      { head: "After", numeric: true, cell: (row) => bytes(row.after), value: (row) => row.after },
+      { head: "Change", numeric: true, cell: sizeChange, value: (row) => (row.after ?? 0) - (row.before ?? 0) },
+    ],
+    /** @type {import("./report-types.d.ts").OutputChange[]} */ (against.outputs),
+  );
 }
 
 function sourceChanges() {
-  return table("Source models whose files differ", [
-    { head: "Model", cell: (row) => row.model, value: (row) => row.model },
-    { head: "SHA-256 before", cell: (row) => copyable(row.before, `the SHA-256 that ${row.model} had`) },
-    { head: "SHA-256 now", cell: (row) => copyable(row.after, `the SHA-256 of ${row.model}`) },
-    { head: "External data", cell: (row) => (row.data ? "differs" : "") },
-  ], against.sources);
+  return table(
+    "Source models whose files differ",
+    [
+      { head: "Model", cell: (row) => row.model, value: (row) => row.model },
+      { head: "SHA-256 before", cell: (row) => copyable(row.before, `the SHA-256 that ${row.model} had`) },
+      { head: "SHA-256 now", cell: (row) => copyable(row.after, `the SHA-256 of ${row.model}`) },
+      { head: "External data", cell: (row) => (row.data ? "differs" : "") },
+    ],
+    against.sources,
+  );
 }
 
 function versionChanges() {
-  return table("Packages in another version", [
-    { head: "Toolchain", cell: (row) => row.toolchain, value: (row) => row.toolchain },
-    { head: "Package", cell: (row) => row.package, value: (row) => row.package },
-    { head: "Before", cell: (row) => row.before ?? "not there" },
-    { head: "Now", cell: (row) => row.after ?? "gone" },
-  ], against.versions);
+  return table(
+    "Packages in another version",
+    [
+      { head: "Toolchain", cell: (row) => row.toolchain, value: (row) => row.toolchain },
+      { head: "Package", cell: (row) => row.package, value: (row) => row.package },
+      { head: "Before", cell: (row) => row.before ?? "not there" },
+      { head: "Now", cell: (row) => row.after ?? "gone" },
+    ],
+    against.versions,
+  );
 }
 
 function publishedTable() {
-  return table("Outputs that the last build published or removed, without manifests and provenance", [
-    { head: "Output", cell: (row) => [stepLink(row.step, row.path), changedFiles(row.files)], value: (row) => row.path },
-    { head: "Before", numeric: true, cell: (row) => bytes(row.before), value: (row) => row.before },
-    { head: "After", numeric: true, cell: (row) => bytes(row.after), value: (row) => row.after },
-    { head: "Change", numeric: true, cell: sizeChange, value: (row) => (row.after ?? 0) - (row.before ?? 0) },
-  ], build?.published ?? [], { empty: "The last build changed no output." });
+  return table(
+    "Outputs that the last build published or removed, without manifests and provenance",
+    [
+      { head: "Output", cell: (row) => [stepLink(row.step, row.path), changedFiles(row.files)], value: (row) => row.path },
+      { head: "Before", numeric: true, cell: (row) => bytes(row.before), value: (row) => row.before },
+      { head: "After", numeric: true, cell: (row) => bytes(row.after), value: (row) => row.after },
+      { head: "Change", numeric: true, cell: sizeChange, value: (row) => (row.after ?? 0) - (row.before ?? 0) },
+    ],
+    build?.published ?? [],
+    { empty: "The last build changed no output." },
+  );
 }
 
 function sizeChange({ before, after }) {
@@ -144,6 +209,10 @@ function sizeChange({ before, after }) {
 
 function changedFiles(files) {
   if (!files.length) return null;
-  return el("details", {}, el("summary", {}, counted(files.length, "file"), " with other bytes"),
-    limitedList(files, (file) => [file.path, ": ", sizeChange(file)]));
+  return el(
+    "details",
+    {},
+    el("summary", {}, counted(files.length, "file"), " with other bytes"),
+    limitedList(files, (file) => [file.path, ": ", sizeChange(file)]),
+  );
 }

@@ -85,7 +85,11 @@ function breakableText(text) {
  */
 export function definitionList(rows) {
   const shown = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return el("dl.facts", {}, shown.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+  return el(
+    "dl.facts",
+    {},
+    shown.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
+  );
 }
 
 /**
@@ -96,11 +100,19 @@ export function definitionList(rows) {
  * @param {number} most
  */
 export function limitedList(items, item, most = 12) {
-  const list = el("ul.list", {}, items.slice(0, most).map((one) => el("li", {}, item(one))));
+  const list = el(
+    "ul.list",
+    {},
+    items.slice(0, most).map((one) => el("li", {}, item(one))),
+  );
   if (items.length <= most) return list;
-  const more = el("li", {}, linkButton(`and ${formatNumber(items.length - most)} more`, () => {
-    more.replaceWith(...items.slice(most).map((one) => el("li", {}, item(one))));
-  }));
+  const more = el(
+    "li",
+    {},
+    linkButton(`and ${formatNumber(items.length - most)} more`, () => {
+      more.replaceWith(...items.slice(most).map((one) => el("li", {}, item(one))));
+    }),
+  );
   list.append(more);
   return list;
 }
@@ -117,7 +129,9 @@ export function copyable(text, what, shown = 12) {
   const button = el("button.copy", { type: "button", "aria-label": `Copy ${what}`, title: `Copy ${what}: ${text}` }, "Copy");
   button.addEventListener("click", async () => {
     button.textContent = (await copyText(text)) ? "Copied" : "Select it";
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    setTimeout(() => {
+      button.textContent = "Copy";
+    }, 1500);
   });
   return el("span.copyable", {}, el("code.short", { title: text }, short), el("code.full", {}, text), button);
 }
@@ -159,4 +173,6 @@ export const count = amountOf("count", formatNumber);
 export const figure = amountOf("figure", (value) => FIGURE.format(value));
 
 /** Return a difference of bytes with its sign. */
-export const change = amountOf("change", (value) => (value === 0 ? "same size" : `${value < 0 ? "-" : "+"}${formatBytes(Math.abs(value))}`));
+export const change = amountOf("change", (value) =>
+  value === 0 ? "same size" : `${value < 0 ? "-" : "+"}${formatBytes(Math.abs(value))}`,
+);

@@ -4,7 +4,7 @@ import { select } from "d3-selection";
 import { curveMonotoneX, line } from "d3-shape";
 import { zoom as d3Zoom, zoomIdentity, zoomTransform } from "d3-zoom";
 import { countBy, counted, formatNumber } from "./amounts.js";
-import { LEVELS, MAX_NODES, clusterSteps, clusterSum, fittingLevel, nodeLabel, stepsAround } from "./clusters.js";
+import { clusterSteps, clusterSum, fittingLevel, LEVELS, MAX_NODES, nodeLabel, stepsAround } from "./clusters.js";
 import { showStep } from "./details.js";
 import { add, el, linkButton, svg } from "./elements.js";
 import { layoutGraph } from "./layout.js";
@@ -18,16 +18,38 @@ export const RANK = ["failed", "interrupted", "allowed", "skipped", "built", "em
 export function drawGraph(section) {
   const place = el("div.graph");
   const trail = el("nav.trail", { "aria-label": "Part of the graph" });
-  const levels = el("select", { "aria-label": "Draw together", change: () => { views[views.length - 1].level = LEVELS[levels.value]; fill(); } });
+  const levels = el("select", {
+    "aria-label": "Draw together",
+    change: () => {
+      views[views.length - 1].level = LEVELS[levels.value];
+      fill();
+    },
+  });
   /** @type {any[]} */
   const views = [{ name: "All steps", steps: report.steps, level: fittingLevel(report.steps) }];
   const zooms = el("span.buttons");
-  add(section, 
-    el("p.legend", {}, RANK.filter((kind) => report.steps.some((step) => outcomeOf(step) === kind)).map((kind) =>
-      el("span", {}, el("span", { class: `cell ${kind.replace(" ", "-")}`, "aria-hidden": "true" }, OUTCOME_LETTERS[kind] ?? "–"), ` ${kind}`))),
+  add(
+    section,
+    el(
+      "p.legend",
+      {},
+      RANK.filter((kind) => report.steps.some((step) => outcomeOf(step) === kind)).map((kind) =>
+        el(
+          "span",
+          {},
+          el("span", { class: `cell ${kind.replace(" ", "-")}`, "aria-hidden": "true" }, OUTCOME_LETTERS[kind] ?? "–"),
+          ` ${kind}`,
+        ),
+      ),
+    ),
     el("div.toolbar", {}, trail, el("label", {}, "By ", levels), zooms),
     place,
-    el("p.note.keys", {}, "Ctrl and the wheel zoom, dragging moves. Tab goes into the graph, the arrow keys go along it, Enter opens."));
+    el(
+      "p.note.keys",
+      {},
+      "Ctrl and the wheel zoom, dragging moves. Tab goes into the graph, the arrow keys go along it, Enter opens.",
+    ),
+  );
 
   function open(view) {
     views.push({ ...view, level: fittingLevel(view.steps) });
@@ -36,18 +58,39 @@ export function drawGraph(section) {
 
   function fill() {
     const view = views[views.length - 1];
-    trail.replaceChildren(...views.flatMap((one, at) => at === views.length - 1
-      ? el("span", { "aria-current": "true" }, one.name)
-      : [linkButton(one.name, () => { views.length = at + 1; fill(); }), " › "]));
-    levels.replaceChildren(...LEVELS.map((level, at) => {
-      const nodes = new Set(view.steps.map(level.key)).size;
-      return el("option", { value: at, disabled: nodes > 4 * MAX_NODES, selected: view.level === level }, `${level.name} (${formatNumber(nodes)})`);
-    }), ...(view.level ? [] : [el("option", { value: "", selected: true, disabled: true }, "range of names")]));
+    trail.replaceChildren(
+      ...views.flatMap((one, at) =>
+        at === views.length - 1
+          ? el("span", { "aria-current": "true" }, one.name)
+          : [
+              linkButton(one.name, () => {
+                views.length = at + 1;
+                fill();
+              }),
+              " › ",
+            ],
+      ),
+    );
+    levels.replaceChildren(
+      ...LEVELS.map((level, at) => {
+        const nodes = new Set(view.steps.map(level.key)).size;
+        return el(
+          "option",
+          { value: at, disabled: nodes > 4 * MAX_NODES, selected: view.level === level },
+          `${level.name} (${formatNumber(nodes)})`,
+        );
+      }),
+      ...(view.level ? [] : [el("option", { value: "", selected: true, disabled: true }, "range of names")]),
+    );
     const { clusters, edges } = clusterSteps(view.steps, view.level);
-    const drawing = graphDrawing(layoutGraph(clusters, edges, place.clientWidth || 900), (cluster) => {
-      if (cluster.steps.length === 1) showStep(cluster.steps[0].id);
-      else open(cluster);
-    }, view.centre);
+    const drawing = graphDrawing(
+      layoutGraph(clusters, edges, place.clientWidth || 900),
+      (cluster) => {
+        if (cluster.steps.length === 1) showStep(cluster.steps[0].id);
+        else open(cluster);
+      },
+      view.centre,
+    );
     place.replaceChildren(drawing.picture);
     zooms.replaceChildren(...drawing.buttons);
     drawing.fit();
@@ -64,11 +107,28 @@ export function drawGraph(section) {
 }
 
 function graphDrawing(layout, open, centre) {
-  const curve = line((/** @type {any} */ point) => point.x, (/** @type {any} */ point) => point.y).curve(curveMonotoneX);
+  const curve = line(
+    (/** @type {any} */ point) => point.x,
+    (/** @type {any} */ point) => point.y,
+  ).curve(curveMonotoneX);
   const nodes = layout.nodes.map((node) => graphNode(node, open, centre));
-  const inside = svg("g", {}, layout.edges.map(({ points }) => svg("path.edge", { d: curve(points), "marker-end": "url(#arrow)" })), nodes);
-  const arrow = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path.arrow", { d: "M0,0L8,4L0,8z" }));
-  const picture = svg("svg", { role: "group", "aria-label": "Graph of steps", width: "100%", height: Math.min(620, Math.max(220, layout.height + 20)) }, svg("defs", {}, arrow), inside);
+  const inside = svg(
+    "g",
+    {},
+    layout.edges.map(({ points }) => svg("path.edge", { d: curve(points), "marker-end": "url(#arrow)" })),
+    nodes,
+  );
+  const arrow = svg(
+    "marker",
+    { id: "arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" },
+    svg("path.arrow", { d: "M0,0L8,4L0,8z" }),
+  );
+  const picture = svg(
+    "svg",
+    { role: "group", "aria-label": "Graph of steps", width: "100%", height: Math.min(620, Math.max(220, layout.height + 20)) },
+    svg("defs", {}, arrow),
+    inside,
+  );
   addArrowKeys(picture, layout, nodes);
   return { picture, ...addZoom(picture, inside, layout, centre) };
 }
@@ -79,7 +139,9 @@ function graphNode({ cluster, x, y, width, height }, open, centre) {
   const single = cluster.steps.length === 1;
   const what = [...kinds].map(([kind, steps]) => `${steps} ${kind}`).join(", ");
   const why = single ? (runReasons(cluster.steps[0])[0] ?? cluster.steps[0].reasons[0]) : null;
-  const label = single ? `${cluster.steps[0].id}: ${worst}${why ? `, ${why}` : ""}` : `${cluster.name}: ${counted(cluster.steps.length, "step")}, ${what}`;
+  const label = single
+    ? `${cluster.steps[0].id}: ${worst}${why ? `, ${why}` : ""}`
+    : `${cluster.name}: ${counted(cluster.steps.length, "step")}, ${what}`;
   const activate = (event) => {
     if (event.type === "keydown" && event.key !== "Enter" && event.key !== " ") return;
     event.preventDefault();
@@ -87,20 +149,31 @@ function graphNode({ cluster, x, y, width, height }, open, centre) {
   };
   const kind = worst.replace(" ", "-");
   const chosen = single && cluster.steps[0].id === centre;
-  return svg("g", { class: `node ${kind}${chosen ? " chosen" : ""}`, role: "button", "aria-label": label, transform: `translate(${x - width / 2},${y - height / 2})`, click: activate, keydown: activate },
+  return svg(
+    "g",
+    {
+      class: `node ${kind}${chosen ? " chosen" : ""}`,
+      role: "button",
+      "aria-label": label,
+      transform: `translate(${x - width / 2},${y - height / 2})`,
+      click: activate,
+      keydown: activate,
+    },
     svg("title", {}, label),
     single ? null : svg("rect.box.behind", { x: 4, y: 4, width, height, rx: 5 }),
     svg("rect.box", { width, height, rx: 5 }),
     svg("rect.letter", { width: 24, height, rx: 5 }),
     svg("text.letter", { x: 12, y: height / 2, dy: "0.35em", "text-anchor": "middle" }, OUTCOME_LETTERS[worst] ?? "–"),
     svg("text", { x: 32, y: height / 2 - 7, dy: "0.35em" }, nodeLabel(cluster.name)),
-    svg("text.small", { x: 32, y: height / 2 + 9, dy: "0.35em" }, single ? nodeLabel(why ?? worst) : clusterSum(cluster)));
+    svg("text.small", { x: 32, y: height / 2 + 9, dy: "0.35em" }, single ? nodeLabel(why ?? worst) : clusterSum(cluster)),
+  );
 }
 
 /** Add pan and zoom. The wheel needs Ctrl and touch needs two fingers, so that the page still scrolls. */
 function addZoom(picture, inside, layout, centre) {
   const target = select(picture);
-  const zoom = d3Zoom().scaleExtent([0.1, 4])
+  const zoom = d3Zoom()
+    .scaleExtent([0.1, 4])
     .filter((event) => (event.type === "wheel" ? event.ctrlKey : event.touches ? event.touches.length > 1 : !event.button))
     .on("zoom", (event) => inside.setAttribute("transform", event.transform));
   target.call(zoom).on("dblclick.zoom", null);
@@ -109,8 +182,12 @@ function addZoom(picture, inside, layout, centre) {
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`); // fits the width of paper
     const scale = Math.max(0.45, Math.min(1, width / layout.width, height / layout.height));
     const middle = layout.nodes.find(({ cluster }) => cluster.steps.length === 1 && cluster.steps[0].id === centre);
-    const x = middle && layout.width * scale > width ? width / 2 - middle.x * scale : Math.max(0, (width - layout.width * scale) / 2);
-    const y = middle && layout.height * scale > height ? height / 2 - middle.y * scale : Math.max(0, (height - layout.height * scale) / 2);
+    const x =
+      middle && layout.width * scale > width ? width / 2 - middle.x * scale : Math.max(0, (width - layout.width * scale) / 2);
+    const y =
+      middle && layout.height * scale > height
+        ? height / 2 - middle.y * scale
+        : Math.max(0, (height - layout.height * scale) / 2);
     target.call(zoom.transform, zoomIdentity.translate(x, y).scale(scale));
   };
   picture.addEventListener("focusin", (event) => bringIntoView(picture, target, zoom, event.target));
@@ -129,7 +206,11 @@ function bringIntoView(picture, target, zoom, node) {
   const [frame, box] = [picture.getBoundingClientRect(), node.getBoundingClientRect()];
   if (box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom) return;
   const scale = zoomTransform(picture).k;
-  target.call(zoom.translateBy, (frame.left + frame.width / 2 - box.left - box.width / 2) / scale, (frame.top + frame.height / 2 - box.top - box.height / 2) / scale);
+  target.call(
+    zoom.translateBy,
+    (frame.left + frame.width / 2 - box.left - box.width / 2) / scale,
+    (frame.top + frame.height / 2 - box.top - box.height / 2) / scale,
+  );
 }
 
 /** Make the graph one tab stop, in which an arrow key moves to the nearest node in its direction. */

@@ -2,7 +2,7 @@
 
 import * as dagre from "@dagrejs/dagre";
 import { sum } from "./amounts.js";
-import { NODE, clusterSum, nodeLabel } from "./clusters.js";
+import { clusterSum, NODE, nodeLabel } from "./clusters.js";
 import { groupedBy } from "./report.js";
 
 const GAP = 24;
@@ -25,7 +25,12 @@ export function layoutGraph(clusters, edges, width) {
     [x, row] = [x + part.width + GAP, Math.max(row, part.height)];
     right = Math.max(right, x - GAP);
   }
-  return { width: right, height: y + row, nodes: parts.flatMap((part) => part.nodes), edges: parts.flatMap((part) => part.edges) };
+  return {
+    width: right,
+    height: y + row,
+    nodes: parts.flatMap((part) => part.nodes),
+    edges: parts.flatMap((part) => part.edges),
+  };
 }
 
 /**
@@ -61,7 +66,8 @@ function partLayout({ clusters, edges }) {
   dagre.layout(graph);
   const { width, height } = graph.graph();
   return {
-    width, height,
+    width,
+    height,
     nodes: clusters.map((cluster) => ({ cluster, ...graph.node(cluster.name) })),
     edges: edges.map(({ from, to }) => ({ from, to, points: graph.edge(from.name, to.name).points })),
   };

@@ -40,7 +40,9 @@ function drawAll() {
 }
 
 function drawWhenIdle() {
-  setTimeout(() => { if (drawNext()) drawWhenIdle(); }, 0);
+  setTimeout(() => {
+    if (drawNext()) drawWhenIdle();
+  }, 0);
 }
 
 function main() {

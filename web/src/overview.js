@@ -6,7 +6,18 @@ import { coverageSum, stepLink, targetLink } from "./details.js";
 import { differencesSum } from "./differences.js";
 import { add, bytes, count, dash, el, limitedList, seconds } from "./elements.js";
 import { badge } from "./panel.js";
-import { COVERAGE, build, coverageByTarget, failedSteps, failuresByReason, isAllowed, longestSteps, outputsSum, ownTime, report } from "./report.js";
+import {
+  build,
+  COVERAGE,
+  coverageByTarget,
+  failedSteps,
+  failuresByReason,
+  isAllowed,
+  longestSteps,
+  outputsSum,
+  ownTime,
+  report,
+} from "./report.js";
 import { sharingSum } from "./sizes.js";
 import { table, tile } from "./tables.js";
 
@@ -15,30 +26,54 @@ export function drawOverview(section) {
   const failed = failedSteps();
   const total = sum(report.outputs, (output) => output.size);
   const [slowest] = longestSteps();
-  add(section, 
-    el("div.tiles", {},
+  add(
+    section,
+    el(
+      "div.tiles",
+      {},
       tile("Coverage", "coverage", coverageSum(report.coverage)),
       tile("Failed", failed.length ? "failures" : "graph", failedSum(failed)),
       tile("Size", "sizes", el("p.large", {}, bytes(total)), el("p", {}, outputsSum())),
       report.sharing.length ? tile("Sharing", "sharing", sharingSum()) : null,
-      build ? tile("Time", "timeline", el("p.large", {}, seconds(build.seconds)),
-        slowest ? el("p", {}, "longest: ", seconds(ownTime(slowest)), ", ", stepLink(slowest.id)) : null) : null,
+      build
+        ? tile(
+            "Time",
+            "timeline",
+            el("p.large", {}, seconds(build.seconds)),
+            slowest ? el("p", {}, "longest: ", seconds(ownTime(slowest)), ", ", stepLink(slowest.id)) : null,
+          )
+        : null,
       tile("Changes", "differences", differencesSum()),
       report.accuracy.length ? tile("Accuracy", "accuracy", accuracySum()) : null,
     ),
-    table("Targets", [
-      { head: "Target", cell: (row) => targetLink(row.name), value: (row) => row.name },
-      { head: "SoC", cell: (row) => row.soc ?? dash(), value: (row) => row.soc },
-      { head: "EPs", cell: (row) => row.eps.map((one) => one.ep.replace("ExecutionProvider", "")).join(", ") },
-      ...COVERAGE.map((outcome) => ({
-        head: outcome === "partial" ? "In part" : outcome[0].toUpperCase() + outcome.slice(1), numeric: true,
-        cell: (row) => count(coveredAs(row.name, outcome)), value: (row) => coveredAs(row.name, outcome),
-      })),
-    ], report.targets, { empty: "The recipe has no targets." }),
+    table(
+      "Targets",
+      [
+        { head: "Target", cell: (row) => targetLink(row.name), value: (row) => row.name },
+        { head: "SoC", cell: (row) => row.soc ?? dash(), value: (row) => row.soc },
+        { head: "EPs", cell: (row) => row.eps.map((one) => one.ep.replace("ExecutionProvider", "")).join(", ") },
+        ...COVERAGE.map((outcome) => ({
+          head: outcome === "partial" ? "In part" : outcome[0].toUpperCase() + outcome.slice(1),
+          numeric: true,
+          cell: (row) => count(coveredAs(row.name, outcome)),
+          value: (row) => coveredAs(row.name, outcome),
+        })),
+      ],
+      report.targets,
+      { empty: "The recipe has no targets." },
+    ),
     failed.length ? el("h3", { id: "failures" }, "What failed") : "",
     failed.length ? el("div.failures", {}, failuresByReason().slice(0, 30).map(failure)) : "",
     report.warnings.length ? el("h3", {}, "Warnings") : "",
-    report.warnings.length ? limitedList(report.warnings, (one) => [one.message, " ", el("code", {}, one.code), one.where ? ` ${one.where}` : "", one.hint ? el("div.hint", {}, one.hint) : null]) : "",
+    report.warnings.length
+      ? limitedList(report.warnings, (one) => [
+          one.message,
+          " ",
+          el("code", {}, one.code),
+          one.where ? ` ${one.where}` : "",
+          one.hint ? el("div.hint", {}, one.hint) : null,
+        ])
+      : "",
   );
 }
 
@@ -58,8 +93,18 @@ function coveredAs(target, outcome) {
 /** Return the steps that failed for one reason. */
 function failure(steps) {
   const [error] = steps[0].errors;
-  return el("article.error", {},
-    el("p", {}, steps.every(isAllowed) ? [badge("allowed", "allowed"), " "] : null, error.reason ?? error.message, " ", el("code", {}, error.code)),
+  return el(
+    "article.error",
+    {},
+    el(
+      "p",
+      {},
+      steps.every(isAllowed) ? [badge("allowed", "allowed"), " "] : null,
+      error.reason ?? error.message,
+      " ",
+      el("code", {}, error.code),
+    ),
     error.hint ? el("p.hint", {}, error.hint) : null,
-    limitedList(steps, (step) => stepLink(step.id), 5));
+    limitedList(steps, (step) => stepLink(step.id), 5),
+  );
 }

@@ -22,10 +22,25 @@ export const targetByName = new Map(report.targets.map((target) => [target.name,
 
 /** @type {import("./report-types.d.ts").Coverage["outcome"][]} */
 export const COVERAGE = ["whole", "partial", "failed verify", "failed", "not built"];
-export const COVERAGE_WORDS = { whole: "whole", partial: "in part", "failed verify": "failed verify", failed: "failed", "not built": "not built" };
+export const COVERAGE_WORDS = {
+  whole: "whole",
+  partial: "in part",
+  "failed verify": "failed verify",
+  failed: "failed",
+  "not built": "not built",
+};
 export const COVERAGE_LETTERS = { whole: "W", "failed verify": "V", failed: "F", "not built": "N" };
 
-export const OUTCOME_LETTERS = { built: "B", emitted: "E", restored: "R", current: "C", allowed: "A", skipped: "S", failed: "F", interrupted: "I" };
+export const OUTCOME_LETTERS = {
+  built: "B",
+  emitted: "E",
+  restored: "R",
+  current: "C",
+  allowed: "A",
+  skipped: "S",
+  failed: "F",
+  interrupted: "I",
+};
 
 /**
  * @template T, K
@@ -51,7 +66,12 @@ export function outcomeOf(step) {
   return step.outcome ?? (step.state === "failed" ? "failed" : step.state === "current" ? "current" : "not run");
 }
 
-const STATE_TEXTS = { new: "never built before", failed: "failed before", restorable: "its result was in the store", "out of date": "out of date" };
+const STATE_TEXTS = {
+  new: "never built before",
+  failed: "failed before",
+  restorable: "its result was in the store",
+  "out of date": "out of date",
+};
 
 /**
  * Return why the last build ran a step: its state before, and the changes.
@@ -68,7 +88,9 @@ export const ownStart = new Map();
 const startedSteps = report.steps.filter((step) => step.started !== null && step.ended !== null);
 for (const steps of groupedBy(startedSteps, (step) => step.action).values()) {
   for (const step of steps) {
-    const inside = steps.filter((other) => other !== step && step.id === step.action && other.started >= step.started && other.ended <= step.ended);
+    const inside = steps.filter(
+      (other) => other !== step && step.id === step.action && other.started >= step.started && other.ended <= step.ended,
+    );
     ownStart.set(step.id, Math.max(step.started, ...inside.map((other) => other.ended)));
   }
 }

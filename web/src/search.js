@@ -27,11 +27,38 @@ export function prepareSearch() {
   function find() {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = words.length ? known.filter(({ name }) => words.every((word) => name.toLowerCase().includes(word))) : [];
-    list.replaceChildren(...found.slice(0, MAX_FOUND).map((one, place) => el("li", {
-      role: "option", id: `found-${place}`, "aria-selected": "false",
-      mousedown: (event) => { event.preventDefault(); close(); one.open(); },
-    }, el("span.kind", {}, one.kind), " ", one.name)));
-    if (words.length) list.append(el("li.note", { role: "presentation" }, found.length > MAX_FOUND ? `and ${formatNumber(found.length - MAX_FOUND)} more` : found.length ? "" : "Nothing has this name."));
+    list.replaceChildren(
+      ...found.slice(0, MAX_FOUND).map((one, place) =>
+        el(
+          "li",
+          {
+            role: "option",
+            id: `found-${place}`,
+            "aria-selected": "false",
+            mousedown: (event) => {
+              event.preventDefault();
+              close();
+              one.open();
+            },
+          },
+          el("span.kind", {}, one.kind),
+          " ",
+          one.name,
+        ),
+      ),
+    );
+    if (words.length)
+      list.append(
+        el(
+          "li.note",
+          { role: "presentation" },
+          found.length > MAX_FOUND
+            ? `and ${formatNumber(found.length - MAX_FOUND)} more`
+            : found.length
+              ? ""
+              : "Nothing has this name.",
+        ),
+      );
     list.hidden = !words.length;
     field.setAttribute("aria-expanded", String(!list.hidden));
     choose(found.length ? 0 : -1);
@@ -52,7 +79,8 @@ export function prepareSearch() {
   field.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown") choose(chosen + 1);
     else if (event.key === "ArrowUp") choose(Math.max(0, chosen - 1));
-    else if (event.key === "Enter") list.children[chosen]?.dispatchEvent(new MouseEvent("mousedown", { bubbles: true, cancelable: true }));
+    else if (event.key === "Enter")
+      list.children[chosen]?.dispatchEvent(new MouseEvent("mousedown", { bubbles: true, cancelable: true }));
     else if (event.key === "Escape") close();
     else return;
     event.preventDefault();

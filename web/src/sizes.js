@@ -14,7 +14,13 @@ const MAX_TILES = 400;
 export function drawSizes(section) {
   if (!report.outputs.length) add(section, el("p.empty", {}, "Nothing is published yet."));
   else drawTreemap(section);
-  add(section, el("h3", { id: "sharing" }, "What sharing saves"), el("div.sums", {}, sharingSum()), sharingTable(), outputTable());
+  add(
+    section,
+    el("h3", { id: "sharing" }, "What sharing saves"),
+    el("div.sums", {}, sharingSum()),
+    sharingTable(),
+    outputTable(),
+  );
 }
 
 /** @param {Element} section */
@@ -22,23 +28,46 @@ function drawTreemap(section) {
   const place = el("div.treemap");
   const trail = el("nav.trail", { "aria-label": "Part of the outputs" });
   const root = sizesTree();
-  add(section, 
+  add(
+    section,
     el("p.sum", {}, bytes(sum(report.outputs, (output) => output.size)), ` ${outputsSum()}.`),
-    el("p.legend", {}, [["context", "context binary"], ["model", "model"], ["other", "other"], ["saved", "saved by sharing (measured; not there)"]].map(([kind, words]) =>
-      el("span", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), ` ${words}`))),
-    el("div.toolbar", {}, trail), place);
+    el(
+      "p.legend",
+      {},
+      [
+        ["context", "context binary"],
+        ["model", "model"],
+        ["other", "other"],
+        ["saved", "saved by sharing (measured; not there)"],
+      ].map(([kind, words]) => el("span", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), ` ${words}`)),
+    ),
+    el("div.toolbar", {}, trail),
+    place,
+  );
   let shown = root;
   const fill = () => {
     const path = shown.ancestors().reverse();
-    trail.replaceChildren(...path.flatMap((node, at) => at === path.length - 1
-      ? [el("span", { "aria-current": "true" }, node.data.name)]
-      : [linkButton(node.data.name, () => { shown = node; fill(); }), " › "]));
-    place.replaceChildren(treemapPicture(shown, place.clientWidth || 900, (node) => {
-      if (node.children) {
-        shown = node;
-        fill();
-      } else node.data.open();
-    }));
+    trail.replaceChildren(
+      ...path.flatMap((node, at) =>
+        at === path.length - 1
+          ? [el("span", { "aria-current": "true" }, node.data.name)]
+          : [
+              linkButton(node.data.name, () => {
+                shown = node;
+                fill();
+              }),
+              " › ",
+            ],
+      ),
+    );
+    place.replaceChildren(
+      treemapPicture(shown, place.clientWidth || 900, (node) => {
+        if (node.children) {
+          shown = node;
+          fill();
+        } else node.data.open();
+      }),
+    );
   };
   fill();
   let width = place.clientWidth;
@@ -60,21 +89,36 @@ function commonFolder() {
 /** Return a tree of targets, outputs and files, and the bytes that sharing saves for each target. */
 function sizesTree() {
   const folder = commonFolder();
-  const byTarget = groupedBy(report.outputs.filter((output) => output.size), (output) => output.targets.join(", ") || "no target");
+  const byTarget = groupedBy(
+    report.outputs.filter((output) => output.size),
+    (output) => output.targets.join(", ") || "no target",
+  );
   const children = [...byTarget].map(([name, outputs]) => ({
     name,
-    children: [...outputs.map((output) => outputNode(output, output.path.slice(folder))), ...report.sharing.filter((row) => row.measured && row.target === name && row.saved > 0).map((row) => ({
-      name: `saved: ${row.group}`, size: row.saved, kind: "saved", open: () => showStep(row.step),
-    }))],
+    children: [
+      ...outputs.map((output) => outputNode(output, output.path.slice(folder))),
+      ...report.sharing
+        .filter((row) => row.measured && row.target === name && row.saved > 0)
+        .map((row) => ({
+          name: `saved: ${row.group}`,
+          size: row.saved,
+          kind: "saved",
+          open: () => showStep(row.step),
+        })),
+    ],
   }));
   /** @type {any} */
   const root = { name: "All targets", children };
-  return hierarchy(root).sum((node) => node.size ?? 0).sort((a, b) => (b.value ?? 0) - (a.value ?? 0));
+  return hierarchy(root)
+    .sum((node) => node.size ?? 0)
+    .sort((a, b) => (b.value ?? 0) - (a.value ?? 0));
 }
 
 function outputNode(output, name) {
   const open = () => showStep(output.step);
-  const files = output.files.filter((file) => file.size).map((file) => ({ name: file.path, size: file.size, kind: fileKind(file.path), open }));
+  const files = output.files
+    .filter((file) => file.size)
+    .map((file) => ({ name: file.path, size: file.size, kind: fileKind(file.path), open }));
   return files.length ? { name, children: files } : { name, size: output.size, kind: "other", open };
 }
 
@@ -88,14 +132,33 @@ function treemapPicture(node, width, open) {
   const groups = largest(node, MAX_TILES / 4);
   const each = Math.max(4, Math.floor(MAX_TILES / groups.length));
   /** @type {any} */
-  const shown = hierarchy(/** @type {any} */ ({ children: groups.map((group) => (group.of?.children ? { of: group.of, children: largest(group.of, each) } : group)) })).sum((part) => part.size ?? 0);
-  treemap().size([width, height]).paddingOuter(2).paddingTop((one) => (one.depth === 1 && one.children ? 20 : 2)).paddingInner(1).round(true)(shown);
-  const [seen, small] = [true, false].map((drawn) => shown.descendants().slice(1).filter((tile) => (tile.x1 > tile.x0 && tile.y1 > tile.y0) === drawn));
+  const shown = hierarchy(
+    /** @type {any} */ ({
+      children: groups.map((group) => (group.of?.children ? { of: group.of, children: largest(group.of, each) } : group)),
+    }),
+  ).sum((part) => part.size ?? 0);
+  treemap()
+    .size([width, height])
+    .paddingOuter(2)
+    .paddingTop((one) => (one.depth === 1 && one.children ? 20 : 2))
+    .paddingInner(1)
+    .round(true)(shown);
+  const [seen, small] = [true, false].map((drawn) =>
+    shown
+      .descendants()
+      .slice(1)
+      .filter((tile) => (tile.x1 > tile.x0 && tile.y1 > tile.y0) === drawn),
+  );
   const tiles = seen.map((tile) => treemapTile(tile, width, open));
   addTileKeys(tiles);
   const picture = el("div.tiles-picture", { role: "group", "aria-label": `Sizes of ${node.data.name}` }, tiles);
   picture.style.height = `${height}px`;
-  return el("div", {}, picture, small.length ? el("p.note", {}, `${formatNumber(small.length)} more, too small to be drawn`) : null);
+  return el(
+    "div",
+    {},
+    picture,
+    small.length ? el("p.note", {}, `${formatNumber(small.length)} more, too small to be drawn`) : null,
+  );
 }
 
 /** Return the largest children of a node as {of, size}, and the others as one {others, size}. */
@@ -111,11 +174,27 @@ function treemapTile(tile, whole, open) {
   const name = of ? of.data.name : `${formatNumber(others.length)} others`;
   const size = formatBytes(of ? stored(of) : sum(others, stored));
   const [width, height] = [tile.x1 - tile.x0, tile.y1 - tile.y0];
-  const act = of ? () => open(of) : () => openPanel(name, () => limitedList(others, (child) => linkButton(`${child.data.name}: ${formatBytes(stored(child))}`, () => { closePanel(); open(child); }), 200));
+  const act = of
+    ? () => open(of)
+    : () =>
+        openPanel(name, () =>
+          limitedList(
+            others,
+            (child) =>
+              linkButton(`${child.data.name}: ${formatBytes(stored(child))}`, () => {
+                closePanel();
+                open(child);
+              }),
+            200,
+          ),
+        );
   const kind = tile.children ? "group" : `leaf ${of ? mainKind(of) : "other"}`;
-  const button = el("button", { type: "button", class: `tile-of ${kind}`, "aria-label": `${name}: ${size}`, title: `${name}: ${size}`, click: act },
+  const button = el(
+    "button",
+    { type: "button", class: `tile-of ${kind}`, "aria-label": `${name}: ${size}`, title: `${name}: ${size}`, click: act },
     width > 40 && height > 16 ? el("span", {}, name) : null,
-    width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, size) : null);
+    width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, size) : null,
+  );
   const part = (pixels) => `${(100 * pixels) / whole}%`; // fits the width of paper
   Object.assign(button.style, { left: part(tile.x0), top: `${tile.y0}px`, width: part(width), height: `${height}px` });
   return button;
@@ -123,7 +202,12 @@ function treemapTile(tile, whole, open) {
 
 /** Return the stored bytes of a node, or the saved bytes of a tile for sharing. */
 function stored(node) {
-  return node.data.kind === "saved" ? node.value : sum(node.leaves().filter((leaf) => leaf.data.kind !== "saved"), (leaf) => leaf.value);
+  return node.data.kind === "saved"
+    ? node.value
+    : sum(
+        node.leaves().filter((leaf) => leaf.data.kind !== "saved"),
+        (leaf) => leaf.value,
+      );
 }
 
 /** Return the kind of the largest file below a node. */
@@ -148,7 +232,10 @@ function addTileKeys(tiles) {
 
 /** Return measured and possible savings. The two are never added up. */
 export function sharingSum() {
-  return [[true, "saved"], [false, "can be saved"]].map(([measured, words]) => {
+  return [
+    [true, "saved"],
+    [false, "can be saved"],
+  ].map(([measured, words]) => {
     const rows = report.sharing.filter((row) => row.measured === measured);
     if (!rows.length) return null;
     const [saved, alone] = [sum(rows, (row) => row.saved), sum(rows, (row) => row.alone)];
@@ -158,23 +245,53 @@ export function sharingSum() {
 }
 
 function sharingTable() {
-  return table("Bytes of the models of each sharing group without sharing and with it", [
-    { head: "Group", cell: (row) => stepLink(row.step, row.group), value: (row) => row.group },
-    { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
-    { head: "Alone", numeric: true, cell: (row) => bytes(row.alone), value: (row) => row.alone },
-    { head: "Shared", numeric: true, cell: (row) => bytes(row.shared), value: (row) => row.shared },
-    { head: "Saved", numeric: true, cell: (row) => [bytes(row.saved), ` (${formatPercent(row.saved, row.alone)})`], value: (row) => row.saved },
-    { head: "", cell: (row) => stackedBar([{ kind: "shared", amount: row.shared }, { kind: "saved", amount: row.saved }], row.alone, `${formatPercent(row.saved, row.alone)} saved`) },
-    { head: "Of what", cell: (row) => (row.measured ? "measured, each model alone" : "equal source weights"), value: (row) => String(row.measured) },
-  ], [...report.sharing].sort((a, b) => b.saved - a.saved), { empty: "No group shares its weights, or nothing is known of it yet." });
+  return table(
+    "Bytes of the models of each sharing group without sharing and with it",
+    [
+      { head: "Group", cell: (row) => stepLink(row.step, row.group), value: (row) => row.group },
+      { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
+      { head: "Alone", numeric: true, cell: (row) => bytes(row.alone), value: (row) => row.alone },
+      { head: "Shared", numeric: true, cell: (row) => bytes(row.shared), value: (row) => row.shared },
+      {
+        head: "Saved",
+        numeric: true,
+        cell: (row) => [bytes(row.saved), ` (${formatPercent(row.saved, row.alone)})`],
+        value: (row) => row.saved,
+      },
+      {
+        head: "",
+        cell: (row) =>
+          stackedBar(
+            [
+              { kind: "shared", amount: row.shared },
+              { kind: "saved", amount: row.saved },
+            ],
+            row.alone,
+            `${formatPercent(row.saved, row.alone)} saved`,
+          ),
+      },
+      {
+        head: "Of what",
+        cell: (row) => (row.measured ? "measured, each model alone" : "equal source weights"),
+        value: (row) => String(row.measured),
+      },
+    ],
+    [...report.sharing].sort((a, b) => b.saved - a.saved),
+    { empty: "No group shares its weights, or nothing is known of it yet." },
+  );
 }
 
 function outputTable() {
-  return table("Outputs by their size", [
-    { head: "Output", cell: (output) => stepLink(output.step, output.path), value: (output) => output.path },
-    { head: "Targets", cell: (output) => output.targets.join(", "), value: (output) => output.targets.join(", ") },
-    { head: "Files", numeric: true, cell: (output) => count(output.files.length), value: (output) => output.files.length },
-    { head: "Size", numeric: true, cell: (output) => bytes(output.size), value: (output) => output.size },
-    { head: "In place", cell: (output) => (output.in_place ? "yes" : "no"), value: (output) => String(output.in_place) },
-  ], [...report.outputs].sort((a, b) => b.size - a.size), { most: 10, empty: "The recipe asks for no output." });
+  return table(
+    "Outputs by their size",
+    [
+      { head: "Output", cell: (output) => stepLink(output.step, output.path), value: (output) => output.path },
+      { head: "Targets", cell: (output) => output.targets.join(", "), value: (output) => output.targets.join(", ") },
+      { head: "Files", numeric: true, cell: (output) => count(output.files.length), value: (output) => output.files.length },
+      { head: "Size", numeric: true, cell: (output) => bytes(output.size), value: (output) => output.size },
+      { head: "In place", cell: (output) => (output.in_place ? "yes" : "no"), value: (output) => String(output.in_place) },
+    ],
+    [...report.outputs].sort((a, b) => b.size - a.size),
+    { most: 10, empty: "The recipe asks for no output." },
+  );
 }

@@ -23,21 +23,30 @@ export function table(caption, columns, rows, { most = 25, empty = "None." } = {
   let shown = Math.min(most, rows.length);
   const body = el("tbody");
   const more = el("p.more");
-  const heads = columns.map((column) => heading(column, (ascending) => {
-    const sign = ascending ? 1 : -1;
-    const keyOf = column.value ?? (() => null);
-    sorted = [...rows].sort((a, b) => sign * compareValues(keyOf(a), keyOf(b)));
-    for (const head of heads) head.removeAttribute("aria-sort");
-    heads[columns.indexOf(column)].setAttribute("aria-sort", ascending ? "ascending" : "descending");
-    fill();
-  }));
+  const heads = columns.map((column) =>
+    heading(column, (ascending) => {
+      const sign = ascending ? 1 : -1;
+      const keyOf = column.value ?? (() => null);
+      sorted = [...rows].sort((a, b) => sign * compareValues(keyOf(a), keyOf(b)));
+      for (const head of heads) head.removeAttribute("aria-sort");
+      heads[columns.indexOf(column)].setAttribute("aria-sort", ascending ? "ascending" : "descending");
+      fill();
+    }),
+  );
   function fill() {
     body.replaceChildren(...sorted.slice(0, shown).map((row) => tableRow(columns, row)));
     const rest = rows.length - shown;
-    more.replaceChildren(...(rest <= 0 ? [] : [
-      `${formatNumber(shown)} of ${formatNumber(rows.length)} `,
-      linkButton(`Show ${formatNumber(Math.min(rest, 200))} more`, () => { shown += 200; fill(); }),
-    ]));
+    more.replaceChildren(
+      ...(rest <= 0
+        ? []
+        : [
+            `${formatNumber(shown)} of ${formatNumber(rows.length)} `,
+            linkButton(`Show ${formatNumber(Math.min(rest, 200))} more`, () => {
+              shown += 200;
+              fill();
+            }),
+          ]),
+    );
     more.hidden = rest <= 0;
   }
   fill();
@@ -51,10 +60,14 @@ export function table(caption, columns, rows, { most = 25, empty = "None." } = {
  * @param {Row} row
  */
 function tableRow(columns, row) {
-  return el("tr", {}, columns.map((column, place) => {
-    const attributes = place ? { class: column.numeric ? "numeric" : null, "data-head": column.head } : { scope: "row" };
-    return el(place ? "td" : "th", attributes, column.cell(row));
-  }));
+  return el(
+    "tr",
+    {},
+    columns.map((column, place) => {
+      const attributes = place ? { class: column.numeric ? "numeric" : null, "data-head": column.head } : { scope: "row" };
+      return el(place ? "td" : "th", attributes, column.cell(row));
+    }),
+  );
 }
 
 /**
@@ -64,10 +77,23 @@ function tableRow(columns, row) {
 function heading(column, sort) {
   const attributes = { scope: "col", class: column.numeric ? "numeric" : null };
   if (!column.value) return el("th", attributes, column.head);
-  const head = el("th", attributes, el("button.sort", {
-    type: "button",
-    click: () => sort(head.getAttribute("aria-sort") === (column.numeric ? "descending" : "ascending") ? Boolean(column.numeric) : !column.numeric),
-  }, column.head));
+  const head = el(
+    "th",
+    attributes,
+    el(
+      "button.sort",
+      {
+        type: "button",
+        click: () =>
+          sort(
+            head.getAttribute("aria-sort") === (column.numeric ? "descending" : "ascending")
+              ? Boolean(column.numeric)
+              : !column.numeric,
+          ),
+      },
+      column.head,
+    ),
+  );
   return head;
 }
 

@@ -6,7 +6,9 @@ export function prepareTheme() {
   const choice = byId("theme");
   try {
     choice.value = localStorage.getItem("epbuild-theme") ?? "";
-  } catch { /* a page that is opened from a file may have no storage */ }
+  } catch {
+    /* a page that is opened from a file may have no storage */
+  }
   const apply = () => {
     if (choice.value) document.documentElement.dataset.theme = choice.value;
     else delete document.documentElement.dataset.theme;
@@ -15,7 +17,9 @@ export function prepareTheme() {
     apply();
     try {
       localStorage.setItem("epbuild-theme", choice.value);
-    } catch { /* then it is chosen for this time only */ }
+    } catch {
+      /* then it is chosen for this time only */
+    }
   });
   apply();
 }

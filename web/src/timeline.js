@@ -49,41 +49,73 @@ export function drawTimeline(section) {
 
 function timelineFacts() {
   const work = sum(longestSteps(), ownTime);
-  return el("p.sum", {}, "The build took ", seconds(build?.seconds), build ? [" on ", build.machine, ", at most ", count(build.jobs), " at once"] : "", "; its steps took ", seconds(work), " in all.");
+  return el(
+    "p.sum",
+    {},
+    "The build took ",
+    seconds(build?.seconds),
+    build ? [" on ", build.machine, ", at most ", count(build.jobs), " at once"] : "",
+    "; its steps took ",
+    seconds(work),
+    " in all.",
+  );
 }
 
 function memoryNote() {
   const most = max(memoryCurve(), (point) => point.memory);
-  return most ? el("p.note", {}, "The curve is memory: the sum of the peaks of what ran at once; at most ", bytes(most), ".") : null;
+  return most
+    ? el("p.note", {}, "The curve is memory: the sum of the peaks of what ran at once; at most ", bytes(most), ".")
+    : null;
 }
 
 function timesTable() {
   const made = longestSteps();
-  return table("Steps by the time that they took in the last build", [
-    { head: "Step", cell: (step) => stepLink(step.id), value: (step) => step.id },
-    { head: "Outcome", cell: (step) => badge(outcomeOf(step), outcomeOf(step)), value: outcomeOf },
-    { head: "Time", numeric: true, cell: (step) => seconds(ownTime(step)), value: ownTime },
-    { head: "From", numeric: true, cell: (step) => seconds(ownStart.get(step.id)), value: (step) => ownStart.get(step.id) },
-    { head: "Peak memory", numeric: true, cell: (step) => bytes(step.memory), value: (step) => step.memory },
-  ], made, { most: 10 });
+  return table(
+    "Steps by the time that they took in the last build",
+    [
+      { head: "Step", cell: (step) => stepLink(step.id), value: (step) => step.id },
+      { head: "Outcome", cell: (step) => badge(outcomeOf(step), outcomeOf(step)), value: outcomeOf },
+      { head: "Time", numeric: true, cell: (step) => seconds(ownTime(step)), value: ownTime },
+      { head: "From", numeric: true, cell: (step) => seconds(ownStart.get(step.id)), value: (step) => ownStart.get(step.id) },
+      { head: "Peak memory", numeric: true, cell: (step) => bytes(step.memory), value: (step) => step.memory },
+    ],
+    made,
+    { most: 10 },
+  );
 }
 
 /** Return bars {lane, start, end, kind, name, open} of steps and other work. */
 function timelineBars() {
-  const steps = report.steps.filter((step) => ownTime(step) !== null).map((step) => ({
-    lane: step.worker === null && step.machine === null ? "steps" : `${step.machine ?? build?.machine ?? "here"} ${(step.worker ?? 0) + 1}`,
-    start: ownStart.get(step.id), end: step.ended, kind: outcomeOf(step), name: step.id, open: () => showStep(step.id),
-  }));
+  const steps = report.steps
+    .filter((step) => ownTime(step) !== null)
+    .map((step) => ({
+      lane:
+        step.worker === null && step.machine === null
+          ? "steps"
+          : `${step.machine ?? build?.machine ?? "here"} ${(step.worker ?? 0) + 1}`,
+      start: ownStart.get(step.id),
+      end: step.ended,
+      kind: outcomeOf(step),
+      name: step.id,
+      open: () => showStep(step.id),
+    }));
   const spans = (build?.spans ?? []).map((span) => ({
     lane: SPAN_LANES[span.kind],
-    start: span.started, end: span.ended, kind: span.failed ? "failed" : "span", name: `${span.kind} ${span.name}`, open: null,
+    start: span.started,
+    end: span.ended,
+    kind: span.failed ? "failed" : "span",
+    name: `${span.kind} ${span.name}`,
+    open: null,
   }));
   return [...spans, ...steps];
 }
 
 function timelineDrawing(bars, width) {
   const names = laneNames(bars);
-  const byLane = groupedBy([...bars].sort((a, b) => a.start - b.start), (bar) => bar.lane);
+  const byLane = groupedBy(
+    [...bars].sort((a, b) => a.start - b.start),
+    (bar) => bar.lane,
+  );
   const memory = memoryCurve();
   const lanes = MARGIN.top + names.length * LANE;
   const height = lanes + MARGIN.axis + (memory.length ? MEMORY_HEIGHT + 18 : 0);
@@ -91,21 +123,63 @@ function timelineDrawing(bars, width) {
   const base = scaleLinear([0, end], [MARGIN.left, width - MARGIN.right]);
   const axis = svg("g.axis", { transform: `translate(0,${lanes})` });
   const inside = svg("g", { "clip-path": "url(#timeline-clip)" });
-  const picture = svg("svg", { role: "group", "aria-label": "Timeline of the last build", viewBox: `0 0 ${width} ${height}`, width, height },
-    svg("defs", {}, svg("clipPath", { id: "timeline-clip" }, svg("rect", { x: MARGIN.left, y: 0, width: width - MARGIN.left - MARGIN.right, height }))),
+  const picture = svg(
+    "svg",
+    { role: "group", "aria-label": "Timeline of the last build", viewBox: `0 0 ${width} ${height}`, width, height },
+    svg(
+      "defs",
+      {},
+      svg(
+        "clipPath",
+        { id: "timeline-clip" },
+        svg("rect", { x: MARGIN.left, y: 0, width: width - MARGIN.left - MARGIN.right, height }),
+      ),
+    ),
     names.map((name, at) => [
-      svg("rect.lane", { x: MARGIN.left, y: MARGIN.top + at * LANE, width: width - MARGIN.left - MARGIN.right, height: LANE - 3 }),
-      svg("text.lane", { x: MARGIN.left - 6, y: MARGIN.top + at * LANE + LANE / 2 - 1, dy: "0.35em", "text-anchor": "end" }, svg("title", {}, name), name.length > 15 ? `${name.slice(0, 7)}…${name.slice(-7)}` : name),
-    ]), inside, axis);
-  const memoryScale = memory.length ? scaleLinear([0, Number(max(memory, (point) => point.memory))], [height - 4, lanes + MARGIN.axis + 14]).nice(3) : null;
+      svg("rect.lane", {
+        x: MARGIN.left,
+        y: MARGIN.top + at * LANE,
+        width: width - MARGIN.left - MARGIN.right,
+        height: LANE - 3,
+      }),
+      svg(
+        "text.lane",
+        { x: MARGIN.left - 6, y: MARGIN.top + at * LANE + LANE / 2 - 1, dy: "0.35em", "text-anchor": "end" },
+        svg("title", {}, name),
+        name.length > 15 ? `${name.slice(0, 7)}…${name.slice(-7)}` : name,
+      ),
+    ]),
+    inside,
+    axis,
+  );
+  const memoryScale = memory.length
+    ? scaleLinear([0, Number(max(memory, (point) => point.memory))], [height - 4, lanes + MARGIN.axis + 14]).nice(3)
+    : null;
   if (memoryScale) picture.append(memoryAxis(memoryScale));
 
   const draw = (scale) => {
-    inside.replaceChildren(...names.flatMap((name, at) => laneBars(byLane.get(name), scale, MARGIN.top + at * LANE, [MARGIN.left, width - MARGIN.right])));
+    inside.replaceChildren(
+      ...names.flatMap((name, at) =>
+        laneBars(byLane.get(name), scale, MARGIN.top + at * LANE, [MARGIN.left, width - MARGIN.right]),
+      ),
+    );
     if (memoryScale) inside.append(memoryArea(memory, scale, memoryScale));
-    select(axis).call(axisBottom(scale).ticks(Math.max(3, width / 110)).tickFormat((value) => `${value} s`));
+    select(axis).call(
+      axisBottom(scale)
+        .ticks(Math.max(3, width / 110))
+        .tickFormat((value) => `${value} s`),
+    );
   };
-  const zoom = d3Zoom().scaleExtent([1, 2000]).extent([[MARGIN.left, 0], [width - MARGIN.right, height]]).translateExtent([[MARGIN.left, 0], [width - MARGIN.right, height]])
+  const zoom = d3Zoom()
+    .scaleExtent([1, 2000])
+    .extent([
+      [MARGIN.left, 0],
+      [width - MARGIN.right, height],
+    ])
+    .translateExtent([
+      [MARGIN.left, 0],
+      [width - MARGIN.right, height],
+    ])
     .filter((event) => (event.type === "wheel" ? event.ctrlKey : event.touches ? event.touches.length > 1 : !event.button))
     .on("zoom", (event) => draw(event.transform.rescaleX(base)));
   const target = select(picture).call(zoom).on("dblclick.zoom", null);
@@ -156,20 +230,32 @@ function timelineBar({ from, to, bars }, y) {
   const [bar] = bars;
   const kinds = new Set(bars.map(({ kind }) => kind));
   const kind = RANK.find((one) => kinds.has(one)) ?? bar.kind;
-  const label = bars.length > 1 ? `${counted(bars.length, "step")}, ${bar.name} first` : `${bar.name}: ${kind === "span" ? "" : `${kind}, `}${formatSeconds(bar.end - bar.start)}`;
+  const label =
+    bars.length > 1
+      ? `${counted(bars.length, "step")}, ${bar.name} first`
+      : `${bar.name}: ${kind === "span" ? "" : `${kind}, `}${formatSeconds(bar.end - bar.start)}`;
   const width = Math.max(1, to - from - 0.5);
   const text = width > 60 ? bar.name.slice(0, Math.floor(width / 6.5)) : null;
-  const open = bars.length > 1 ? () => openPanel(counted(bars.length, "step"), () => limitedList(bars, (one) => stepLink(one.name), 200)) : bar.open;
-  return svg("g", { class: `event ${kind.replace(" ", "-")}`, click: open ?? false },
+  const open =
+    bars.length > 1
+      ? () => openPanel(counted(bars.length, "step"), () => limitedList(bars, (one) => stepLink(one.name), 200))
+      : bar.open;
+  return svg(
+    "g",
+    { class: `event ${kind.replace(" ", "-")}`, click: open ?? false },
     svg("title", {}, label),
     svg("rect", { x: from, y, width, height: LANE - 3, rx: Math.min(3, width / 2) }),
-    text && width > 14 ? svg("text", { x: from + 4, y: y + LANE / 2 - 1, dy: "0.35em" }, text) : null);
+    text && width > 14 ? svg("text", { x: from + 4, y: y + LANE / 2 - 1, dy: "0.35em" }, text) : null,
+  );
 }
 
 /** Return the sum of the peak memory of running actions, each time that it changes. */
 function memoryCurve() {
   const changes = [];
-  for (const steps of groupedBy(report.steps.filter((step) => ownTime(step) !== null), (step) => step.action).values()) {
+  for (const steps of groupedBy(
+    report.steps.filter((step) => ownTime(step) !== null),
+    (step) => step.action,
+  ).values()) {
     const memory = max(steps, (step) => step.memory);
     if (memory) changes.push([min(steps, (step) => step.started), memory], [max(steps, (step) => step.ended), -memory]);
   }
@@ -184,12 +270,20 @@ function memoryCurve() {
 function memoryArea(points, scale, memoryScale) {
   /** @type {any} */
   const shape = area();
-  shape.x((point) => scale(point.at)).y0(memoryScale(0)).y1((point) => memoryScale(point.memory)).curve(curveStepAfter);
+  shape
+    .x((point) => scale(point.at))
+    .y0(memoryScale(0))
+    .y1((point) => memoryScale(point.memory))
+    .curve(curveStepAfter);
   return svg("path.memory", { d: shape(points) });
 }
 
 function memoryAxis(scale) {
   const axis = svg("g.axis", { transform: `translate(${MARGIN.left},0)` });
-  select(axis).call(axisLeft(scale).ticks(3).tickFormat((value) => formatBytes(Math.round(Number(value)))));
+  select(axis).call(
+    axisLeft(scale)
+      .ticks(3)
+      .tickFormat((value) => formatBytes(Math.round(Number(value)))),
+  );
   return axis;
 }

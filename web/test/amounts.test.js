@@ -1,9 +1,26 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { countBy, counted, formatBytes, formatMoment, formatNumber, formatPercent, formatSeconds, formatSignedPercent, sum } from "../src/amounts.js";
+import {
+  countBy,
+  counted,
+  formatBytes,
+  formatMoment,
+  formatNumber,
+  formatPercent,
+  formatSeconds,
+  formatSignedPercent,
+  sum,
+} from "../src/amounts.js";
 
 test("sizes have decimal units and one decimal", () => {
-  assert.deepEqual([0, 1, 999, 1000, 1500, 1_250_000].map(formatBytes), ["0 bytes", "1 byte", "999 bytes", "1.0 kB", "1.5 kB", "1.2 MB"]);
+  assert.deepEqual([0, 1, 999, 1000, 1500, 1_250_000].map(formatBytes), [
+    "0 bytes",
+    "1 byte",
+    "999 bytes",
+    "1.0 kB",
+    "1.5 kB",
+    "1.2 MB",
+  ]);
 });
 
 test("numbers are rounded as Python rounds them", () => {
@@ -28,6 +45,15 @@ test("a moment is shown to the minute", () => {
 });
 
 test("items are counted and summed by a key", () => {
-  assert.deepEqual([...countBy(["a", "b", "a"], (one) => one)], [["a", 2], ["b", 1]]);
-  assert.equal(sum([{ size: 1 }, { size: null }], (one) => one.size), 1);
+  assert.deepEqual(
+    [...countBy(["a", "b", "a"], (one) => one)],
+    [
+      ["a", 2],
+      ["b", 1],
+    ],
+  );
+  assert.equal(
+    sum([{ size: 1 }, { size: null }], (one) => one.size),
+    1,
+  );
 });

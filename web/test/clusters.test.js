@@ -4,13 +4,27 @@ import { test } from "node:test";
 /** Return `groups` times two compile steps and the share step that needs them. */
 function stepsOf(groups) {
   return Array.from({ length: groups }, (_, at) => `g${at}`).flatMap((group) => {
-    const compiles = ["a", "b"].map((name) => ({ id: `compile:${group}/t/${name}`, kind: "compile", group, target: "t", needs: [] }));
+    const compiles = ["a", "b"].map((name) => ({
+      id: `compile:${group}/t/${name}`,
+      kind: "compile",
+      group,
+      target: "t",
+      needs: [],
+    }));
     return [...compiles, { id: `share:${group}/t`, kind: "share", group, target: "t", needs: compiles.map(({ id }) => id) }];
   });
 }
 
 /** @type {any[]} */
-const steps = stepsOf(100).map((step) => ({ ...step, action: step.id, state: "current", outcome: null, started: null, ended: null, errors: [] }));
+const steps = stepsOf(100).map((step) => ({
+  ...step,
+  action: step.id,
+  state: "current",
+  outcome: null,
+  started: null,
+  ended: null,
+  errors: [],
+}));
 const report = { steps, coverage: [], accuracy: [], outputs: [], targets: [], build: null };
 globalThis.document = /** @type {any} */ ({ getElementById: () => ({ textContent: JSON.stringify(report) }) });
 const { MAX_NODES, clusterSteps, fittingLevel, nodeLabel, stepsAround } = await import("../src/clusters.js");
@@ -26,18 +40,27 @@ test("few steps are drawn one by one", () => {
 test("many steps are drawn by what they have in common", () => {
   assert.equal(fittingLevel(steps)?.name, "kind");
   const { clusters, edges } = clusterSteps(steps, fittingLevel(steps));
-  assert.deepEqual(clusters.map(({ name }) => name), ["compile steps", "share steps"]);
+  assert.deepEqual(
+    clusters.map(({ name }) => name),
+    ["compile steps", "share steps"],
+  );
   assert.equal(edges.length, 1);
 });
 
 test("steps that no level fits are drawn in ranges of names", () => {
   const { clusters } = clusterSteps(steps, null);
   assert.ok(clusters.length <= MAX_NODES);
-  assert.equal(clusters.reduce((total, cluster) => total + cluster.steps.length, 0), steps.length);
+  assert.equal(
+    clusters.reduce((total, cluster) => total + cluster.steps.length, 0),
+    steps.length,
+  );
 });
 
 test("the steps around a step are its needs and those that need it", () => {
-  assert.deepEqual(stepsAround("compile:g0/t/a").map(({ id }) => id), ["compile:g0/t/a", "share:g0/t"]);
+  assert.deepEqual(
+    stepsAround("compile:g0/t/a").map(({ id }) => id),
+    ["compile:g0/t/a", "share:g0/t"],
+  );
 });
 
 test("the middle of a long name is left out", () => {
