@@ -1,4 +1,4 @@
-"""Failures of a fetch: what cannot be had, and a disk that does not take it."""
+"""Errors of a fetch: a file that cannot be fetched, and a full disk."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from epbuild.core.errors import Problem, StoreError
 
 
 class FetchError(StoreError):
-    """A remote file cannot be had, or is not the one that was meant (EPB510 to EPB512, EPB320 to EPB322)."""
+    """A remote file cannot be fetched, or has other content than its pin (EPB510 to EPB512, EPB320 to EPB322)."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise StoreError (EPB503) where the disk does not take what has been fetched."""
+    """Raise StoreError (EPB503) for an OSError while fetched files are written."""
     try:
         yield
     except OSError as error:

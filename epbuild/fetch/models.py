@@ -1,4 +1,4 @@
-"""Remote models as folders: the graph and its data, each under its own name."""
+"""Remote models as folders: the graph and its data under their names."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 
 
 class RemoteModel(Struct, frozen=True):
-    """A model that has been fetched: its graph file, with its external data beside it, and the digest that each file must have.
+    """Fetched model: its graph file, with its external data beside it, and the digests of the files.
 
-    Of a model in a wheel no digests are known: the installer checked the wheel.
+    Models in wheels have no digests: the installer checked the wheel.
     """
 
     graph: Path
@@ -39,15 +39,15 @@ class RemoteModel(Struct, frozen=True):
 
 
 class Pins(Struct, frozen=True):
-    """The digests that a model has to have, SHA-256 all of them; none of what is not pinned."""
+    """Pinned SHA-256 of the files of a model. Other files are not pinned."""
 
     graph: str | None = None
     data: Mapping[str, str] = field(default_factory=dict)
-    """Of each external data file, by the location that the graph names."""
+    """Pin of each external data file, by its location in the graph."""
     wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Those that the wheel of a release may have, by its requirement; of a release that is not in it, any."""
+    """Allowed digests of wheels, by requirement. Any wheel of other releases is allowed."""
     only_checked: bool = False
-    """Whether a wheel that came unchecked will not do."""
+    """Whether a wheel that was fetched without a check is fetched again."""
 
 
 def fetch_model(
@@ -59,12 +59,10 @@ def fetch_model(
     cancelled: threading.Event,
     client: HttpClient | None = None,
 ) -> RemoteModel:
-    """The model at the address `text`, in a folder of the store.
+    """Return the model at the address `text`, in a folder of the store. Fetch missing files only.
 
-    Where graph and data are there, nothing is asked of the network. A graph that is not a model is left for the planner to refuse,
-    and so is one of a wheel that has other digests.
-
-    Raises PlanError for data that nothing pins or that does not lie beside the graph; else as `fetch` and `model_in_wheel` do.
+    The planner refuses graphs that are no models. Raises PlanError for data that is not pinned or not beside the graph, and what `fetch`
+    and `model_in_wheel` raise.
     """
     address = parse_address(text)
     if isinstance(address, PackageAddress):
@@ -123,7 +121,7 @@ class _Fetching(Struct, frozen=True):
         return fetch(address, sha256, self.store, progress=self.progress, cancelled=self.cancelled, client=self.client)
 
     def _lay_out(self, address: Address, sha256: str | None, blob: Blob, folder: Path, place: Path) -> None:
-        """Make `place`, which is below `folder`, a read-only file with the blob's content, unless it is there already."""
+        """Write a read-only file with the blob's content to `place`, which is below `folder`, unless it exists."""
         if _has_size(place, blob.size):
             return
         draft = folder.with_suffix(".part")
@@ -131,7 +129,7 @@ class _Fetching(Struct, frozen=True):
             discard_all(draft)
             try:
                 self.store.materialize(blob.digest, draft)
-            except (DamagedBlob, MissingBlob):  # it has been set aside, or swept away: the address still has it
+            except (DamagedBlob, MissingBlob):  # quarantined, or deleted by `gc`: fetch it again
                 self.store.materialize(self._fetch(address, sha256).digest, draft)
             draft.chmod(0o444)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +138,7 @@ class _Fetching(Struct, frozen=True):
 
 
 def file_name(address: Address) -> str:
-    """A name for the file here, on every platform."""
+    """Return a file name that is valid on every platform."""
     return _NO_FILE_NAME.sub("_", address.file.rpartition("/")[2])
 
 

@@ -1,4 +1,4 @@
-"""A partial download, which survives the process, with its version."""
+"""Partial download, which survives the process, with its version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]+")
 
 
 class Partial:
-    """The partial file at `path`, for one user at a time (hold a lease). Raises StoreError where the disk does not do its part."""
+    """Partial file at `path`, for one process at a time (hold a lease). Raises StoreError if the disk fails."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,13 +26,13 @@ class Partial:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
-            self._take_up()
+            self._resume()
 
     def __enter__(self) -> Partial:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        with suppress(OSError):  # after `close` it does nothing; after an error it must not hide that
+        with suppress(OSError):  # no effect after `close`; after an error it must not hide that error
             self._file.close()
         if self.size == 0:
             self.discard()
@@ -46,10 +46,10 @@ class Partial:
         return self._hasher.blob
 
     def restart(self, validator: str | None) -> None:
-        """Drop what has arrived, for the bytes of the version that `validator` names."""
+        """Delete the bytes that have arrived, and start with the version that `validator` names."""
         self._hasher, self.validator = Hasher(), validator
         with writing(self.path):
-            # In this order a kill in between leaves no bytes under the name of another version.
+            # In this order, a kill in between leaves no bytes with the validator of another version.
             self._file.truncate(0)
             self._note.write_text(json.dumps({"validator": validator}), encoding="utf-8")
 
@@ -59,27 +59,27 @@ class Partial:
         self._hasher.update(chunk)
 
     def close(self) -> None:
-        """Hand everything to the disk; nothing can be added any more."""
+        """Write everything to the disk, and close the file."""
         with writing(self.path):
             self._file.close()
 
     def discard(self) -> None:
-        """Remove the file and all that is known of it."""
+        """Delete the file and its note."""
         with suppress(OSError):
             self._file.close()
         for path in (self.path, self._note):
-            with suppress(OSError):  # it is in nobody's way
+            with suppress(OSError):  # it does no harm
                 path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Remove what is known of a file that has moved on."""
+        """Delete the note of a file that was moved into the store."""
         with suppress(OSError):
             self._note.unlink(missing_ok=True)
 
-    def _take_up(self) -> None:
+    def _resume(self) -> None:
         with suppress(FileNotFoundError, ValueError):
             match json.loads(self._note.read_text(encoding="utf-8")):
-                # What no header may hold is no validator that a server gave.
+                # Other texts cannot be a header, and did not come from a server.
                 case {"validator": str(validator)} if _HEADER_VALUE.fullmatch(validator):
                     self.validator = validator
         self._file.seek(0)

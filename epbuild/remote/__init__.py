@@ -1,4 +1,4 @@
-"""The remote cache: signed records and blobs on a server or in a directory.
+"""Remote cache: signed records and blobs on a server or in a directory.
 
-Nothing here knows what a record means: a `RecordKind` does.
+Only a `RecordKind` knows the meaning of a record.
 """

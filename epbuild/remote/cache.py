@@ -20,7 +20,7 @@ from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, Hasher, Write, hash_stream
 from epbuild.core.errors import HttpCancelled, Problem
-from epbuild.remote.envelope import MOST_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
+from epbuild.remote.envelope import MAX_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.statistics import RemoteStatistics, RemoteTally
 from epbuild.transfer.limits import Speed, Timeouts
@@ -50,13 +50,13 @@ _DAMAGED = "a file of it is damaged in the remote cache"
 
 
 class Miss(Struct, frozen=True):
-    """There is no record; or, where nothing was `answered`, it is not known whether there is one."""
+    """No record; or, without an answer, an unknown one."""
 
     answered: bool = True
 
 
 Published = Literal["written", "there"]
-"""How a result came to be in the remote cache: it was written, or had been before."""
+"""State of a published result: written now, or before."""
 
 LookUp = RemoteRecord | Unusable | Miss
 
@@ -298,7 +298,7 @@ class RemoteCache:
             with closing(download):
                 data, source = bytearray(), TimedDownload(download, self.record_speed, self._count_received)
                 buffer = memoryview(bytearray(64 * 1024))
-                while len(data) <= MOST_BYTES and (count := source.readinto(buffer)):
+                while len(data) <= MAX_BYTES and (count := source.readinto(buffer)):
                     data += buffer[:count]
                 return bytes(data)
 

@@ -1,8 +1,8 @@
-"""The signed envelope of a record, and every reason why one is not usable.
+"""Signed envelope of a record, and all reasons why a record is not usable.
 
-An envelope is canonical JSON, `{format, kind, key, record, by, signature}`: the signature, by the key `by`, is over all but itself. It is
-the standard output of a result as the Remote Execution API has it, which lists the files of the record; so servers that know that API
-look after both. Nothing of a record is believed before its signature has been checked.
+An envelope is canonical JSON, `{format, kind, key, record, by, signature}`. The signature, by the key `by`, covers all other fields. The
+envelope is the standard output of an `ActionResult` of the Remote Execution API, which lists the files of the record: servers that know the
+API keep both together. No part of a record is used before its signature has been checked.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from epbuild.remote.keys import SigningKey, is_signed
 from epbuild.remote.reapi import MalformedMessage, ReapiFile, ReapiResult
 
 FORMAT = 1
-MOST_BYTES = 16 << 20
-"""What a record may come to, with its envelope."""
+MAX_BYTES = 16 << 20
+"""Largest size of a record with its envelope."""
 
 _WORKER = "epbuild"
 
 
 class Reason(StrEnum):
-    """Why a record is not usable."""
+    """Reason why a record is not usable."""
 
     MALFORMED = "it is damaged, or no record of epbuild's"
     TOO_LARGE = "it is larger than any record"
@@ -43,22 +43,22 @@ class Reason(StrEnum):
 
 
 class RecordKind(Struct, frozen=True):
-    """A kind of record, and what has to be known of it: the key that a record is for, its shape, and its blobs."""
+    """Kind of records, with functions for the key, the shape and the blobs of a record."""
 
     name: str
     key: Callable[[Mapping[str, Any]], str]
-    """The key of a record of the right shape, by what is in it."""
+    """Returns the key of a sound record, computed from its content."""
     is_sound: Callable[[Mapping[str, Any]], bool]
-    """Whether a record has the shape that its readers rely on."""
+    """Returns whether a record has the shape that its readers rely on."""
     files: Callable[[Mapping[str, Any]], Mapping[str, Blob]]
-    """The files of a record of the right shape, by name."""
+    """Returns the files of a sound record, by name."""
     log: Callable[[Mapping[str, Any]], Blob | None] = lambda record: None
     is_result: bool = True
-    """Whether it is what an action came to, which statistics count."""
+    """Whether records are results of actions, which statistics count."""
 
 
 class RemoteRecord(Struct, frozen=True):
-    """A record that may be used: it is what a trusted key signed for its key."""
+    """Usable record, which a trusted key signed for its key."""
 
     key: str
     record: Mapping[str, Any]
@@ -68,23 +68,23 @@ class RemoteRecord(Struct, frozen=True):
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
-        """The contents of its files, each once."""
+        """Distinct blobs of its files."""
         return tuple(dict.fromkeys(self.files.values()))
 
 
 class Unusable(Struct, frozen=True):
-    """A record that is there and is not used."""
+    """Record that exists and must not be used."""
 
     reason: Reason
     by: str = ""
-    """The key that it names as its signer's, if it does."""
+    """Key of its signer, if it names one."""
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.by}" if self.by else str(self.reason)
 
 
 def seal(kind: RecordKind, key: str, record: Mapping[str, Any], signer: SigningKey) -> bytes:
-    """A record, signed, as it is put on a server. Raises ValueError for one that could not be read back."""
+    """Return the signed envelope of a record. Raises ValueError for a record that could not be read back."""
     content = {"format": FORMAT, "kind": kind.name, "key": key, "record": record, "by": signer.public}
     envelope = {**content, "signature": signer.sign(_signed(content))}
     files = tuple(ReapiFile(name, blob) for name, blob in sorted(kind.files(record).items()))
@@ -96,8 +96,8 @@ def seal(kind: RecordKind, key: str, record: Mapping[str, Any], signer: SigningK
 
 
 def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> RemoteRecord | Unusable | None:
-    """The record in bytes from a server; None for one of a format that only another epbuild knows. `trust`: None is any key."""
-    if len(data) > MOST_BYTES:
+    """Return the record in bytes from a server; None for another format. `trust` None means any key."""
+    if len(data) > MAX_BYTES:
         return Unusable(Reason.TOO_LARGE)
     try:
         result = ReapiResult.decode(data)
@@ -130,11 +130,11 @@ def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> R
         return Unusable(Reason.BAD_SIGNATURE)
     if name != kind.name:
         return Unusable(Reason.OTHER_KIND)
-    return _meant(kind, key, written, RemoteRecord(key, record, {}, None, by), result)
+    return _check(kind, key, written, RemoteRecord(key, record, {}, None, by), result)
 
 
-def _meant(kind: RecordKind, key: str, written: str, found: RemoteRecord, result: ReapiResult) -> RemoteRecord | Unusable:
-    """What was signed, if it is what was asked for, and can be used without harm."""
+def _check(kind: RecordKind, key: str, written: str, found: RemoteRecord, result: ReapiResult) -> RemoteRecord | Unusable:
+    """Return a signed record, if it is the requested one and safe to use."""
     if not kind.is_sound(found.record):
         return Unusable(Reason.WRONG_SHAPE)
     if written != key or kind.key(found.record) != key:
@@ -153,7 +153,7 @@ def _signed(content: Mapping[str, Any]) -> bytes:
 
 
 def _is_safe(name: str) -> bool:
-    """Whether a name is that of a file in the folder of a result, on every platform."""
+    """Return whether a name is a relative path inside a folder on every platform."""
     try:
         check_reference(name)
     except BadReference:

@@ -17,7 +17,7 @@ _KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 
 
 class BadKey(ValueError):
-    """A text that is no signing key: why, and what to do. Neither shows the text, which may be a secret."""
+    """Invalid signing key, with the reason and a hint. Neither shows the text, which may be a secret."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
@@ -27,20 +27,20 @@ class BadKey(ValueError):
 
 @dataclass(frozen=True)
 class SigningKey:
-    """A key that signs, and the public one that others trust."""
+    """Signing key, and the public key that other users trust."""
 
     text: str = field(repr=False)
-    """The secret, as EPBUILD_SIGNING_KEY has it."""
+    """Secret, in the form of EPBUILD_SIGNING_KEY."""
     public: str
 
     @classmethod
     def generate(cls) -> SigningKey:
-        """A new pair."""
+        """Return a new pair."""
         return cls._of(bytes(_nacl().SigningKey.generate()))
 
     @classmethod
     def parse(cls, text: str) -> SigningKey:
-        """The pair of a secret key. Raises BadKey."""
+        """Return the pair of a secret key. Raises BadKey."""
         form = "Make a pair with `epbuild cache key`, and set EPBUILD_SIGNING_KEY to the secret one."
         if text.startswith(_PUBLIC):
             raise BadKey(
@@ -56,13 +56,13 @@ class SigningKey:
         return cls(_SECRET + _encoded(seed), _PUBLIC + _encoded(public))
 
     def sign(self, data: bytes) -> str:
-        """The signature of some bytes, in Base64."""
+        """Return the signature of `data`, in Base64."""
         seed = base64.b64decode(self.text.removeprefix(_SECRET))
         return _encoded(_nacl().SigningKey(seed).sign(data).signature)
 
 
 def is_signed(data: bytes, signature: str, public: str) -> bool:
-    """Whether a signature of these bytes is that of a public key."""
+    """Return whether a public key verifies the signature of `data`."""
     nacl = _nacl()
     from nacl.exceptions import CryptoError
 
@@ -77,7 +77,7 @@ def is_signed(data: bytes, signature: str, public: str) -> bool:
 
 
 def require_signing() -> None:
-    """Raises StoreError where signatures can be neither made nor checked, since pynacl is not installed."""
+    """Raise StoreError if pynacl, which signs and verifies, is not installed."""
     _nacl()
 
 

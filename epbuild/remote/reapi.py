@@ -1,8 +1,8 @@
 """`ReapiResult`: the Remote Execution API's `ActionResult` as bytes.
 
-A record lies in a remote cache in this form, so that servers that know it look after records: they refuse one whose files they do not
-hold, and count a record as gone with its files. Only what a record needs is read and written; unknown fields are skipped, since servers
-add some. Bytes that break the form are refused.
+Records have this form in a remote cache, so that servers know their files: they refuse a record whose files are missing, and drop records
+with their files. Only the fields of records are read and written. Unknown fields are skipped, since servers add some. Malformed bytes are
+refused.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _HASH, _SIZE = 1, 2  # of Digest
 _WORKER = 1  # of ExecutedActionMetadata
 
 _HEX = re.compile(rb"[0-9a-f]{64}")
-_MOST_VARINT_BYTES = 10
+_MAX_VARINT_BYTES = 10
 _UINT64 = (1 << 64) - 1
-_MOST_SIZE = (1 << 63) - 1
+_MAX_SIZE = (1 << 63) - 1
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are no such message."""
+    """Malformed message."""
 
 
 class ReapiFile(Struct, frozen=True):
-    """An output file: its path, and its content in the cache."""
+    """Output file: its path, and its blob in the cache."""
 
     path: str
     blob: Blob
@@ -40,7 +40,7 @@ class ReapiFile(Struct, frozen=True):
 
 
 class ReapiResult(Struct, frozen=True):
-    """The fields of the message that a record has: the files, what the action wrote to its standard streams, and who did it."""
+    """Fields of the message that records use: files, standard streams and worker."""
 
     files: Sequence[ReapiFile]
     stdout: bytes
@@ -48,7 +48,7 @@ class ReapiResult(Struct, frozen=True):
     worker: str = ""
 
     def encode(self) -> bytes:
-        """The message, its fields in the order of their numbers."""
+        """Return the message, its fields in the order of their numbers."""
         files = b"".join(_field(_FILES, _file_message(file)) for file in self.files)
         stderr = b"" if self.stderr is None else _field(_STDERR_DIGEST, _digest_message(self.stderr))
         metadata = _field(_METADATA, _text(_WORKER, self.worker)) if self.worker else b""
@@ -57,7 +57,7 @@ class ReapiResult(Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> ReapiResult:
-        """The message in bytes. Raises MalformedMessage."""
+        """Return the message in bytes. Raises MalformedMessage."""
         files: list[ReapiFile] = []
         stdout, worker, stderr = b"", "", None
         for number, value in _fields(data):
@@ -103,7 +103,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_file(data: bytes) -> ReapiFile:
-    fields = dict(_fields(data))  # of a field that comes twice, the last counts
+    fields = dict(_fields(data))  # the last of repeated fields counts
     path, blob = fields.get(_PATH, b""), fields.get(_DIGEST)
     if not isinstance(path, bytes) or not isinstance(blob, bytes):
         raise MalformedMessage("an output file has no digest")
@@ -113,7 +113,7 @@ def _read_file(data: bytes) -> ReapiFile:
 def _read_digest(data: bytes) -> Blob:
     fields = dict(_fields(data))
     digest, size = fields.get(_HASH), fields.get(_SIZE, 0)
-    if not isinstance(digest, bytes) or not isinstance(size, int) or size > _MOST_SIZE or not _HEX.fullmatch(digest):
+    if not isinstance(digest, bytes) or not isinstance(size, int) or size > _MAX_SIZE or not _HEX.fullmatch(digest):
         raise MalformedMessage("not a SHA-256 with a size")
     return Blob(digest.decode("ascii"), size)
 
@@ -126,7 +126,7 @@ def _utf8(data: bytes) -> str:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Each field's number and value, those of fixed size as bytes. Raises MalformedMessage for what does not end within `data`."""
+    """Yield each field's number and value; fixed-size values as bytes. Raises MalformedMessage for a field that exceeds `data`."""
     at = 0
     while at < len(data):
         tag, at = _read_varint(data, at)
@@ -150,10 +150,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    if at < len(data) and data[at] < 0x80:  # as nearly all are
+    if at < len(data) and data[at] < 0x80:  # nearly all numbers are that short
         return data[at], at + 1
     value = 0
-    for index in range(_MOST_VARINT_BYTES):
+    for index in range(_MAX_VARINT_BYTES):
         if at + index >= len(data):
             raise MalformedMessage("a number goes beyond the end")
         byte = data[at + index]

@@ -17,14 +17,14 @@ SIGNING_KEY = "EPBUILD_SIGNING_KEY"
 AUTHORIZATION = "EPBUILD_REMOTE_AUTHORIZATION"
 
 Mode = Literal["off", "read", "write"]
-"""What a build does with a remote cache; `write`: both."""
+"""Use of a remote cache; `write` includes reading."""
 
 _OFF = "off"
 
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """A remote cache that may be used: where it is, whose records are used (None: anybody's), and who signs what is written."""
+    """Settings of a remote cache: its address, the trusted keys (None: any), and the key that signs."""
 
     address: RemoteAddress
     """A directory is absolute."""
@@ -32,17 +32,17 @@ class RemoteSettings:
     signer: SigningKey | None = None
     authorization: str | None = field(default=None, repr=False)
     anonymous: bool = False
-    """Whether credentials of this machine are withheld: a recipe alone names the address, and may be a stranger's."""
+    """Whether this machine's credentials are withheld: only a recipe, which may be untrusted, names the address."""
     provides: bool = False
-    """Whether inputs are written there, for other machines to read."""
+    """Whether inputs are uploaded for other machines."""
 
 
 def remote_settings(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str], mode: Mode = "read", *, insecure: bool = False
 ) -> RemoteSettings | None:
-    """Return the remote cache of a recipe in `folder` that has `cache`; None if there is none, or it is not to be used.
+    """Return the settings of the remote cache of a recipe in `folder`; None if there is none, or it is off.
 
-    EPBUILD_REMOTE_CACHE names another one, or none (`off`), than the recipe. Credentials are for the address that it names, never for one
+    EPBUILD_REMOTE_CACHE overrides the recipe, and `off` disables its cache. Credentials are for the address in that variable, never for one
     that only a recipe names. Raises RecipeError: EPB275 for an address that cannot be used, EPB276 if no key is trusted, EPB277 if nothing
     could be signed.
     """
@@ -71,7 +71,7 @@ def remote_settings(
 
 
 def signing_key(environment: Mapping[str, str]) -> SigningKey | None:
-    """The key that results are signed with; None where there is none. Raises RecipeError (EPB277) for what is no key."""
+    """Return the key that signs results; None if there is none. Raises RecipeError (EPB277) for an invalid key."""
     text = environment.get(SIGNING_KEY, "").strip()
     try:
         return SigningKey.parse(text) if text else None

@@ -1,4 +1,4 @@
-"""Statistics of a remote cache: what was asked, found, read and written."""
+"""Statistics of a remote cache: look-ups, hits, and transferred blobs and bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from msgspec import Struct
 
 
 class RemoteStatistics(Struct, frozen=True):
-    """What a build had of its remote cache; `seconds` are those in which at least one request was under way."""
+    """Statistics of one build; `seconds` counts the time with at least one open request."""
 
     asked: int = 0
-    """The records that it answered for, whether or not it had them."""
+    """Look-ups that were answered, by hits or misses."""
     found: int = 0
     unusable: int = 0
     blobs: int = 0
@@ -26,7 +26,7 @@ class RemoteStatistics(Struct, frozen=True):
 
 
 class RemoteTally:
-    """Counts, from any thread."""
+    """Thread-safe counters of the statistics."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ from remote_places import COMPILE
 
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import Blob, document_digest
-from epbuild.remote.envelope import MOST_BYTES, Reason, RecordKind, RemoteRecord, Unusable, seal, unseal
+from epbuild.remote.envelope import MAX_BYTES, Reason, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.reapi import ReapiFile, ReapiResult
 
@@ -179,7 +179,7 @@ def test_numbers_that_json_does_not_have_confirm_nothing() -> None:
 
 
 def test_what_is_larger_than_any_record_is_not_looked_at() -> None:
-    assert why(bytes(MOST_BYTES + 1)) is Reason.TOO_LARGE
+    assert why(bytes(MAX_BYTES + 1)) is Reason.TOO_LARGE
 
 
 def test_what_could_not_be_read_back_is_not_sealed() -> None:

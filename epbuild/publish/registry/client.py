@@ -1,7 +1,7 @@
-"""The push of an image, by the OCI distribution specification 1.1.
+"""Push of an image, by the OCI distribution specification 1.1.
 
-What is there already is not sent again. Signing in is as registries have it from Docker's token specification: Basic, or a token of the
-server that the registry names.
+Existing blobs are not sent again. Authentication follows Docker's token specification: Basic, or a token of the server that the registry
+names.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _T = TypeVar("_T")
 
 
 class PushProgress(Protocol):
-    """Follows a push on its way."""
+    """Receiver of the progress of a push."""
 
     def sent(self, done: int, total: int) -> None:
-        """How many bytes of the image's blobs the registry has, and how many it is to have; a try that failed is taken back."""
+        """Report how many bytes of the image's blobs the registry has, of how many. Failed attempts are subtracted."""
 
 
 class Pushed(Struct, frozen=True):
-    """A push that is done: the image's digest, how many blobs were sent and of how many bytes, and how many were there before."""
+    """Result of a push: the image's digest, the number and size of uploaded blobs, and the number of existing ones."""
 
     reference: ImageReference
     digest: str
@@ -66,10 +66,10 @@ def push(
     cancelled: threading.Event | None = None,
     retry: RetryPolicy | None = None,
 ) -> Pushed:
-    """Bring an image's blobs, then its manifest, and then its tag into the registry. The tag only moves once all is there.
+    """Push an image's blobs, then its manifest, and then its tag. The tag only moves once everything is there.
 
-    Raises EnvironmentFailure where the registry cannot be reached or refuses (EPB426), and where it does not let this user push
-    (EPB427); HttpCancelled when `cancelled` is set; and what `copy` raises.
+    Raises EnvironmentFailure if the registry cannot be reached or refuses (EPB426), and if this user may not push (EPB427); HttpCancelled
+    when `cancelled` is set; and what `copy` raises.
     """
     local = _LOCAL if reference.is_local else ()
     client = HttpClient(local=local, upgrades=True, address_hint="Check the reference.", cancelled=cancelled)
@@ -99,36 +99,36 @@ class _Push:
     def run(self) -> Pushed:
         blobs: tuple[Artifact | Document, ...] = (*self.image.blobs, self.image.config)
         self.progress.sent(0, self._total)
-        sent = [blob for blob in blobs if self._bring(blob)]
-        self._name(self.image.digest)
-        self._name(self.reference.tag)
+        sent = [blob for blob in blobs if self._push_blob(blob)]
+        self._put_manifest(self.image.digest)
+        self._put_manifest(self.reference.tag)
         size = sum(blob.size for blob in sent)
         return Pushed(self.reference, self.image.digest, len(sent), size, len(blobs) - len(sent))
 
-    def _bring(self, blob: Artifact | Document) -> bool:
-        """Bring one blob into the registry; returns whether it had to be sent."""
-        found = self._retry(lambda: self._ask("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
+    def _push_blob(self, blob: Artifact | Document) -> bool:
+        """Push one blob. Return whether it had to be uploaded."""
+        found = self._retry(lambda: self._request("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
         if found.status not in (200, 404):
             self._refused("be asked for a blob", found)
         before = self._done
         if found.status == 404:
-            self._retry(lambda: self._send(blob, before))
+            self._retry(lambda: self._upload(blob, before))
         self._advance(before + blob.size)
         return found.status == 404
 
-    def _send(self, blob: Artifact | Document, before: int) -> None:
+    def _upload(self, blob: Artifact | Document, before: int) -> None:
         """Upload a blob in one piece: POST opens an upload, PUT sends all of it ("Pushing a blob monolithically")."""
-        opened = self._ask("POST", f"{self._root}/blobs/uploads/")
+        opened = self._request("POST", f"{self._root}/blobs/uploads/")
         location = opened.headers.get("Location")
         if opened.status != 202 or location is None:
             self._refused("take a blob", opened)
         place = self.client.resolve(opened.url, location)
         place += f"{'&' if urlsplit(place).query else '?'}{urlencode({'digest': f'sha256:{blob.sha256}'})}"
-        done = self._ask("PUT", place, Body(blob.size, _OCTETS, lambda write: self._give(blob, before, write)))
+        done = self._request("PUT", place, Body(blob.size, _OCTETS, lambda write: self._send_blob(blob, before, write)))
         if done.status not in _CREATED:
             self._refused(f"take the blob {blob.sha256[:12]} of {blob.size} bytes", done)
 
-    def _give(self, blob: Artifact | Document, before: int, write: Callable[[memoryview], object]) -> None:
+    def _send_blob(self, blob: Artifact | Document, before: int, write: Callable[[memoryview], object]) -> None:
         def counted(data: memoryview) -> None:
             write(data)
             self._advance(self._done + data.nbytes)
@@ -143,15 +143,15 @@ class _Push:
         self._done = done
         self.progress.sent(done, self._total)
 
-    def _name(self, name: str) -> None:
-        """Put the manifest under a name, its digest or a tag, unless it is there: some registries let no tag be set twice."""
+    def _put_manifest(self, name: str) -> None:
+        """Put the manifest under its digest or a tag, unless it exists: some registries allow a tag only once."""
         url = f"{self._root}/manifests/{name}"
         manifest, digest = self.image.manifest, self.image.digest
-        there = self._retry(lambda: self._ask("HEAD", url, accept=MANIFEST_TYPE))
+        there = self._retry(lambda: self._request("HEAD", url, accept=MANIFEST_TYPE))
         if there.status == 200 and there.headers.get("Docker-Content-Digest") == digest:
             return
         body = Body(manifest.size, MANIFEST_TYPE, lambda write: write(memoryview(manifest.data)))
-        done = self._retry(lambda: self._ask("PUT", url, body))
+        done = self._retry(lambda: self._request("PUT", url, body))
         if done.status not in _CREATED:
             self._refused(f"take the manifest as {name}", done)
         if done.headers.get("Docker-Content-Digest", digest) != digest:
@@ -163,24 +163,24 @@ class _Push:
         except TransferError as failure:
             self._fail("EPB426", f"cannot be pushed to: {failure}", failure.hint)
 
-    def _ask(self, method: str, url: str, body: Body | None = None, *, accept: str = "*/*") -> Answer:
-        """One request, again with credentials where the registry asks for them. Raises TransferError, and what forbids to go on."""
-        answer = self._once(method, url, body, accept)
+    def _request(self, method: str, url: str, body: Body | None = None, *, accept: str = "*/*") -> Answer:
+        """Send a request, again with credentials if the registry asks for them. Raises TransferError and EnvironmentFailure."""
+        answer = self._send_once(method, url, body, accept)
         if answer.status == 401:
             self._sign_in(answer)
-            answer = self._once(method, url, body, accept)
+            answer = self._send_once(method, url, body, accept)
         if answer.status in (401, 403):
             self._not_allowed(answer)
         return answer
 
-    def _once(self, method: str, url: str, body: Body | None, accept: str) -> Answer:
-        # An upload may go to another server, whose address then has all that lets it be used.
+    def _send_once(self, method: str, url: str, body: Body | None, accept: str) -> Answer:
+        # An upload may go to another server, whose address then includes its authorization.
         authorization = self._authorization if origin(url) == origin(self._root) else None
-        return _whole(self.client.send(method, url, headers={"Accept": accept}, authorization=authorization, body=body))
+        return _check_status(self.client.send(method, url, headers={"Accept": accept}, authorization=authorization, body=body))
 
     def _sign_in(self, answer: Answer) -> None:
         if origin(answer.url) != origin(self._root):
-            self._not_allowed(answer)  # another server, which gets no secret
+            self._not_allowed(answer)  # another server gets no credentials
         offered = dict(_challenge(text) for text in reversed(answer.headers.getlist("WWW-Authenticate")))
         try:
             self._credentials = self._credentials or credentials_for(self.reference.host)
@@ -197,7 +197,7 @@ class _Push:
         if not challenge.get("realm"):
             self._not_allowed(answer)
         realm = self.client.resolve(answer.url, challenge["realm"])
-        # A challenge to a question only asks for the right to pull.
+        # The challenge of a HEAD request only asks for the right to pull.
         scope = f"repository:{self.reference.repository}:pull,push"
         wanted = {**({"service": challenge["service"]} if "service" in challenge else {}), "scope": scope}
         known, accept = self._credentials, {"Accept": "application/json"}
@@ -208,11 +208,11 @@ class _Push:
                 form = {"grant_type": "refresh_token", "client_id": "epbuild", **wanted, "refresh_token": known.password}
                 data = urlencode(form).encode()
                 body = Body(len(data), _FORM, lambda write: write(memoryview(data)), is_secret=True)
-                reply = _whole(self.client.send("POST", url, headers=accept, body=body))
+                reply = _check_status(self.client.send("POST", url, headers=accept, body=body))
             else:
                 url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(wanted)}"
                 basic = known.basic if known is not None else None
-                reply = _whole(self.client.send("GET", url, headers=accept, authorization=basic))
+                reply = _check_status(self.client.send("GET", url, headers=accept, authorization=basic))
         except TransferError as failure:
             message = f"{origin(url)[1]}, where it has its tokens from, fails: {failure}"
             raise TransferError(message, failure.hint, failure.kind, pause=failure.pause) from failure
@@ -242,11 +242,11 @@ class _Push:
         self._fail("EPB426", f"refuses to {what}: {_summary(answer)}", hint)
 
     def _fail(self, code: str, what: str, hint: str) -> NoReturn:
-        """Raise the error of a registry that does what is not expected of it."""
+        """Raise the error of a registry."""
         raise EnvironmentFailure(Problem(code, f"the registry {self.reference.host} {what}", self.step, hint))
 
 
-def _whole(answer: Answer) -> Answer:
+def _check_status(answer: Answer) -> Answer:
     """Return the answer. Raises TransferError for a status that may pass."""
     if is_transient(answer.status):
         raise TransferError(f"it answers {_summary(answer)}", "Run again later.", pause=retry_after(answer.headers))
@@ -254,7 +254,7 @@ def _whole(answer: Answer) -> Answer:
 
 
 def _challenge(text: str) -> tuple[str, dict[str, str]]:
-    """The scheme and the parameters of a `WWW-Authenticate` header (RFC 9110); of several in one header, the first."""
+    """Return scheme and parameters of the first challenge in a `WWW-Authenticate` header (RFC 9110)."""
     scheme, _, rest = text.strip().partition(" ")
     return scheme.lower(), {name.lower(): value for name, value in reversed(_PARAMETER.findall(rest))}
 
@@ -267,7 +267,7 @@ def _json(answer: Answer) -> Any:
 
 
 def _summary(answer: Answer) -> str:
-    """What the server answered, for people: the status, and the reason that registries give in their own form."""
+    """Return the status and the reason of an answer. Registries have a form of their own for reasons."""
     document = _json(answer)
     errors: Collection[Any] = document.get("errors") or () if isinstance(document, dict) else ()
     first = next(iter(errors), None) if isinstance(errors, list) else None

@@ -1,4 +1,4 @@
-"""Credentials for a registry: of the environment, or of `docker login`.
+"""Credentials for a registry, from the environment or from `docker login`.
 
 Neither user nor password is ever shown.
 """
@@ -20,12 +20,12 @@ REGISTRY = "EPBUILD_REGISTRY"
 USER = "EPBUILD_REGISTRY_USER"
 PASSWORD = "EPBUILD_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
 
-_MOST_BYTES = 1024 * 1024
-_IDENTITY = "<token>"  # what helpers call the user of an identity token
+_MAX_BYTES = 1024 * 1024
+_IDENTITY = "<token>"  # user of an identity token, by the protocol of helpers
 
 
 class UnusableCredentials(Exception):
-    """What is there cannot be used: a sentence, and what to do. Neither holds a secret."""
+    """Unusable credentials, with the reason and a hint. Neither holds a secret."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
@@ -35,25 +35,25 @@ class UnusableCredentials(Exception):
 
 @dataclass(frozen=True)
 class Credentials:
-    """A user with a password, or with a token in its place, and where they were found."""
+    """User and password, or a token in its place, and their source."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
     source: str
     is_identity: bool = False
-    """Whether the password is an identity token, which is worth something to a server that hands out tokens, and nowhere else."""
+    """Whether the password is an identity token, which only token servers accept."""
 
     @property
     def basic(self) -> str:
-        """The value of an `Authorization` header (RFC 7617)."""
+        """Value of an `Authorization` header (RFC 7617)."""
         return f"Basic {base64.b64encode(f'{self.user}:{self.password}'.encode()).decode('ascii')}"
 
 
 def credentials_for(host: str) -> Credentials | None:
-    """Return the credentials for the registry at `host[:port]`; None: it is to be tried without.
+    """Return the credentials for the registry at `host[:port]`; None if there are none.
 
-    Those of the environment are for the registry that EPBUILD_REGISTRY names, and come first; then those of Docker's helper for this
-    registry, or for all; then those in Docker's configuration. A recipe alone sends no credentials anywhere. Raises UnusableCredentials.
+    The environment comes first, for the registry that EPBUILD_REGISTRY names; then Docker's helper for this registry, or for all; then
+    Docker's configuration. A recipe alone sends no credentials anywhere. Raises UnusableCredentials.
     """
     given = {name: os.environ.get(name, "") for name in (REGISTRY, USER, PASSWORD)}
     if given[USER] or given[PASSWORD]:
@@ -102,7 +102,7 @@ def _written_down(document: Mapping[str, Any], path: Path, host: str) -> Credent
 
 
 def docker_config() -> Path:
-    """Where Docker keeps its configuration: `config.json` in $DOCKER_CONFIG, else in `.docker` of the user's home."""
+    """Return the path of Docker's `config.json`, in $DOCKER_CONFIG or else in `.docker` of the user's home."""
     folder = os.environ.get("DOCKER_CONFIG", "")
     return Path(folder or os.path.expanduser("~/.docker")) / "config.json"  # noqa: PTH111 - raises nothing where there is no home
 
@@ -116,8 +116,8 @@ def _credentials(user: str, password: str, source: str) -> Credentials:
 def _document(path: Path) -> Mapping[str, Any]:
     try:
         with open_regular(path) as file:
-            data = file.read(_MOST_BYTES + 1)
-        document = json.loads(data) if len(data) <= _MOST_BYTES else None
+            data = file.read(_MAX_BYTES + 1)
+        document = json.loads(data) if len(data) <= _MAX_BYTES else None
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
@@ -135,7 +135,7 @@ def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _entry(section: Mapping[str, Any], host: str) -> Any:
-    """What is kept for a host, whether under its name or under an address of it, as older tools wrote it."""
+    """Return the entry of a host, under its name or under a URL, as older tools wrote it."""
     if host in section:
         return section[host]
     return next((section[key] for key in sorted(section) if _host(key) == host), None)

@@ -1,7 +1,7 @@
-"""Docker's credential helpers, which keep users and passwords.
+"""Docker's credential helpers, which store users and passwords.
 
-The protocol is that of https://github.com/docker/docker-credential-helpers: `docker-credential-NAME get`, with the registry on standard
-input, prints JSON, or one of a few known sentences and ends with a status. What a helper prints is never shown: it may be a secret.
+Protocol: https://github.com/docker/docker-credential-helpers. `docker-credential-NAME get`, with the registry on standard input, prints
+JSON, or one of a few known sentences with an exit status. The output is never shown: it may be a secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INCOMPLETE = {
 
 
 class HelperFailed(Exception):
-    """A helper is not there, or does not do its part: the end of a sentence that begins with its name, and what to do."""
+    """Missing or failed helper: the reason, as the end of a sentence that begins with its name, and the fix."""
 
     def __init__(self, reason: str, cure: str, *, missing: bool = False) -> None:
         self.reason = reason
@@ -31,21 +31,21 @@ class HelperFailed(Exception):
 
 
 def program_of(name: str) -> str:
-    """The program of the helper that Docker's configuration calls `name`."""
+    """Return the program of the helper that Docker's configuration calls `name`."""
     return f"docker-credential-{name}"
 
 
 def ask(name: str, host: str) -> tuple[str, str] | None:
-    """The user and the secret that the helper `name` keeps for `host[:port]`; None where it keeps none. Raises HelperFailed."""
+    """Return the user and the secret of the helper `name` for `host[:port]`; None if it has none. Raises HelperFailed."""
     program = program_of(name)
-    # Nothing that leads elsewhere: a configuration may come with a project.
+    # No paths: a configuration may come with a project.
     path = shutil.which(program) if _NAME.fullmatch(name) else None
     if path is None:
         raise HelperFailed("is not installed, or not in PATH", "Install it", missing=True)
     try:
         done = subprocess.run([path, "get"], input=host.encode(), capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        # Without its words, and without what it was asked: the exception holds what it has printed.
+        # Without the cause: that exception holds the output.
         raise HelperFailed(f"did not answer within {_TIMEOUT_SECONDS} s", _see(program, host)) from None
     except OSError as error:
         raise HelperFailed(f"cannot be run: {error.strerror or error}", "Mend it") from error
