@@ -154,6 +154,8 @@ class DaskExecutor:
         if error is None:
             try:
                 return read_reply(future.result())
+            except distributed().client.FutureCancelledError as fault:
+                raise _gone() from fault
             except Exception as fault:  # noqa: BLE001 - Dask raises almost anything for a reply that it cannot read
                 error = fault
         message = f"the machine {machines[-1] if machines else 'that was asked'} sent no reply: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Frozen structs from JSON and back, refused where a value does not fit."""
+"""Frozen structs and dataclasses from JSON and back. Other values are refused."""
 
 from __future__ import annotations
 
@@ -71,12 +71,20 @@ def to_json(value: object, forms: Forms | None = None) -> Any:
 
 @cache
 def _defaults(kind: Any) -> list[tuple[str, object]] | None:
-    """The fields of a struct with their defaults; None for another type."""
-    return [(field.name, _default(field)) for field in fields(kind)] if issubclass(kind, Struct) else None
+    """Return the fields of a struct or a dataclass with their defaults; None for another type."""
+    if issubclass(kind, Struct):
+        return [(field.name, _default(field, NODEFAULT)) for field in fields(kind)]
+    if hasattr(kind, "__dataclass_fields__"):
+        import dataclasses  # only actions with fields that are not compared need it
+
+        return [(field.name, _default(field, dataclasses.MISSING)) for field in dataclasses.fields(kind)]
+    return None
 
 
-def _default(field: Any) -> object:
-    return field.default_factory() if field.default_factory is not NODEFAULT else field.default
+def _default(field: Any, missing: object) -> object:
+    if field.default_factory is not missing:
+        return field.default_factory()
+    return field.default if field.default is not missing else NODEFAULT
 
 
 @cache
@@ -84,7 +92,7 @@ def _reader(kind: Any, forms: Forms | None) -> Callable[[object], Any]:
     """What reads values of one type; made once for each, as a store has tens of thousands of them."""
     if forms is not None and kind in forms.types:
         return lambda value: forms.read(kind, value)
-    if isinstance(kind, type) and issubclass(kind, Struct):
+    if isinstance(kind, type) and _defaults(kind) is not None:
         return _object_reader(kind, forms)
     if hasattr(kind, "_fields"):
         return _list_reader(kind, forms)
@@ -170,10 +178,9 @@ def _object_reader(kind: type, forms: Forms | None) -> Callable[[object], Any]:
         found = _checked(value, dict, kind)
         if not read_fields:  # not before, as a type may hold itself
             hints = get_type_hints(kind)
-            for field in fields(kind):
-                plain = hints[field.name] if hints[field.name] in _PLAIN else None
-                part = field.name, plain, _reader(hints[field.name], forms)
-                (required if _default(field) is NODEFAULT else optional).append(part)
+            for name, default in _defaults(kind) or ():
+                part = name, hints[name] if hints[name] in _PLAIN else None, _reader(hints[name], forms)
+                (required if default is NODEFAULT else optional).append(part)
             read_fields.update(name for name, _, _ in (*required, *optional))
         values: dict[str, Any] = {}
         for name, plain, read_field in required:
