@@ -1,8 +1,8 @@
 """`plan`, `run`, `verify` and `inspect` for Python programs.
 
-The command line is made of these functions. They print nothing and set no signal handler, may be called from any thread, and import what
-they need when they are called: `import epbuild.api` takes about as long as `import typing`. What goes wrong is raised as an
-`EpbuildError`, which has a code, a place and a hint for each problem. docs/api.md says which names are stable.
+The command line calls these functions. They print nothing, set no signal handler, and may be called from any thread. They import modules
+when they are called: `import epbuild.api` takes about as long as `import typing`. Errors are raised as `EpbuildError`, with a code, a
+location and a hint for each problem. docs/api.md lists the stable names.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ _HOMES = {
     "epbuild.survey.status": ("StepStatus", "Survey"),
     "epbuild.verify.findings": ("Finding",),
 }
-"""The modules that have the names above: each is imported when its name is first used."""
+"""Modules of the names above. Each is imported when one of its names is first used."""
 
 
 def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey:
-    """Return what is out of date of a recipe, and why; nothing is made. Raises EpbuildError.
+    """Return the state of every step of a recipe, and why it is out of date. Builds nothing. Raises EpbuildError.
 
     `progress` gets events while files are hashed for longer than a second, from any thread, one at a time.
     """
@@ -83,10 +83,10 @@ def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey
 
 
 def run(request: Request | StrPath, progress: Progress | None = None, *, cancelled: threading.Event | None = None) -> BuildResult:
-    """Build what is out of date. `progress` is given every event, from any thread, one at a time.
+    """Build what is out of date. `progress` gets every event, from any thread, one at a time.
 
-    Raises BuildFailed where steps failed, another EpbuildError where nothing could be started, Cancelled once `cancelled` is set, and
-    KeyboardInterrupt. What was finished is kept in any case.
+    Raises BuildFailed if steps failed, another EpbuildError if nothing could be started, Cancelled once `cancelled` is set, and
+    KeyboardInterrupt. Finished results are kept in any case.
     """
     from epbuild.cache.leases import Cancelled
     from epbuild.commands.build_result import ResultCollector
@@ -104,10 +104,10 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
 
 
 def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | None = None) -> tuple[Finding, ...]:
-    """The findings of all artifacts at a path; with `live`, their models are loaded, and compared if that asks for it.
+    """Check all artifacts at a path, and return the findings. With `live`, load their models, and compare them if requested.
 
-    `progress` gets `Noted` events about what takes long, and events while files are hashed for longer than a second. Raises Misuse where
-    `live` does not fit the artifacts, and EpbuildError where there is nothing to verify; what is wrong with an artifact is a finding.
+    `progress` gets `Noted` events about slow work, and events while files are hashed for longer than a second. Raises Misuse if `live` does
+    not fit the artifacts, and EpbuildError if there is nothing to verify. A damaged artifact is a finding, not an error.
     """
     from pathlib import Path
 
@@ -118,7 +118,7 @@ def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | 
 
 
 def inspect(*files: StrPath) -> Inspected:
-    """What is in ONNX files, and in those of folders. Raises VerifyError for what cannot be read or is not a model."""
+    """Return the contents of ONNX files, and of those in folders. Raises VerifyError for a file that is unreadable or no model."""
     from pathlib import Path
 
     from epbuild.commands.inspect import inspect as inspected
