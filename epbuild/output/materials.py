@@ -93,10 +93,18 @@ class Materials(Struct, frozen=True):
         return tuple(sorted({file for built in self.built for file in option_files(built)}))
 
 
-def materials_of(emission: Emission, made: Iterable[Made], recipe: Recipe, digests: Mapping[Path, str]) -> Materials:
-    """Return everything that an output was made of; `digests` has the SHA-256 of the user's files."""
-    assets = (InputFile(path.name, digests[path]) for path in emission.files)
-    return gather(RecipeFiles(recipe.name, list_recipe_files(recipe, digests)), made, assets)
+class OutputInputs(Struct, frozen=True):
+    """Inputs that an output is planned from: the results of its session groups, and the user's files by their SHA-256."""
+
+    emission: Emission
+    made: tuple[Made, ...]
+    recipe: Recipe
+    digests: Mapping[Path, str]
+
+    def gather_materials(self) -> Materials:
+        """Return the materials of the output. They are not kept, since there may be thousands of outputs."""
+        assets = (InputFile(path.name, self.digests[path]) for path in self.emission.files)
+        return gather(RecipeFiles(self.recipe.name, list_recipe_files(self.recipe, self.digests)), self.made, assets)
 
 
 def list_recipe_files(recipe: Recipe, digests: Mapping[Path, str]) -> tuple[InputFile, ...]:

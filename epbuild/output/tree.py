@@ -20,7 +20,7 @@ from epbuild.core.errors import StepId
 from epbuild.output.bom import BomModel, bill, list_compiled_models
 from epbuild.output.files import MergedHeader, OutputDocument, OutputFile
 from epbuild.output.layouts import LAYOUTS
-from epbuild.output.materials import Materials, list_recipe_files, materials_of, source_name
+from epbuild.output.materials import OutputInputs, list_recipe_files, source_name
 from epbuild.output.parts import PlannedPart, plan_part
 from epbuild.output.provenance import statement
 from epbuild.plan.key import action_key
@@ -44,8 +44,7 @@ class OutputTree(Struct, frozen=True):
     files: tuple[OutputFile, ...]
     documents: tuple[OutputDocument, ...]
     """The documents, each after those that it lists."""
-    materials: Materials | None
-    """Inputs that the statement of provenance names; None if there is no statement."""
+    inputs: OutputInputs
     key_document: Mapping[str, Any]
     """Identity of every file, and why it is what it is, in the recipe's words."""
     key: str
@@ -65,24 +64,18 @@ def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digest
     parts = [
         plan_part(emission, part, [by_id[ident] for ident in part.session_groups], checks, digests) for part in emission.parts
     ]
-    layout = LAYOUTS[emission.layout]
+    layout, inputs = LAYOUTS[emission.layout], OutputInputs(emission, tuple(groups), recipe, digests)
     arrangement = layout.arrange(emission, parts, recipe.name, digests)
-    materials = materials_of(emission, groups, recipe, digests) if emission.provenance or emission.bom else None
     documents = [*arrangement.part_manifests]
-    if emission.bom and materials is not None:
-        documents.append(OutputDocument(BOM, "bom", BillFile(emission, materials, tuple(parts), arrangement.base_models)))
+    if emission.bom:
+        documents.append(OutputDocument(BOM, "bom", BillFile(inputs, tuple(parts), arrangement.base_models)))
     documents.append(OutputDocument(MANIFEST, "manifest", arrangement.manifest))
-    stated = materials if emission.provenance else None
-    document = {
-        "format": FORMAT,
-        **_describe_reasons(emission, groups, recipe, digests),
-        **_identify_files(emission, arrangement.files, documents, stated),
-    }
+    document = {"format": FORMAT, **_describe_reasons(inputs), **_identify_files(inputs, arrangement.files, documents)}
     return OutputTree(
         emission=emission,
         files=arrangement.files,
         documents=tuple(documents),
-        materials=stated,
+        inputs=inputs,
         key_document=document,
         key=action_key(document),
         omissions=tuple(layout.find_omissions(emission)),
@@ -92,8 +85,7 @@ def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digest
 class BillFile(Struct, frozen=True):
     """Bill of materials of an output."""
 
-    emission: Emission
-    materials: Materials
+    inputs: OutputInputs
     parts: tuple[PlannedPart, ...]
     base_models: tuple[BomModel, ...]
 
@@ -103,15 +95,17 @@ class BillFile(Struct, frozen=True):
             for item in self.parts
             for model in list_compiled_models(item.complete_models(merged), item.made, item.data, item.part.folder)
         )
-        name = f"{self.emission.title}/{self.emission.id.removeprefix('emit:')}"
-        return bill(self.materials, [*self.base_models, *compiled], files, name=name)
+        emission = self.inputs.emission
+        name = f"{emission.title}/{emission.id.removeprefix('emit:')}"
+        return bill(self.inputs.gather_materials(), [*self.base_models, *compiled], files, name=name)
 
 
-def render_statement(emission: Emission, materials: Materials, files: Sequence[FileEntry], key: str) -> JsonFile:
+def render_statement(inputs: OutputInputs, files: Sequence[FileEntry], key: str) -> JsonFile:
     """Return the statement of provenance about `files` of the output with a key."""
+    emission = inputs.emission
     push = str(emission.push) if emission.push is not None else None
     settings = {"layout": emission.layout, "pack": emission.pack, "push": push}
-    return statement(materials, files, invocation=key, output=settings)
+    return statement(inputs.gather_materials(), files, invocation=key, output=settings)
 
 
 def image_tag(emission: Emission) -> str:
@@ -125,23 +119,22 @@ def image_annotations(emission: Emission) -> dict[str, str]:
     return {"org.opencontainers.image.title": emission.title, **described}
 
 
-def _identify_files(
-    emission: Emission, files: Sequence[OutputFile], documents: Sequence[OutputDocument], stated: Materials | None
-) -> dict[str, Any]:
+def _identify_files(inputs: OutputInputs, files: Sequence[OutputFile], documents: Sequence[OutputDocument]) -> dict[str, Any]:
     """Return the parts of the key document that identify every file of the output. Raises ValueError if two files have one path."""
+    emission = inputs.emission
     entries = [file.entry for file in files]
     for item in documents:
         entries.append(FileEntry(item.path, item.role, 0, item.document.render(entries, {}).identity))
     # A statement names the key of its output, and everything else in it is part of that key.
-    if stated is not None and not emission.is_file:
-        entries.append(FileEntry(PROVENANCE, "provenance", 0, render_statement(emission, stated, entries, key="").identity))
+    if emission.provenance and not emission.is_file:
+        entries.append(FileEntry(PROVENANCE, "provenance", 0, render_statement(inputs, entries, key="").identity))
     if len({entry.path.casefold() for entry in entries}) < len(entries):
         raise ValueError("two files have one path")
     identities = {entry.path: entry.digest for entry in entries}
-    if stated is not None and emission.statement is not None:
+    if emission.statement is not None:
         archive = FileEntry(emission.path.name, "asset", 0, action_key(identities))
         # The statement may have the name of a file in the archive.
-        beside = render_statement(emission, stated, [archive, *entries], key="")
+        beside = render_statement(inputs, [archive, *entries], key="")
         return {"files": {**identities, f"../{emission.statement.name}": beside.identity}}
     return {"files": identities, **({"image files": _identify_image(emission, entries)} if emission.pack == "oci" else {})}
 
@@ -163,8 +156,9 @@ def _identify_image(emission: Emission, entries: Sequence[FileEntry]) -> dict[st
     return {"manifest": manifest.sha256, "index": index.sha256, "layout": layout.sha256}
 
 
-def _describe_reasons(emission: Emission, made: Sequence[Made], recipe: Recipe, digests: Mapping[Path, str]) -> dict[str, Any]:
+def _describe_reasons(inputs: OutputInputs) -> dict[str, Any]:
     """Return why the files of the output are what they are, in the recipe's words."""
+    emission, made, recipe, digests = inputs.emission, inputs.made, inputs.recipe, inputs.digests
     layout = LAYOUTS[emission.layout]
     described_as = layout.described_as or ("image" if emission.pack == "oci" else None)
     documented = emission.provenance or emission.bom

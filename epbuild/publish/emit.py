@@ -284,16 +284,14 @@ def copy_all(artifacts: Iterable[Artifact], copy: Callable[[Artifact], None]) ->
 
 def _add_statement(tree: OutputTree, artifacts: Sequence[Artifact]) -> list[Artifact]:
     """Return the artifacts and the statement about them, if the output has one, in the order of their paths."""
-    if tree.materials is not None:
+    if tree.emission.provenance:
         statement = _render_statement(tree, artifacts)
         artifacts = [*artifacts, Artifact.generated(PROVENANCE, "provenance", statement.data)]
     return sorted(artifacts, key=lambda artifact: artifact.path.split("/"))
 
 
 def _render_statement(tree: OutputTree, artifacts: Iterable[Artifact]) -> JsonFile:
-    if tree.materials is None:
-        raise TypeError(tree.emission.id)
-    return render_statement(tree.emission, tree.materials, [artifact.entry for artifact in artifacts], tree.key)
+    return render_statement(tree.inputs, [artifact.entry for artifact in artifacts], tree.key)
 
 
 def _record(artifacts: Iterable[Artifact]) -> Files:

@@ -1,0 +1,77 @@
+"""What a tree promises: it is planned from results alone, and what is written later is what it says."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from small_builds import Workshop
+
+from epbuild.archive.artifact import FileEntry
+from epbuild.output.tree import OutputTree, plan_output
+from epbuild.plan.key import action_key
+from epbuild.plan.outputs import PROVENANCE
+from epbuild.recipe.load import load
+from epbuild.survey.status import Survey
+
+MORE = """outputs:
+  - {layout: directory, path: "dist/stated/${group}", bom: true, provenance: true, base: "base/${model}.onnx"}
+  - {layout: ort-model-package, path: "dist/package", bom: true, provenance: true}
+"""
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def trees(workshop: Workshop, found: Survey | None = None) -> list[OutputTree]:
+    """Plan the outputs of a recipe that was built, from the results that a survey found."""
+    found, recipe = found or workshop.survey(), load(workshop.folder / "epbuild.yaml")
+    digests = {path: sha256(path) for path in recipe.files}
+    planned = []
+    for emission in found.plan.emissions.values():
+        made = [made for ident in emission.needs if (made := found.actions[ident].made) is not None]
+        planned.append(plan_output(emission, made, recipe, digests))
+    return planned
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    workshop.write_recipe(("outputs:\n", MORE))
+    assert workshop.build().exit_code == 0
+    return workshop
+
+
+def test_the_key_is_the_digest_of_the_key_document_and_the_one_that_builds_record(built: Workshop) -> None:
+    for tree in trees(built):
+        assert tree.key == action_key(dict(tree.key_document)) == built.record(tree.emission.id).action_key
+
+
+def test_a_tree_names_every_file_that_is_written_and_no_other(built: Workshop) -> None:
+    for tree in trees(built):
+        folder = tree.emission.path
+        there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        named = {*(file.path for file in tree.files), *(item.path for item in tree.documents)}
+        assert there == named | ({PROVENANCE} if tree.emission.provenance else set())
+        assert there == tree.key_document["files"].keys()
+
+
+def test_documents_about_the_written_files_are_those_that_are_written(built: Workshop) -> None:
+    for tree in trees(built):
+        folder, entries = tree.emission.path, list[FileEntry]()
+        for file in tree.files:
+            path = folder / file.path
+            entries.append(FileEntry(file.path, file.role, path.stat().st_size, sha256(path)))
+        for item in tree.documents:
+            path = folder / item.path
+            assert item.document.render(entries, {}).data == path.read_bytes(), item.path
+            entries.append(FileEntry(item.path, item.role, path.stat().st_size, sha256(path)))
+
+
+def test_a_tree_is_planned_without_the_files_of_results(built: Workshop) -> None:
+    found = built.survey()
+    before = [tree.key for tree in trees(built, found)]
+    built.lose_blobs()
+    assert [tree.key for tree in trees(built, found)] == before
