@@ -12,12 +12,12 @@ from epbuild.report.graph.looks import (
     LINE,
     LOOKS,
     TEXT,
-    counts,
+    find_look,
+    format_counts,
     heading_lines,
     hover_lines,
     label_lines,
-    look_of,
-    shortened,
+    shorten_name,
 )
 
 _FONT = "Arial"
@@ -25,7 +25,7 @@ _FONT = "Arial"
 
 def dot_text(graph: StepGraph) -> str:
     """Return a digraph from left to right, with a cluster for each box and a node for each step id."""
-    heading = _quoted([*heading_lines(graph), counts(graph.states)], left=True)
+    heading = _quoted([*heading_lines(graph), format_counts(graph.states)], left=True)
     columns = 3 if graph.grouped_by is None else 4  # about as wide as a page
     lines = [
         "digraph plan {",
@@ -39,9 +39,10 @@ def dot_text(graph: StepGraph) -> str:
         boxes.setdefault(node.box, []).append(node)
     for number, (box, nodes) in enumerate(boxes.items()):
         if box:
+            style = f'style=rounded, color="{FRAME[0]}", fontsize=10'
             lines += [
                 f"  subgraph cluster_{number} {{",
-                f'    graph [label={_quoted([shortened(box)])}, style=rounded, color="{FRAME[0]}", fontsize=10, tooltip={_quoted([box])}];',
+                f"    graph [label={_quoted([shorten_name(box)])}, {style}, tooltip={_quoted([box])}];",
                 *(f"    {line}" for line in _nodes(nodes)),
                 "  }",
             ]
@@ -53,7 +54,7 @@ def dot_text(graph: StepGraph) -> str:
 
 def _nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
     for node in nodes:
-        look = look_of(node.state)
+        look = find_look(node.state)
         first, *more = label_lines(node)
         label = _quoted([first if more else f"{look.sign} {first}", *more])
         fill, border = look.light

@@ -37,25 +37,25 @@ FRAME = ("#b4bcc5", "#4a545f")
 """Colors in light and dark themes."""
 
 
-def look_of(state: str) -> StateLook:
+def find_look(state: str) -> StateLook:
     return LOOKS[state.removesuffix(REMOTE)]
 
 
-def counts(states: Mapping[str, int]) -> str:
+def format_counts(states: Mapping[str, int]) -> str:
     """Return the number of steps in each state with its sign, such as `✓ 8 current, + 4 new`."""
-    return ", ".join(f"{look_of(state).sign} {number} {state}" for state, number in states.items())
+    return ", ".join(f"{find_look(state).sign} {number} {state}" for state, number in states.items())
 
 
 def label_lines(node: GraphNode) -> tuple[str, ...]:
     """Return the label of a node without its sign. A group of steps also has the number in each state."""
     remote = REMOTE if node.state.endswith(REMOTE) and not node.grouped else ""
-    first = f"{shortened(node.title)}{remote}"
-    return (first, counts(node.states)) if node.grouped else (first,)
+    first = f"{shorten_name(node.title)}{remote}"
+    return (first, format_counts(node.states)) if node.grouped else (first,)
 
 
 def heading_lines(graph: StepGraph) -> tuple[str, ...]:
     """Return the title of the picture, and how its steps are grouped."""
-    total = f"{shortened(graph.recipe)}: {counted(graph.steps, 'step')}"
+    total = f"{shorten_name(graph.recipe)}: {counted(graph.steps, 'step')}"
     if graph.grouped_by is None:
         return (total,)
     return total, f"grouped by {graph.grouped_by}: {counted(len(graph.nodes), 'node')}. Name steps to see them one by one."
@@ -63,11 +63,11 @@ def heading_lines(graph: StepGraph) -> tuple[str, ...]:
 
 def hover_lines(node: GraphNode) -> tuple[str, ...]:
     """Return the tooltip of a node."""
-    state = counts(node.states) if node.grouped else node.state
+    state = format_counts(node.states) if node.grouped else node.state
     return (printable(node.name), state, *map(printable, node.reasons[:_MAX_REASONS]))
 
 
-def shortened(text: str) -> str:
+def shorten_name(text: str) -> str:
     """Return a printable name, without its middle if it is long."""
     text = printable(text)
     half = (_MAX_NAME - 3) // 2

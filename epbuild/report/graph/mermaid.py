@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from epbuild.commands.graph import GraphNode, StepGraph
-from epbuild.report.graph.looks import LOOKS, TEXT, counts, heading_lines, label_lines, look_of, shortened
+from epbuild.report.graph.looks import LOOKS, TEXT, find_look, format_counts, heading_lines, label_lines, shorten_name
 
 _PLAIN = re.compile(r"[^A-Za-z0-9 .,:/()✗△↻✓-]")
 _WIDTH = {"bold": "2px", "solid": "1px", "dashed": "1px"}
@@ -14,7 +14,7 @@ _WIDTH = {"bold": "2px", "solid": "1px", "dashed": "1px"}
 
 def mermaid_text(graph: StepGraph) -> str:
     """Return a flowchart from left to right, with a title and a subgraph for each box."""
-    title = ". ".join([*heading_lines(graph), counts(graph.states)])
+    title = ". ".join([*heading_lines(graph), format_counts(graph.states)])
     lines = ["---", f"title: {_scalar(title)}", "---", "flowchart LR"]
     boxes: dict[str, list[str]] = {}
     for number, node in enumerate(graph.nodes):
@@ -22,7 +22,7 @@ def mermaid_text(graph: StepGraph) -> str:
     for number, (box, nodes) in enumerate(boxes.items()):
         if box:
             inside = ["direction LR", *nodes]
-            lines += [f"  subgraph b{number}[{_quoted([shortened(box)])}]", *(f"    {line}" for line in inside), "  end"]
+            lines += [f"  subgraph b{number}[{_quoted([shorten_name(box)])}]", *(f"    {line}" for line in inside), "  end"]
         else:
             lines += [f"  {node}" for node in nodes]
     lines += [f"  n{start} --> n{end}" for start, end in graph.edges]
@@ -31,7 +31,7 @@ def mermaid_text(graph: StepGraph) -> str:
 
 
 def _node(number: int, node: GraphNode) -> str:
-    look = look_of(node.state)
+    look = find_look(node.state)
     first, *more = label_lines(node)
     return f"n{number}[{_quoted([first if more else f'{look.sign} {first}', *more])}]:::{_class(node.state)}"
 
