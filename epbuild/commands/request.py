@@ -1,13 +1,14 @@
-"""The request of a user: a recipe, steps of it, and how to go about them."""
+"""Request of a user: a recipe, steps of it, and options."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.toolchain.environment import Toolchains, toolchains_here
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class RemoteChoice(Struct, frozen=True):
-    """What a user wants of the remote cache, if one is named: `offline`, nothing is asked of any machine."""
+    """Use of the remote cache, if there is one. With `offline`, no machine is contacted."""
 
     mode: Mode = "read"
     offline: bool = False
     insecure: bool = False
-    """Whether a server may be spoken to without TLS."""
+    """Whether a server may be used without TLS."""
 
 
 class Request(Struct, frozen=True):
-    """What a user asked for: a recipe, the steps of it (globs over ids; none: all), and how to go about it."""
+    """Recipe, the steps of it (globs over ids, none for all), and options."""
 
     recipe: Path = Path(DEFAULT_RECIPE)
     selection: tuple[str, ...] = ()
@@ -38,39 +39,39 @@ class Request(Struct, frozen=True):
     settings: tuple[str, ...] = ()
     """Variables of the recipe to set, as `vars.name=value`."""
     memory: int | None = None
-    """Bytes of memory for all that runs at once; None: what there is."""
+    """Bytes of memory for all running actions. None means all there is."""
     locked: bool = False
-    """Whether only what the recipe's lock has may be built with."""
+    """Whether everything must be as the recipe's lock has it."""
     rebuild_and_compare: bool = False
-    """Whether to make everything again afterwards, and compare."""
+    """Whether to rebuild everything afterwards, and compare."""
     every_model: bool = False
-    """Whether to report of every model how far it is compiled, and not only of those that were to do."""
+    """Whether to report the coverage of every model, not only of those that were compiled."""
     retry: bool = False
-    """Whether to try again what failed before, although nothing that it depends on has changed."""
+    """Whether to retry earlier failures whose inputs have not changed."""
     remote: RemoteChoice | None = None
-    """What to do with a remote cache; None: nothing."""
+    """Use of a remote cache. None means none."""
     cluster: ClusterAddress | None = None
-    """The scheduler of other machines that make results; None: all is made here."""
+    """Scheduler of other machines that build results. None means this machine."""
     places: Places = field(default_factory=dict)
-    """Where a file has a step that is asked for, by the id or the glob."""
+    """Positions of ids and globs of `selection` that come from a file."""
     emits: bool = True
-    """Whether outputs are part of it; else it is about results alone."""
+    """Whether outputs are emitted, not only results built."""
     push_only: bool = False
-    """Whether it is about the outputs alone that are pushed, of which nothing is left here."""
+    """Whether only pushed outputs are emitted, without a folder on this machine."""
     compiles: bool = True
-    """Whether results that are missing may be made."""
+    """Whether missing results may be built."""
     toolchains: Toolchains = field(default_factory=lambda: toolchains_here())  # noqa: PLW0108 - looked up when a request is made
     shard: Shard | None = None
-    """The part of what is asked for that it is about; None: all."""
+    """Shard to build. None means all."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError where nothing could ever run."""
+        """Check the number of jobs. Raises ValueError."""
         if self.jobs < 1:
             raise ValueError(f"invalid number of jobs: {self.jobs}")
 
     def without_programs(self) -> Request:
-        """Return this request with no interpreter to be started: what is not remembered of a toolchain stays unknown."""
-        return replace(self, toolchains=replace(self.toolchains, may_run=False))
+        """Return this request without starting interpreters: an unknown toolchain stays unknown."""
+        return replace(self, toolchains=dataclasses.replace(self.toolchains, may_run=False))
 
     @property
     def writes(self) -> bool:
@@ -79,10 +80,10 @@ class Request(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is about all that the recipe asks for."""
+        """Whether the request is for the whole recipe."""
         return self.emits_all and not self.selection
 
     @property
     def emits_all(self) -> bool:
-        """Whether outputs are part of it as the recipe has them."""
+        """Whether outputs are emitted as the recipe has them."""
         return self.emits and not self.push_only
