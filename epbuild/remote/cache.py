@@ -42,7 +42,7 @@ BLOB_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=20.0, uploaded=9.0)
 RECORD_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=5.0, uploaded=5.0)
 """Records are small: a server that takes long to send one hangs."""
 
-_SIDES = {"read": "This build makes itself what it does not find here.", "written": "What this build makes is not shared."}
+_SIDES = {"read": "This build compiles what is not in the store.", "written": "The results of this build are not shared."}
 _PIECE_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _GONE = "a file of it is gone from the remote cache"

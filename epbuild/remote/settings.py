@@ -51,13 +51,13 @@ def remote_settings(
     named = _named(cache, folder, environment)
     if named is None:
         if mode == "write":
-            message = "no remote cache is named that results could be written to"
+            message = "results cannot be written: no remote cache is set"
             raise RecipeError(Problem("EPB275", message, hint=f"Set `cache.remote` in the recipe, or {REMOTE}."))
         return None
     address, where = named
     anonymous = where is not None
     if address.scheme == "http" and not address.is_local and not insecure:
-        message = f"the remote cache {address} would be spoken to without TLS"
+        message = f"the remote cache {address} would be used without TLS"
         raise RecipeError(Problem("EPB275", message, where, "Use https://, or allow it with --insecure."))
     trust = frozenset(cache.trust) if cache is not None else frozenset[str]()
     if not trust and not address.is_directory:
@@ -106,10 +106,10 @@ def _absolute(address: RemoteAddress, folder: Path) -> RemoteAddress:
 def _signer(environment: Mapping[str, str], trust: frozenset[str], where: Location | None) -> SigningKey:
     signer = signing_key(environment)
     if signer is None:
-        message = "results are to be written to the remote cache, and there is no key to sign them"
-        hint = f"Set {SIGNING_KEY}, which `epbuild cache key` makes; or read only, without --remote-cache write."
+        message = "results cannot be written to the remote cache without a signing key"
+        hint = f"Set {SIGNING_KEY}, which `epbuild cache key` creates; or read only, without --remote-cache write."
         raise RecipeError(Problem("EPB277", message, hint=hint))
     if trust and signer.public not in trust:
-        message = f"nobody would use what {SIGNING_KEY} signs: its public key {signer.public} is not trusted"
+        message = f"the public key of {SIGNING_KEY} is not trusted: {signer.public}"
         raise RecipeError(Problem("EPB277", message, where, "List it under `cache.trust` in the recipe."))
     return signer

@@ -18,8 +18,8 @@ KEY = {"EPBUILD_SIGNING_KEY": OURS.text}
     [
         (CACHE, "EPB277", "a worker signs what it makes"),
         ({**CACHE, "EPBUILD_SIGNING_KEY": "nonsense"}, "EPB277", "holds no signing key"),
-        (KEY, "EPB275", "no remote cache is named"),
-        ({**KEY, "EPBUILD_REMOTE_CACHE": "off"}, "EPB275", "no remote cache is named"),
+        (KEY, "EPB275", "no remote cache is set"),
+        ({**KEY, "EPBUILD_REMOTE_CACHE": "off"}, "EPB275", "no remote cache is set"),
         ({**KEY, "EPBUILD_REMOTE_CACHE": "http://elsewhere.example/x"}, "EPB275", "without TLS"),
     ],
     ids=["no key", "not a key", "no cache", "off", "without TLS"],

@@ -327,4 +327,4 @@ def test_a_build_that_may_not_push_says_so_in_one_line(program: Path, quickstart
         done = quickstart.epbuild("run", "epbuild.yaml", "emit:classifier/snapdragon-SM8750/*")
     assert done.returncode == 3, done.stdout + done.stderr
     (line,) = [line for line in (done.stdout + done.stderr).splitlines() if "EPB427" in line]
-    assert "without a user and a password" in line
+    assert "requires a user and a password" in line

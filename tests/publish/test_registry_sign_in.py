@@ -215,7 +215,7 @@ class TestWhoPushes:
             tokens.tokens = [answer]
             code, text = pusher.fails(registry)
             assert code == "EPB426"
-            assert "hands out an invalid token" in text
+            assert "issued an invalid token" in text
 
 
 class TestWhereSecretsGo:

@@ -109,7 +109,7 @@ class _Push:
         """Push one blob. Return whether it had to be uploaded."""
         found = self._retry(lambda: self._request("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
         if found.status not in (200, 404):
-            self._refused("be asked for a blob", found)
+            self._refused("answer whether it has a blob", found)
         before = self._done
         if found.status == 404:
             self._retry(lambda: self._upload(blob, before))
@@ -121,12 +121,12 @@ class _Push:
         opened = self._request("POST", f"{self._root}/blobs/uploads/")
         location = opened.headers.get("Location")
         if opened.status != 202 or location is None:
-            self._refused("take a blob", opened)
+            self._refused("accept a blob", opened)
         place = self.client.resolve(opened.url, location)
         place += f"{'&' if urlsplit(place).query else '?'}{urlencode({'digest': f'sha256:{blob.sha256}'})}"
         done = self._request("PUT", place, Body(blob.size, _OCTETS, lambda write: self._send_blob(blob, before, write)))
         if done.status not in _CREATED:
-            self._refused(f"take the blob {blob.sha256[:12]} of {blob.size} bytes", done)
+            self._refused(f"accept the blob {blob.sha256[:12]} of {blob.size} bytes", done)
 
     def _send_blob(self, blob: Artifact | Document, before: int, write: Callable[[memoryview], object]) -> None:
         def counted(data: memoryview) -> None:
@@ -153,9 +153,9 @@ class _Push:
         body = Body(manifest.size, MANIFEST_TYPE, lambda write: write(memoryview(manifest.data)))
         done = self._retry(lambda: self._request("PUT", url, body))
         if done.status not in _CREATED:
-            self._refused(f"take the manifest as {name}", done)
+            self._refused(f"accept the manifest as {name}", done)
         if done.headers.get("Docker-Content-Digest", digest) != digest:
-            self._fail("EPB426", "keeps another manifest than it was sent", _ASK)
+            self._fail("EPB426", "stored another manifest than the one that was sent", _ASK)
 
     def _retry(self, action: Callable[[], _T]) -> _T:
         try:
@@ -185,7 +185,7 @@ class _Push:
         try:
             self._credentials = self._credentials or credentials_for(self.reference.host)
         except UnusableCredentials as error:
-            self._fail("EPB427", f"asks who pushes, and {error.message}", error.hint)
+            self._fail("EPB427", f"requires authentication, and {error.message}", error.hint)
         if "bearer" in offered:
             self._authorization = f"Bearer {self._token(answer, offered['bearer'])}"
         elif "basic" in offered and self._credentials is not None and not self._credentials.is_identity:
@@ -214,16 +214,16 @@ class _Push:
                 basic = known.basic if known is not None else None
                 reply = _check_status(self.client.send("GET", url, headers=accept, authorization=basic))
         except TransferError as failure:
-            message = f"{origin(url)[1]}, where it has its tokens from, fails: {failure}"
+            message = f"its token server {origin(url)[1]} fails: {failure}"
             raise TransferError(message, failure.hint, failure.kind, pause=failure.pause) from failure
         if reply.status in (401, 403):
             self._not_allowed(reply)
         document = _json(reply) if reply.status == 200 else None
         token = (document.get("token") or document.get("access_token")) if isinstance(document, dict) else None
         if reply.status != 200:
-            self._refused("hand out a token", reply)
+            self._refused("issue a token", reply)
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            self._fail("EPB426", "hands out an invalid token", _ASK)
+            self._fail("EPB426", "issued an invalid token", _ASK)
         return token
 
     def _not_allowed(self, answer: Answer) -> NoReturn:
@@ -231,7 +231,7 @@ class _Push:
         if known is not None:
             message = f"does not let the user of {known.source} push to {repository} ({_summary(answer)})"
             self._fail("EPB427", message, "Check the user, the password and what this user may do there.")
-        message = f"lets no user push to {repository} without a user and a password ({_summary(answer)})"
+        message = f"requires a user and a password to push to {repository} ({_summary(answer)})"
         self._fail("EPB427", message, f"Set {REGISTRY}, {USER} and {PASSWORD}, or sign in with 'docker login'.")
 
     def _refused(self, what: str, answer: Answer) -> NoReturn:
