@@ -23,11 +23,11 @@ _COLLECTION_THRESHOLD = 1_000_000
 """New objects before Python collects garbage. Commands create few cycles: with Python's own threshold, planning 10,000 targets spends 0.7 s
 of 3.0 s on collections. This is the command line's own process; library code never touches the collector, which is its host's.
 """
-_PROCESS = os.getpid()
 
 
 def main() -> NoReturn:
     """Run `epbuild` with the arguments of the process, and exit."""
+    gc.set_threshold(_COLLECTION_THRESHOLD)
     _end_when_interrupted()
     begin = time.perf_counter()
     for name in ("stdout", "stderr"):
@@ -37,7 +37,7 @@ def main() -> NoReturn:
 
     arguments = sys.argv[1:]
     try:
-        known = answer(arguments, lambda: time.perf_counter() - begin, _warn, hand_on=True)
+        known = answer(arguments, lambda: time.perf_counter() - begin, _warn)
     except OSError:  # the reader of the warnings has gone: the commands deal with that
         known = None
     if known is None:
@@ -50,7 +50,6 @@ def main() -> NoReturn:
 
 
 def _execute(arguments: Sequence[str]) -> int:
-    gc.set_threshold(_COLLECTION_THRESHOLD)
     from epbuild.cli.app import execute
 
     sys.unraisablehook = _interrupt_again
@@ -78,8 +77,7 @@ def _end_when_interrupted() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    if os.getpid() == _PROCESS:  # and not one that looks at some of the files for it
-        _say_interrupted()
+    _say_interrupted()
     os._exit(_INTERRUPTED)
 
 

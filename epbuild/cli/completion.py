@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from epbuild.survey.asked import recipe_and_steps
+from epbuild.cli.names import recipe_and_steps
 
 VARIABLE = "_EPBUILD_COMPLETE"
 """Environment variable with which a shell's script requests completions."""

@@ -96,7 +96,7 @@ class Actions:
 
     def take_over(self) -> None:
         """Count in what needs no work: results that are current, and results that the store already has."""
-        current = list(self._found.rest)
+        current: list[str] = []
         known, recorded = [], self._memory.keys(self._found.actions)
         for ident, status in self._found.actions.items():
             if status.made is None or ident in self._found.todo:

@@ -28,7 +28,7 @@ from epbuild.plan.selection import matching
 from epbuild.publish.removal import Cleaned, Emitted, Why
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.orphans import Outputs
-from epbuild.survey.snapshot_file import forget
+from epbuild.survey.snapshot import forget
 
 
 class Forgotten(Struct, frozen=True):

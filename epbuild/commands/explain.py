@@ -14,7 +14,7 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.state import Memory
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.plan import survey
+from epbuild.commands.plan import surveyed
 from epbuild.commands.planning import workspace_of
 from epbuild.commands.request import Request
 from epbuild.core.errors import PlanError, Problem
@@ -52,7 +52,8 @@ def explain(request: Request, steps: Sequence[str], progress: Progress | None = 
     The whole recipe is looked at, as `plan` does: what a step is needed for decides whether it has to run. Raises PlanError (EPB240)
     when a glob matches nothing, and what `survey` raises.
     """
-    found = survey(request, steps, progress)
+    with surveyed(request, progress=progress) as looked:
+        found = looked.found
     wanted = _matching(found, steps, request.places)
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         explainer = _Explainer(found, workspace.memory(found.configuration), action_records(cache_directory()))

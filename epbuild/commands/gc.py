@@ -19,7 +19,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import Problem, StoreError
 from epbuild.plan.result import is_action_record
 from epbuild.survey.orphans import RESULTS, files_of
-from epbuild.survey.snapshot_file import remove_older
+from epbuild.survey.snapshot import remove_older
 
 LEASE = "upkeep"
 """Held by what removes and by what checks, which exclude each other, also those of another release."""

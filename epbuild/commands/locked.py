@@ -121,13 +121,9 @@ def lock_text(path: Path) -> str | None:
     return decoded(content)
 
 
-def check_lock(recipe: Recipe, *, fits: bool = False) -> None:
-    """Raises PlanError unless there is a lock that fits the recipe, as far as can be known without looking at anything else.
-
-    It is known to, where it `fits`.
-    """
-    if not fits:
-        _fitting(recipe, _lock_beside(recipe), strict=True)
+def check_lock(recipe: Recipe) -> None:
+    """Raises PlanError unless there is a lock that fits the recipe, as far as can be known without looking at anything else."""
+    _fitting(recipe, _lock_beside(recipe), strict=True)
 
 
 def locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
@@ -143,13 +139,13 @@ def locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     return {release.requirement: release.files for release in lock.wheels}
 
 
-def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool, fits: bool = False) -> HeldLock:
-    """What of the recipe's lock holds for a plan of it; where it `fits`, the recipe may be a part of the one that it is known to fit.
+def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
+    """Return what of the recipe's lock holds for a plan of it.
 
     Raises PlanError for a lock that cannot be read; if `strict`, for any misfit.
     """
     path, lock = lock_path(recipe.file), _lock_beside(recipe)
-    unfit = [] if fits else _fitting(recipe, lock, strict=strict)
+    unfit = _fitting(recipe, lock, strict=strict)
     if lock is None:
         return HeldLock(path)
     if lock.recipe != recipe.name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,65 +16,22 @@ from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.events import HashingEvents
 from epbuild.commands.locked import HeldLock, hold_lock
-from epbuild.commands.planning import FetchModels, ReadVariables, plan_of, read_recipe, remote_of, workspace_of
+from epbuild.commands.planning import ReadVariables, read_plan, remote_of, workspace_of
 from epbuild.commands.request import Request
 from epbuild.commands.shared_results import remote_cache, results_of
 from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.errors import Problem
 from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.result import action_records
-from epbuild.plan.steps import Plan
+from epbuild.plan.steps import Plan, Step
 from epbuild.recipe.model import Recipe
 from epbuild.survey.orphans import Outputs
-from epbuild.survey.scope import LastLook, Scope
-from epbuild.survey.snapshot import variables_of
-from epbuild.survey.status import Survey, Surveyor
+from epbuild.survey.snapshot import Snapshot, read_unchanged, view_of
+from epbuild.survey.status import StepStatus, Survey, Surveyor
 from epbuild.toolchain.identity import toolchain_records
 
 if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
     from epbuild.remote.cache import RemoteCache, Warn
-
-
-class Planned(Struct, frozen=True):
-    """A recipe and its plan, or, in a `scope`, the part of them that has to be looked at again."""
-
-    recipe: Recipe
-    plan: Plan
-    scope: Scope | None = None
-
-
-def plan_again(
-    request: Request,
-    variables: ReadVariables,
-    fetching: FetchModels | None = None,
-    wanted: Sequence[str] = (),
-) -> Planned:
-    """Return the recipe and its plan, or the part of them that files that changed since the last snapshot and `wanted` steps concern.
-
-    A recipe whose text has changed is planned as a whole. The `variables` that the recipe reads are read. Raises what `read_plan` does.
-    """
-    last = None
-    if request.emits_all and not request.rebuild_and_compare and not request.every_model and not request.writes:
-        last = LastLook.at(request.recipe, request.settings)
-    if last is None or last.has_shared_changes or (request.locked and last.look.facts.lock != "held"):
-        return _planned_whole(request, variables, fetching)
-    scope = last.scope(request.selection, wanted)
-    if scope is None:
-        return _planned_whole(request, variables, fetching)
-    for name in variables_of(last.look.facts):
-        variables.get(name)
-    plan = Plan((), {})
-    if scope.again:
-        with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-            plan = plan_of(replace(request, selection=scope.selection), scope.recipe, fetching, workspace, fits=True)
-    return Planned(scope.recipe, replace(plan, warnings=scope.warnings(plan)), scope)
-
-
-def _planned_whole(request: Request, variables: ReadVariables, fetching: FetchModels | None) -> Planned:
-    """Read the recipe and plan all of it."""
-    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        recipe = read_recipe(request, variables)
-        return Planned(recipe, plan_of(request, recipe, fetching, workspace))
 
 
 class Surveyed(Struct, frozen=True):
@@ -90,19 +47,47 @@ class Surveyed(Struct, frozen=True):
     """Whether nothing is another than its lock has it."""
 
 
-def survey(request: Request, wanted: Sequence[str] = (), progress: Progress | None = None) -> Survey:
+def survey(request: Request, progress: Progress | None = None) -> Survey:
     """Return what is out of date. Nothing is made, not even a missing toolchain. Raises EpbuildError.
 
-    The steps that match `wanted` are surveyed even where nothing has changed for them. `progress` gets events while files are hashed.
+    If nothing has changed since the last run, the survey has the statuses of steps only. `progress` gets events while files are hashed.
     """
-    with surveyed(request, wanted, progress=progress) as looked:
+    found = read_last(request)
+    if found is not None:
+        return recorded_survey(found)
+    with surveyed(request, progress=progress) as looked:
         return looked.found
+
+
+def read_last(request: Request, *, refresh: bool = False) -> Snapshot | None:
+    """Return the snapshot of the last run of a request if nothing has changed since, and it needs no other work; else None.
+
+    With `refresh`, the new times of files that were only touched are kept.
+    """
+    asks_more = request.rebuild_and_compare or request.every_model or request.writes or request.shard is not None
+    if asks_more or not request.emits_all:
+        return None
+    recipe = str(request.recipe)
+    found = read_unchanged(recipe, request.settings, request.selection, refresh=refresh)
+    # Messages and outputs name files as the recipe was named, and a doubted lock is checked again.
+    if found is None or not found.is_current or found.view != view_of(recipe) or found.lock == "doubted":
+        return None
+    return None if request.locked and found.lock != "held" else found
+
+
+def recorded_survey(found: Snapshot) -> Survey:
+    """Return the survey in a snapshot: all steps are current."""
+    warnings = tuple(map(Problem.from_plain, found.warnings))
+    statuses = [
+        StepStatus(Step(*step), "current", (), key, outputs, on_real_device=on_device)
+        for *step, key, outputs, on_device in found.step_rows()
+    ]
+    return Survey(Plan((), {}, warnings), {}, (), recorded=tuple(statuses))
 
 
 @contextmanager
 def surveyed(
     request: Request,
-    wanted: Sequence[str] = (),
     cancelled: threading.Event | None = None,
     warn: Warn | None = None,
     progress: Progress | None = None,
@@ -110,9 +95,8 @@ def surveyed(
     """What `survey` returns, while workspace and remote cache are open. `warn` is given its warnings, rather than the plan."""
     variables = ReadVariables()
     counting = HashingEvents(NoProgress() if progress is None else progress).counting
-    planned = plan_again(request, variables, wanted=wanted)
-    recipe, plan, scope = planned.recipe, planned.plan, planned.scope
-    lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
+    recipe, plan = read_plan(request, environment=variables)
+    lock = hold_lock(recipe, plan, strict=request.locked)
     cache = cache_directory()
     refused: list[Problem] = []
     with (
@@ -128,7 +112,7 @@ def surveyed(
         surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, results, counting)
         changed = lock.deviations(plan, known.environments, surveyor.digests)
         doubts = (*workspace.problems(), *lock.warnings, *changed)
-        found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), known, scope)
+        found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), known)
         if results is not None:
             results.warn_of_the_rest()
         found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *refused)))
@@ -137,7 +121,7 @@ def surveyed(
 
 
 def with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:
-    """`found` with the outputs that nobody asks for any more; from some steps alone it is not known what the whole recipe asks for."""
-    if not request.is_whole or found.scope is not None:  # a snapshot is only taken where there was no orphan
+    """Return `found` with outputs that the recipe no longer asks for. Selected steps do not show what the whole recipe asks for."""
+    if not request.is_whole:
         return found
     return replace(found, orphans=outputs.orphans(emission.path for emission in found.plan.emissions.values()))

@@ -74,12 +74,12 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
         raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
 
 
-def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, workspace: Workspace, *, fits: bool = False) -> Plan:
-    """The plan of a recipe, or of a part of one that its lock is known to fit. Raises what `read_plan` does."""
+def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, workspace: Workspace) -> Plan:
+    """Return the plan of a recipe. Raises what `read_plan` does."""
     remote = RemoteModels(workspace, BlobStore(cache_directory()))
     remote_of(request, recipe)  # what is wrong with it is found before anything is fetched
     if request.locked:
-        check_lock(recipe, fits=fits)  # before anything is fetched
+        check_lock(recipe)  # before anything is fetched
     if fetching is not None:
         remote = replace(remote, wheels=locked_wheels(recipe))
     locate = remote.known if fetching is None else lambda model: fetching.fetch(remote, model)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,8 +24,8 @@ from epbuild.commands.actions import Actions
 from epbuild.commands.events import HashingEvents, OutputRemoved
 from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.commands.making import Making
-from epbuild.commands.plan import plan_again, with_orphans
-from epbuild.commands.planning import ReadVariables, remote_of, workspace_of
+from epbuild.commands.plan import read_last, recorded_survey, with_orphans
+from epbuild.commands.planning import ReadVariables, read_plan, remote_of, workspace_of
 from epbuild.commands.provisioning import ONLINE, Circumstances, Provisioning
 from epbuild.commands.remote import ModelFetcher, RemoteModels
 from epbuild.commands.removal import remove_orphan
@@ -39,6 +39,7 @@ from epbuild.core.shown import shown_path
 from epbuild.engine.action import Runnable
 from epbuild.engine.capacity import memory_here
 from epbuild.engine.events import Progress, RunStarted, Serialised, Warned
+from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import drive
 from epbuild.engine.scheduler import Scheduler
 from epbuild.plan.possible import obstacles
@@ -47,15 +48,15 @@ from epbuild.plan.result import action_records
 from epbuild.plan.steps import Emission, Plan, SessionGroup
 from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.survey.kinds import is_stored
-from epbuild.survey.snapshot import clock, own_files
-from epbuild.survey.snapshot_file import forget
+from epbuild.survey.snapshot import Snapshot, clock, forget, own_files
 from epbuild.survey.status import Survey, Surveyor
-from epbuild.survey.taking import Ended, Looked, Moment, take
+from epbuild.survey.taking import Observations, take
 from epbuild.toolchain.identity import toolchain_records
 
 if TYPE_CHECKING:
     from epbuild.cluster.address import ClusterAddress
     from epbuild.commands.elsewhere import Elsewhere
+    from epbuild.survey.snapshot import Moment
 
 _SETTLED = frozenset({"built", "emitted", "restored", "current"})
 """How the last step of an action has ended that need not be looked at before something changes."""
@@ -88,10 +89,28 @@ def run(
 
     Raises EpbuildError when nothing could be started, KeyboardInterrupt when the user stopped it. Failed steps are events.
     """
+    begin = time.monotonic()
     with recorded(request, progress) as recording:
-        code = _build(request, recording, cancelled or threading.Event(), fetcher)
+        last = read_last(request, refresh=True)
+        if last is not None:
+            code = _report_unchanged(request, recording, last, begin)
+        else:
+            code = _build(request, recording, cancelled or threading.Event(), fetcher)
         recording.end(code)
     return code
+
+
+def _report_unchanged(request: Request, progress: Progress, last: Snapshot, begin: float) -> int:
+    """Report a run that has nothing to do, since nothing has changed; returns the exit code."""
+    found = recorded_survey(last)
+    for warning in found.plan.warnings:
+        progress.report(Warned(warning))
+    steps = [status.step.id for status in found.steps()]
+    progress.report(RunStarted(last.name, len(steps), 0, keep_going=request.keep_going))
+    ledger = Ledger({}, progress)
+    ledger.end_current(steps)
+    progress.report(ledger.finished(time.monotonic() - begin))
+    return 0
 
 
 def _build(request: Request, recording: Recording, stop: threading.Event, fetcher: ModelFetcher | None) -> int:
@@ -99,9 +118,8 @@ def _build(request: Request, recording: Recording, stop: threading.Event, fetche
     begin = time.monotonic()
     progress: Progress = Serialised(recording)
     began, variables = clock(str(request.recipe)), ReadVariables()
-    planned = plan_again(request, variables, _NeededModels(request, progress, stop, fetcher))
-    recipe, plan, scope = planned.recipe, planned.plan, planned.scope
-    lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
+    recipe, plan = read_plan(request, _NeededModels(request, progress, stop, fetcher), variables)
+    lock = hold_lock(recipe, plan, strict=request.locked)
     for warning in (*plan.warnings, *lock.warnings):
         progress.report(Warned(warning))
     cache = cache_directory()
@@ -133,7 +151,7 @@ def _build(request: Request, recording: Recording, stop: threading.Event, fetche
         lock = replace(lock, warnings=(*lock.warnings, *doubts))
         plan = replace(plan, warnings=(*plan.warnings, *lock.warnings))
         with _interruptible():
-            found = with_orphans(surveyor.survey(plan, known, scope), surveyor.outputs, request)
+            found = with_orphans(surveyor.survey(plan, known), surveyor.outputs, request)
         recording.expect(found, workspace)
         todo = set(found.todo)
         must_run = [found.plan.actions[ident] for ident in found.todo if not found.actions[ident].remote]
@@ -148,42 +166,41 @@ def _build(request: Request, recording: Recording, stop: threading.Event, fetche
         making = Making(request.compiles, request.retry, machines)
         actions = Actions(found, provisioning, surveyor, progress, stop, making=making, shared=shared)
         steps = sum(step.action in todo for step in plan.steps)
-        total = len(plan.steps) + len(found.rest)
-        progress.report(RunStarted(recipe.name, total, steps, actions.expect(request.jobs), request.keep_going))
+        progress.report(RunStarted(recipe.name, len(plan.steps), steps, actions.expect(request.jobs), request.keep_going))
         actions.take_over()
         if request.writes:
             shared.offer([made.key for made in surveyor.stored(found).values()], surveyor.records)
         # Held as long as there is work, so that nobody removes the workspace meanwhile.
         with workspace.staging("run") if todo else nullcontext():
             _drive(actions, found, request)
-        shared.finish(sum(map(is_stored, plan.actions.values())) if scope is None else 0)
+        shared.finish(sum(map(is_stored, plan.actions.values())))
         ended = actions.finished(time.monotonic() - begin, every_model=request.every_model)
-        if todo and scope is None:
+        if todo:
             surveyor.memory.forget_superseded()
-        if ended.exit_code == 0 and request.is_whole and scope is None:
+        if ended.exit_code == 0 and request.is_whole:
             _remove_orphans(found, surveyor, progress, stop)
         if request.rebuild_and_compare and (ended.exit_code == 0 or request.keep_going):
             code = _rebuild_and_compare(request, actions, surveyor, progress)
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
         progress.report(ended)
         began = began or _clock_at(begin, request.recipe)
-        # What was made meanwhile was not looked at from the beginning.
-        is_whole_look = not provisioning.warnings and (scope is None or not provisioning.made)
-        if request.emits_all and is_whole_look and began is not None and (ended.exit_code == 0 or not found.orphans):
-            looked = Looked(
-                recipe,
-                found.plan,
-                scope,
-                began,
-                variables.seen,
+        # Toolchains with warnings are looked at again by every run.
+        is_complete = request.emits_all and request.shard is None and not provisioning.warnings
+        if is_complete and began is not None and (ended.exit_code == 0 or not found.orphans):
+            ends = _ended(found, actions, surveyor)
+            observations = Observations(
+                recipe=recipe,
+                began=began,
+                variables=variables.seen,
                 lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
-                shared=_shared(recipe, known, lock) if scope is None else {},
+                warnings=found.plan.warnings,
+                files={**_shared(recipe, known, lock), **_files(found.plan, surveyor)},
                 absent=(*known.absent(), *(() if lock.exists else (lock.path,))),
-                actions=dict(_ended(found, actions, surveyor)),
+                steps=[status._replace(key=ends[status.step.action].key) for status in found.steps()],
+                is_current=all(end.is_current for end in ends.values()),
                 drivers=known.drivers(),
-                outputs=found.outputs(),
             )
-            take(looked, request.settings, request.selection)
+            take(observations, request.settings, request.selection)
         return ended.exit_code
 
 
@@ -222,30 +239,45 @@ def _clock_at(begin: float, recipe: Path) -> Moment | None:
     return (now[0] - int((time.monotonic() - begin) * 1e9), now[1]) if now is not None else None
 
 
-def _ended(found: Survey, actions: Actions, surveyor: Surveyor) -> Iterator[tuple[str, Ended]]:
-    """How each action of the plan stands now. What lives in the store only has to be looked for there each time."""
+class _End(NamedTuple):
+    """Key of an action at the end of a run, and whether the action is current until a file changes."""
+
+    key: str | None
+    is_current: bool
+
+
+def _ended(found: Survey, actions: Actions, surveyor: Surveyor) -> dict[str, _End]:
+    """Return how each action of the plan ended."""
     needed = {need for action in found.plan.actions.values() for need in action.needs}
     recorded = surveyor.memory.keys(found.plan.emissions)
+    ends = {}
     for ident, action in found.plan.actions.items():
-        settled = actions.outcomes.get(ident) in _SETTLED
-        files: dict[str | Path, str] = {path: surveyor.digests.seen.get(path, "") for path in action.files}
         made, key = actions.made.get(ident), found.actions[ident].key
         if isinstance(action, Emission):
             output = surveyor.outputs.last(action.path)
-            if output is not None:
-                root = os.path.join(action.root, "")  # noqa: PTH118 - each of tens of thousands of files, once
-                files |= {f"{root}{name.replace('/', os.sep)}": str(file["digest"]) for name, file in output.files.items()}
-                key = output.action_key
+            key = output.action_key if output is not None else key
             # Another recipe's build may have published something else there in the meantime.
-            settled = settled and output is not None and key == recorded.get(ident)
+            lasts = output is not None and key == recorded.get(ident)
         else:
-            settled = settled and ident in needed
+            lasts = ident in needed  # a result that nothing is made of lies in the store only, where it is looked up each time
+        ends[ident] = _End(made.key if made is not None else key, lasts and actions.outcomes.get(ident) in _SETTLED)
+    return ends
+
+
+def _files(plan: Plan, surveyor: Surveyor) -> dict[str | Path, str]:
+    """Return the files that the actions of a plan read and write, and the folders, with their SHA-256 where it is known."""
+    files: dict[str | Path, str] = {}
+    for action in plan.actions.values():
+        files |= {path: surveyor.digests.seen.get(path, "") for path in action.files}
+        if isinstance(action, Emission) and (output := surveyor.outputs.last(action.path)) is not None:
+            root = os.path.join(action.root, "")  # noqa: PTH118 - each of tens of thousands of files, once
+            files |= {f"{root}{name.replace('/', os.sep)}": str(file["digest"]) for name, file in output.files.items()}
         if isinstance(action, Preparation):
             files |= dict.fromkeys(action.folders, "")
-        yield ident, Ended(made.key if made is not None else key, settled, files)
+    return files
 
 
-def _shared(recipe: Recipe, known: PlanToolchains, lock: HeldLock) -> dict[Path, str]:
+def _shared(recipe: Recipe, known: PlanToolchains, lock: HeldLock) -> dict[str | Path, str]:
     """Return the files and folders that concern every action, with their SHA-256 where it is known."""
     files = [*map(Path, own_files()), *((lock.path,) if lock.exists else ())]
     files += (recipe.directory / catalog.name for catalog in recipe.catalogs)

@@ -22,8 +22,7 @@ from epbuild.commands.planning import read_plan, read_recipe
 from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError, Position
 from epbuild.core.shown import shown_path
-from epbuild.survey.snapshot import look_again
-from epbuild.survey.snapshot_file import place_of, read
+from epbuild.survey.snapshot import place_of, read, read_unchanged
 
 FileState = tuple[int, int, int] | None
 """The size, the mtime in nanoseconds and the inode of a file; None where there is none."""
@@ -57,7 +56,7 @@ class SourceWatch:
         for place in self._snapshots():
             if error is None and _written(place) not in (None, self._before.get(place)):
                 with suppress(OSError, ValueError, EOFError, TypeError):  # it was damaged since
-                    self.files = _seen(place, self.request.recipe.absolute().parent)
+                    self.files = _seen(place)
                     self._has_snapshot = True
                     return
         self._has_snapshot = False
@@ -88,8 +87,7 @@ class SourceWatch:
         """Whether files were only touched, by the snapshot that the last build left: it knows what is in them."""
         if not self._has_snapshot:
             return False
-        look = look_again(str(self.request.recipe), self.request.settings, self.request.selection)
-        return look is not None and not look.changed
+        return read_unchanged(str(self.request.recipe), self.request.settings, self.request.selection) is not None
 
     def _changed(self) -> list[str]:
         return [path for path, state in self.files.items() if state_of(path) != state]
@@ -118,13 +116,11 @@ def _written(place: str) -> int | None:
         return None
 
 
-def _seen(place: str, folder: Path) -> dict[str, FileState]:
+def _seen(place: str) -> dict[str, FileState]:
     """The files of a snapshot, as the build that took it saw them, and those that must not appear."""
-    look = read(place)
-    found: dict[str, FileState] = {}
-    for name, size, mtime_ns, _, inode in look.files()[0]:
-        found[str(folder / name)] = (size, mtime_ns, inode)
-    return {**found, **{str(folder / name): None for name in look.facts.absent}}
+    snapshot = read(place)
+    files = {path: (size, mtime_ns, inode) for path, size, mtime_ns, _, inode in snapshot.files}
+    return {**files, **dict.fromkeys(snapshot.absent)}
 
 
 def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:

@@ -1,13 +1,12 @@
-"""The snapshot of the last look at a recipe: all of its files by their stats.
+"""Snapshot of a run: the stats of all files that its answer depends on, and the steps that were up to date.
 
-It lies in this user's cache, a file for each recipe, its settings and the steps that were asked for (`survey.snapshot_file`), so that what
-is read back may be trusted as the program is. A run compares the stat of every file: what has not changed need not be looked at again
-(`survey.scope`), and where nothing has, there is nothing to do, and nothing was imported to find out.
+A snapshot answers only one question: has anything changed? If not, there is nothing to do, and `answer` says so before anything else is
+imported. If anything has changed, the caller reads the recipe, plans all of it and surveys all of it.
 
-Each file is known by a name that is no link (`lstat`), and every link that led to one has to lead where it led. Of a
-file that was touched, or was too young for its times to show a change, the content decides, where its digest is known. A snapshot of
-another epbuild, Python, CPU, workspace or environment has no answer, and neither has one that is damaged: then all is looked at.
-What time it is when a run begins is asked of the workspace's file system, as a server's clock may differ from this machine's.
+A snapshot lies in the user's cache, one for each recipe, its settings and the selected steps. It is trusted like the program itself. Files
+are compared by `lstat`, so a link or a pipe in the place of a file is a change. If only the times of a file differ, or if it was too young
+for its times to show a change, its digest decides. A snapshot of another epbuild, Python, CPU, workspace or environment does not count,
+and neither does a damaged one.
 """
 
 from __future__ import annotations
@@ -20,21 +19,23 @@ from stat import S_ISREG
 
 from epbuild import __version__
 from epbuild.core.changetime import changed_ns
-from epbuild.core.defaults import WORKSPACE
-from epbuild.core.forked import Forked, has_threads, processes
+from epbuild.core.defaults import DEFAULT_RECIPE, WORKSPACE
 from epbuild.core.host import cpu_count, cpu_name, driver_version, on_windows
-from epbuild.core.places import CACHE_VARIABLES
-from epbuild.survey.asked import nothing_to_do, read_look, read_run
-from epbuild.survey.snapshot_file import PART, UNREADABLE, Snapshot, place_of, read
+from epbuild.core.places import CACHE_VARIABLES, cache_root
 
-TYPE_CHECKING = False  # as type checkers read it, without the import that would take longer than what is done here
+TYPE_CHECKING = False  # as type checkers read it: to import typing takes longer than an answer
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from epbuild.survey.snapshot_file import Facts, PlainProblem
+    PlainProblem = tuple[Any, ...]
+    """A problem as `Problem.plain` has it: no class is needed to read it."""
+    Stat = tuple[str, int, int, int, int]
+    """The absolute path of a file with its size, mtime and ctime in nanoseconds, and inode."""
+    Moment = tuple[int, int]
+    """A time in nanoseconds by the clock of a file system, and that file system's device."""
 
-FORMAT = 9
+FORMAT = 10
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
 # multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.
@@ -45,111 +46,179 @@ _FINE_UNIT_NS = 10_000_000
 # A checkout may bring a link or a pipe in the place of the clock.
 _CLOCK = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
-_HASHED_AT_ONCE = 1 << 20  # bytes
-_MAX_HASHED = 128 << 20  # bytes
-"""How much of files that were only touched is hashed here: a command that hashes more shows its progress."""
-_PART_BYTES = 2  # of the number of a part
+_BLOCK_BYTES = 1 << 20
+_MAX_HASHED_BYTES = 128 << 20
+"""Bytes of touched files that are hashed here. A command that hashes more shows its progress."""
 
-# What decides where the store, the toolchains and the Python packages with models are.
+_FOLDER = "looks"
+_FLAGS = frozenset({"--check", "--locked"})
+"""Flags of a `run` that is answered before the command line is parsed."""
+
+# These variables decide where the store, the toolchains and the Python packages with models are.
 _PLACES = (*CACHE_VARIABLES, "EPBUILD_TOOLCHAIN_DIR", "PYTHONPATH")
 
-_first_looks: dict[tuple[str, Sequence[str], Sequence[str]], Callable[[], Snapshot | None]] = {}
-"""What `answer` saw where it had none, or other processes look at since: the command that begins then need not look once more."""
+_UNREADABLE = (OSError, ValueError, EOFError, TypeError, LookupError, AttributeError)
+"""Errors of a snapshot that cannot be read or is damaged."""
+
+
+class Snapshot:
+    """Content of a snapshot. It is no dataclass, as importing those takes longer than an answer."""
+
+    identity: tuple[Any, ...]
+    """Program and machine that took it, and the workspace."""
+    environment: Sequence[tuple[str, str | None]]
+    """Variables that were read, with digests of their values; of `_PLACES`, the values."""
+    absent: Sequence[str]
+    """Files that did not exist, and would change the answer."""
+    links: Sequence[tuple[str, str]]
+    """Links on the way to the files, with their targets."""
+    view: tuple[str, str]
+    """As `view_of` returns it."""
+    drivers: Sequence[tuple[Any, str]]
+    """Drivers that an EP's output may depend on, as `driver_version` takes them, with their versions."""
+    lock: str
+    """`none`, `held` or `doubted`: whether everything was as the recipe's lock has it."""
+    warnings: Sequence[PlainProblem]
+    name: str
+    """Name of the recipe."""
+    count: int
+    """Number of steps."""
+    is_current: bool
+    """Whether all steps were current. If not, only the files are of use, to watch them."""
+    fresh: Sequence[int]
+    """Numbers of the files whose times could not be trusted."""
+    files: list[Stat]
+    digests: bytes
+    """Marshalled list of the SHA-256 of each file, empty if unknown. It is only parsed for files that were touched."""
+    steps: bytes
+    """Marshalled list of `(id, kind, needs, action, key, outputs, runs on a real device)`."""
+
+    def __init__(self, **content: Any) -> None:
+        """Store the content. Raises ValueError if anything is missing."""
+        if content.keys() != Snapshot.__annotations__.keys():
+            raise ValueError(content.keys())
+        vars(self).update(content)
+
+    def has_same_surroundings(self, recipe: str) -> bool:
+        """Return whether program, machine, workspace, environment and links are as they were. Raises OSError."""
+        return (
+            self.identity == identity_of(recipe)
+            and all(_is_as_before(name, value) for name, value in self.environment)
+            and all(driver_version(*driver) == version for driver, version in self.drivers)
+            and not any(map(os.path.lexists, self.absent))
+            and all(os.readlink(link) == target for link, target in self.links)  # noqa: PTH115
+        )
+
+    def write(self, place: str) -> None:
+        """Write the snapshot to a file. If that fails there is none: it only saves time."""
+        write_own(place, marshal.dumps(vars(self)))
+
+    def step_rows(self) -> list[tuple[Any, ...]]:
+        """Return the steps as `steps` has them."""
+        found: list[tuple[Any, ...]] = marshal.loads(self.steps)  # noqa: S302
+        return found
+
+    def doubted(self) -> set[int]:
+        """Return the numbers of the files whose stat differs, or could not be trusted."""
+        lstat, windows = os.lstat, on_windows()
+        found = set(self.fresh)
+        for number, (path, size, mtime_ns, ctime_ns, inode) in enumerate(self.files):
+            try:
+                seen = lstat(path)
+            except OSError:
+                found.add(number)
+                continue
+            # Written out, as a call takes longer than a comparison.
+            if (
+                seen.st_mtime_ns != mtime_ns
+                or seen.st_size != size
+                or seen.st_ino != inode
+                or (changed_ns(path, seen) if windows else seen.st_ctime_ns) != ctime_ns
+            ):
+                found.add(number)
+        return found
+
+    def accept(self, numbers: set[int], moment: Moment | None) -> bool:
+        """Return whether files have the content that they had; their stats are updated, as of `moment`. Raises `_UNREADABLE`."""
+        digests = marshal.loads(self.digests) if numbers else ()  # noqa: S302
+        left, fresh = _MAX_HASHED_BYTES, []
+        for number in sorted(numbers):
+            path = self.files[number][0]
+            seen = os.lstat(path)
+            left -= seen.st_size
+            # A pipe must not be opened.
+            if not digests[number] or not S_ISREG(seen.st_mode) or left < 0 or _digest_of_file(path) != digests[number]:
+                return False
+            ctime_ns = changed_ns(path, seen)
+            self.files[number] = (path, seen.st_size, seen.st_mtime_ns, ctime_ns, seen.st_ino)
+            if moment is None or not is_settled(seen, ctime_ns, moment):
+                fresh.append(number)
+        self.fresh = tuple(fresh)
+        return True
 
 
 def answer(
-    arguments: Sequence[str],
-    seconds: Callable[[], float],
-    warn: Callable[[Sequence[PlainProblem]], object] | None = None,
-    *,
-    hand_on: bool = False,
+    arguments: Sequence[str], seconds: Callable[[], float], warn: Callable[[Sequence[PlainProblem]], object] | None = None
 ) -> str | None:
-    """The line to print for a command line that is done with that, since its snapshot still holds; None if there is any doubt.
+    """Return the line to print for `run [RECIPE] [--check] [--locked]` if nothing has changed; None in any other case.
 
-    `seconds` gives how long it has taken, `warn` gets the warnings of the run that took the snapshot, which a run gives again. With
-    `hand_on`, what was seen is what the next `look_again` sees; and files that a command is going to look at are looked at meanwhile.
+    `seconds` returns the time since the start. `warn` gets the warnings of the run that took the snapshot, which a run repeats.
     """
-    asked = read_run(arguments)
-    # A run appends tables to a summary, even of nothing.
-    if asked is None or (not asked[1] and os.environ.get("GITHUB_STEP_SUMMARY")):
-        if hand_on:
-            _look_ahead(arguments)
+    names = [argument for argument in arguments[1:] if argument not in _FLAGS]
+    recipe = names[0] if names else DEFAULT_RECIPE
+    # Only the command line's own parser knows what a name with other characters means.
+    if arguments[:1] != ["run"] or len(names) > 1 or not recipe or recipe[0] in "-@" or not set(recipe).isdisjoint(":*?["):
         return None
-    recipe, check, locked, (selection, settings) = asked
-    look = look_again(recipe, settings, selection)
-    if look is None:
+    check = "--check" in arguments
+    if os.environ.get("GITHUB_STEP_SUMMARY") and not check:  # a run appends tables to a summary, even of nothing
         return None
-    doubted = look.changed or look.facts.unsettled or (locked and look.facts.lock != "held")
-    if doubted or (look.facts.warnings and look.facts.view != view_of(recipe)):
-        if hand_on:
-            _first_looks[recipe, settings, selection] = lambda: look
+    found = read_unchanged(recipe, refresh=not check)
+    if found is None or not found.is_current or ("--locked" in arguments and found.lock != "held"):
         return None
-    if look.facts.warnings and warn is not None and not check:
-        warn(look.facts.warnings)
-    place = place_of(recipe, settings, selection)
-    if look.stats and not check and place is not None:
-        look.refresh(place)
-    done = nothing_to_do(look.facts.steps)
-    return f"{done}." if check else f"{done} ({seconds():.2f} s)"
-
-
-def look_again(recipe: str, settings: Sequence[str], selection: Sequence[str] = ()) -> Snapshot | None:
-    """The snapshot of what was asked, with what has changed since; None where there is none that holds for anything."""
-    asked = recipe, tuple(settings), tuple(selection)
-    try:
-        look = _first_looks.pop(asked, None) or _begin(*asked)
-        return look() if look is not None else None
-    except UNREADABLE:
+    if found.warnings and found.view != view_of(recipe):
         return None
+    if found.warnings and warn is not None and not check:
+        warn(found.warnings)
+    line = nothing_to_do(found.count)
+    return f"{line}." if check else f"{line} ({seconds():.2f} s)"
 
 
-def _look_ahead(arguments: Sequence[str]) -> None:
-    """Have other processes look at the files that a command looks at before anything else, while this one imports what it needs."""
-    asked = read_look(arguments)
-    if asked is None or processes() == 1:
-        return
-    recipe, settings = asked
-    try:
-        look = _begin(recipe, settings, ())
-    except UNREADABLE:  # as it is when the command looks
-        return
-    if look is not None:
-        _first_looks[recipe, settings, ()] = look
+def nothing_to_do(steps: int) -> str:
+    """Return the sentence about a number of steps that are all up to date."""
+    return "Nothing to do: " + ("1 step is" if steps == 1 else f"{steps} steps are") + " up to date"
 
 
-def _begin(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> Callable[[], Snapshot] | None:
-    """Begin to look at the files of what was asked; what is returned ends that. None where there is no snapshot that holds for anything.
+def read_unchanged(
+    recipe: str, settings: Sequence[str] = (), selection: Sequence[str] = (), *, refresh: bool = False
+) -> Snapshot | None:
+    """Return the snapshot of a recipe, its settings and its selected steps if nothing has changed since; else None.
 
-    Both raise one of `UNREADABLE` where it cannot be read, or is damaged.
+    With `refresh` it is written again if files were only touched, so that these are not hashed the next time.
     """
     place = place_of(recipe, settings, selection)
     if place is None:
         return None
-    look = read(place)
-    facts = look.facts
-    if facts.identity != identity_of(recipe) or any(not _is_so(name, value) for name, value in facts.environment):
+    try:
+        found = read(place)
+        if not found.has_same_surroundings(recipe):
+            return None
+        doubted = found.doubted()
+        if not found.accept(doubted, clock(recipe) if doubted else None):
+            return None
+    except _UNREADABLE:
         return None
-    if any(driver_version(*driver) != version for driver, version in facts.drivers):
-        return None
-    folder = os.path.dirname(recipe) or "."  # noqa: PTH120
-    # As the system was asked for them, seen from the recipe's folder.
-    if any(os.path.lexists(_at(folder, path)) for path in facts.absent):
-        return None
-    if any(os.readlink(_at(folder, link)) != target for link, target in facts.links):  # noqa: PTH115
-        return None
-    changed = _begin_comparing(look.parts, folder)
-
-    def end() -> Snapshot:
-        doubted = sorted({*changed(), *facts.fresh})
-        if doubted:
-            _look_into(look, doubted, folder)
-        return look
-
-    return end
+    if doubted and refresh:
+        found.write(place)
+    return found
 
 
-def clock(recipe: str) -> tuple[int, int] | None:
-    """The time in nanoseconds by the clock of the file system that the recipe's workspace is on, and that file system's device.
+def read(place: str) -> Snapshot:
+    """Read the snapshot in a file. Raises one of `_UNREADABLE` if there is none."""
+    return Snapshot(**marshal.loads(read_own(place)))  # noqa: S302 - as trusted as the program
+
+
+def clock(recipe: str) -> Moment | None:
+    """Return the time by the file system of the recipe's workspace, as a server's clock may differ from this machine's.
 
     None if there is no workspace yet, or none that this user may write to.
     """
@@ -169,8 +238,8 @@ def clock(recipe: str) -> tuple[int, int] | None:
     return seen.st_mtime_ns, seen.st_dev
 
 
-def is_settled(seen: os.stat_result, ctime_ns: int, moment: tuple[int, int]) -> bool:
-    """Whether any write to a file after the `moment` that `clock` gave must show in its times, which are those of `seen`."""
+def is_settled(seen: os.stat_result, ctime_ns: int, moment: Moment) -> bool:
+    """Return whether any write to a file after `moment` must change its times, which are those of `seen`."""
     moment_ns, device = moment
     fine = seen.st_dev == device and ctime_ns % _FINE_UNIT_NS
     return max(seen.st_mtime_ns, ctime_ns) < moment_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS)
@@ -178,7 +247,7 @@ def is_settled(seen: os.stat_result, ctime_ns: int, moment: tuple[int, int]) -> 
 
 @functools.cache
 def own_files() -> list[str]:
-    """The files of epbuild itself: another epbuild may answer differently."""
+    """Return the files of epbuild itself: another epbuild may answer differently."""
     folder = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
     schemas = os.path.join(os.path.dirname(folder), "schemas")  # noqa: PTH118, PTH120
     return [
@@ -191,66 +260,91 @@ def own_files() -> list[str]:
 
 
 def view_of(recipe: str) -> tuple[str, str]:
-    """What decides how the files beside a recipe are called in messages."""
+    """Return what decides how messages name the files beside a recipe."""
     return os.path.normcase(recipe), os.getcwd()  # noqa: PTH109
 
 
 def identity_of(recipe: str) -> tuple[Any, ...] | None:
-    """Who answers, and where: a workspace that was copied, moved or made anew has to be looked at anew. None without a workspace."""
+    """Return the program, the machine and the workspace; None if there is no workspace.
+
+    A workspace that was copied, moved or created anew has another identity.
+    """
     workspace = _workspace(recipe)
     try:
         state = os.stat(os.path.join(workspace, "state.sqlite"))  # noqa: PTH116, PTH118
     except OSError:
         return None
-    return (
-        FORMAT,
-        __version__,
-        sys.version,
-        cpu_name(),
-        cpu_count(),
-        os.path.realpath(recipe),
-        os.path.realpath(workspace),
-        state.st_ino,
-    )
+    paths = os.path.realpath(recipe), os.path.realpath(workspace)
+    return FORMAT, __version__, sys.version, cpu_name(), cpu_count(), *paths, state.st_ino
 
 
 def environment_of(read: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
-    """The variables that an answer depends on, with what is kept of their values; `read` are those that the recipe read."""
+    """Return what a snapshot keeps of the variables that an answer depends on; `read` are those that the recipe read."""
     kept = {name: _digest(value) for name, value in read.items()} | {name: os.environ.get(name) for name in _PLACES}
     return tuple(sorted(kept.items()))
 
 
-def variables_of(facts: Facts) -> list[str]:
-    """The variables that the recipe read."""
-    return [name for name, _ in facts.environment if name not in _PLACES]
+def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> str | None:
+    """Return the file of the snapshot of a recipe, its settings (the texts of `--set`) and its selected steps.
+
+    None if this user has no cache.
+    """
+    root = cache_root()
+    asked = "\0".join(["", *settings, "", *selection])
+    return None if root is None else os.path.join(root, _FOLDER, f"{_name(os.path.realpath(recipe))}-{_name(asked)}")  # noqa: PTH118
 
 
-def _at(folder: str, path: str) -> str:
-    return os.path.join(folder, path)  # noqa: PTH118
+def snapshots_of(recipe: str, root: str | None = None) -> list[str]:
+    """Return the files of all snapshots of a recipe, in this user's cache or in that at `root`."""
+    folder = os.path.join(root or cache_root() or "", _FOLDER)  # noqa: PTH118
+    beginning = f"{_name(os.path.realpath(recipe))}-"
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        return []
+    return [os.path.join(folder, name) for name in names if name.startswith(beginning)]  # noqa: PTH118
 
 
-def _look_into(look: Snapshot, doubted: Iterable[int], folder: str) -> None:
-    """Decide by their contents which files have changed whose times have, or cannot be trusted."""
-    moment = clock(_at(folder, ""))
-    fresh = []
-    left = _MAX_HASHED
-    for number in doubted:
-        known, name = look.digest(number), look.stat(number)[0]
-        path = _at(folder, name)
+def forget(recipe: str) -> None:
+    """Remove all snapshots of a recipe. One that cannot be removed stays, and is no less right."""
+    for place in snapshots_of(recipe):
         try:
-            # Of links the ends are watched: a link here has taken the place of a file. A pipe must not be opened.
-            seen = os.lstat(path)
-            stat = (name, seen.st_size, seen.st_mtime_ns, changed_ns(path, seen), seen.st_ino)
-            left -= seen.st_size
-            if known is None or not S_ISREG(seen.st_mode) or left < 0 or _digest_of_file(path) != known:
-                look.changed.append(number)
-            elif moment is not None and is_settled(seen, stat[3], moment):
-                look.stats[number] = stat
-            else:  # it is looked into again
-                fresh.append(number)
+            os.unlink(place)  # noqa: PTH108
         except OSError:
-            look.changed.append(number)
-    look.facts.fresh = tuple(fresh)
+            return
+
+
+def remove_older(root: str, time: float) -> None:
+    """Remove the snapshots in the cache at `root` that were written before a `time` in Unix seconds."""
+    try:
+        for entry in list(os.scandir(os.path.join(root, _FOLDER))):  # noqa: PTH118
+            if entry.stat().st_mtime < time:
+                os.unlink(entry.path)  # noqa: PTH108
+    except OSError:
+        return
+
+
+def read_own(place: str) -> bytes:
+    """Read a file that only this user may write. Raises OSError, and ValueError for any other file: a cache may be shared."""
+    with open(place, "rb") as file:  # noqa: PTH123
+        seen = os.fstat(file.fileno())
+        if hasattr(os, "getuid") and (seen.st_uid != os.getuid() or seen.st_mode & 0o022):
+            raise ValueError(place)
+        return file.read()
+
+
+def write_own(place: str, content: bytes) -> None:
+    """Write a file for its owner alone, in a folder for this user alone. If that fails there is none: it only saves time."""
+    from pathlib import Path
+
+    from epbuild.core.atomic import write_file
+
+    try:
+        Path(place).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The digest of a short secret reveals it to all who can try every one.
+        write_file(Path(place), content, durable=False, mode=0o600)
+    except OSError:
+        return
 
 
 def _digest_of_file(path: str) -> bytes:
@@ -258,85 +352,31 @@ def _digest_of_file(path: str) -> bytes:
 
     digest = sha256()
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-        while block := file.read(_HASHED_AT_ONCE):
+        while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.digest()
 
 
-def _begin_comparing(parts: Sequence[memoryview], folder: str) -> Callable[[], list[int]]:
-    """Begin to compare files with their stats; what is returned helps, and has the numbers of those whose stat is another.
-
-    Where this process may fork, each CPU takes the next part as soon as it is free: 30,000 files take 40 ms instead of 70 on two.
-    """
-    left, writing = os.pipe()
-    os.write(writing, b"".join(part.to_bytes(_PART_BYTES, "big") for part in range(len(parts))))
-    os.close(writing)
-
-    def in_the_folder() -> list[int]:
-        os.chdir(folder)
-        return _changed_of(parts, left, "")
-
-    helpers = [Forked.begin(in_the_folder) for _ in range(min(processes(), len(parts)) - 1)]
-
-    def end() -> list[int]:
-        found = _changed_here(parts, left, folder)
-        os.close(left)
-        for helper in helpers:
-            if helper is not None:
-                found += helper.result()
-        return found
-
-    return end
-
-
-def _changed_here(parts: Sequence[memoryview], left: int, folder: str) -> list[int]:
-    """Those of the parts that this process takes."""
-    if has_threads():
-        return _changed_of(parts, left, folder)
-    before = os.getcwd()  # noqa: PTH109
-    os.chdir(folder)  # a shorter way to a file is a faster one
-    try:
-        return _changed_of(parts, left, "")
-    finally:
-        os.chdir(before)
-
-
-def _changed_of(parts: Sequence[memoryview], left: int, folder: str) -> list[int]:
-    """Those of the parts that are taken here, while there are any; `left` is a pipe with the numbers of those that are not taken yet."""
-    stat, windows = os.lstat, on_windows()
-    found = []
-    while taken := os.read(left, _PART_BYTES):
-        part = int.from_bytes(taken, "big")
-        for number, (name, size, mtime_ns, ctime_ns, inode) in enumerate(marshal.loads(parts[part]), part * PART):  # noqa: S302
-            path = _at(folder, name) if folder else name
-            try:
-                seen = stat(path)
-            except (OSError, ValueError):
-                found.append(number)
-                continue
-            # A call takes longer than to compare.
-            if (
-                seen.st_mtime_ns != mtime_ns
-                or seen.st_size != size
-                or seen.st_ino != inode
-                or (changed_ns(path, seen) if windows else seen.st_ctime_ns) != ctime_ns
-            ):
-                found.append(number)
-    return found
-
-
 def _digest(value: str | None) -> str | None:
-    """What is kept of a variable that the recipe reads, which may be a secret."""
+    """Return what is kept of a variable that the recipe reads, which may be a secret."""
     from hashlib import sha256  # few recipes read any
 
     return None if value is None else sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _is_so(name: str, known: str | None) -> bool:
-    """Whether a variable of the environment is what it was: one of `_PLACES`, or one that the recipe reads, by its digest."""
+def _is_as_before(name: str, known: str | None) -> bool:
+    """Return whether a variable of the environment has the value of which `known` is kept."""
     value = os.environ.get(name)
     return (value if name in _PLACES else _digest(value)) == known
 
 
 def _workspace(recipe: str) -> str:
     return os.path.join(os.path.dirname(recipe), WORKSPACE)  # noqa: PTH118, PTH120
+
+
+def _name(text: str) -> str:
+    """Return a short name for a text. Two texts of one name only take turns, as a snapshot names its recipe and files."""
+    from binascii import crc32
+
+    data = text.encode("utf-8", "surrogatepass")
+    return f"{crc32(data):08x}{crc32(data[::-1]):08x}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +25,7 @@ from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, Plan, Step
+from epbuild.plan.verification import needs_real_device
 from epbuild.recipe.model import Recipe
 from epbuild.survey.action_status import ActionStatus, StepState, Work, waves
 from epbuild.survey.described import OutputPlanner
@@ -34,7 +34,6 @@ from epbuild.survey.kinds import is_stored, kind_of, lacks, read_result
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
 from epbuild.survey.pins import check_pins
 from epbuild.survey.remembered import Failures
-from epbuild.survey.scope import Scope
 from epbuild.toolchain.identity import Identified
 
 if TYPE_CHECKING:  # few builds use a remote cache
@@ -68,6 +67,8 @@ class StepStatus(NamedTuple):
     outputs: tuple[str, ...]
     remote: bool = False
     """Whether its result is in the remote cache, and not here."""
+    on_real_device: bool = False
+    """Whether the step runs on a real device only."""
 
 
 class Survey(Struct, frozen=True, dict=True):
@@ -79,8 +80,8 @@ class Survey(Struct, frozen=True, dict=True):
     orphans: tuple[Orphan, ...] = ()
     configuration: Configuration = UNKNOWN
     """What the plan was made from."""
-    scope: Scope | None = None
-    """Where the plan is only the part of what was asked for that had to be looked at: the rest, all of which is current."""
+    recorded: tuple[StepStatus, ...] = ()
+    """Statuses of all steps from a snapshot, if nothing has changed. The plan then has warnings only."""
 
     @property
     def up_to_date(self) -> bool:
@@ -103,32 +104,16 @@ class Survey(Struct, frozen=True, dict=True):
         return not self.orphans and failed == set(self.todo)
 
     def steps(self) -> list[StepStatus]:
-        """The status of every step that was asked for, in order."""
-        if self.scope is None:
-            return self.looked_at()
-        found, known = {status.step.id: status for status in self.looked_at()}, self.scope.steps()
-        return [found.get(step.id) or StepStatus(step, "current", (), key, outputs) for step, key, outputs in known]
-
-    def looked_at(self) -> list[StepStatus]:
-        """The status of the steps of the plan."""
-        return [self._step(step) for step in self.plan.steps]
-
-    def outputs(self) -> dict[str, tuple[str, ...]]:
-        """What people look for in the outputs of the steps of the plan, by the steps' ids."""
-        found = {ident: emission.main_files for ident, emission in self.plan.emissions.items()}
-        return {step.id: found.get(step.action, ()) for step in self.plan.steps}
-
-    @cached_property
-    def rest(self) -> Sequence[str]:
-        """The ids of the steps that were not looked at, as nothing has changed for them."""
-        return self.scope.rest(self.plan) if self.scope is not None else ()
+        """Return the status of every step that was asked for, in order."""
+        return list(self.recorded) or [self._step(step) for step in self.plan.steps]
 
     def _step(self, step: Step) -> StepStatus:
         status = self.actions[step.action]
         outputs: tuple[str, ...] = ()
         if step.action in self.plan.emissions:
             outputs = self.plan.emissions[step.action].main_files
-        return StepStatus(step, status.state, status.reasons, status.key, outputs, status.remote)
+        on_device = needs_real_device(self.plan, step)
+        return StepStatus(step, status.state, status.reasons, status.key, outputs, status.remote, on_device)
 
 
 class Surveyor:
@@ -157,8 +142,8 @@ class Surveyor:
         self._is_first = False
         """Whether nothing had been built here when a survey began, so that it need not ask for each action."""
 
-    def survey(self, plan: Plan, toolchains: KnownToolchains, scope: Scope | None = None) -> Survey:
-        """The status of every action of a plan, or of the part that is looked at, as far as its `toolchains` are known.
+    def survey(self, plan: Plan, toolchains: KnownToolchains) -> Survey:
+        """Return the status of every action of a plan, as far as its `toolchains` are known.
 
         Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
         """
@@ -190,7 +175,7 @@ class Surveyor:
             else status
             for ident, status in found.items()
         }
-        return Survey(plan, settled, work.todo, configuration=self.memory.configuration, scope=scope)
+        return Survey(plan, settled, work.todo, configuration=self.memory.configuration)
 
     def result(self, action: Action, key: str) -> ActionResult | None:
         """The result of an action in the store, if it is all there."""

@@ -17,7 +17,7 @@ from epbuild.commands.clean import check_idle, clean, remove_workspace
 from epbuild.core.directory import swap_in
 from epbuild.core.errors import PlanError, StoreError
 from epbuild.publish.removal import Cleaned
-from epbuild.survey.snapshot_file import place_of
+from epbuild.survey.snapshot import place_of
 from epbuild.toolchain.process import Ending
 
 GONE = dict.fromkeys(STEPS, "restorable") | {EMIT_DECODER: "new", EMIT_CLASSIFIER: "new"}

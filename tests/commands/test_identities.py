@@ -119,7 +119,7 @@ class Asking:
         machine = Machine(folder / "cache-there", self.worker.request.toolchains, cache(signer), "builder")
         self.executor = OnPlatform(platform, machine, monkeypatch)
         recipe, self.plan = read_plan(Request(self.client.folder / "epbuild.yaml"))
-        lock = hold_lock(recipe, self.plan, strict=False, fits=False)
+        lock = hold_lock(recipe, self.plan, strict=False)
         results = RemoteResults(cache(OURS), BlobStore(folder / "cache"), lambda problem: None)
         sources = ToolchainSources(self.client.request.toolchains, toolchain_records(folder / "cache"), results)
         self.known = PlanToolchains(self.plan, recipe.directory, lock, sources)

@@ -27,7 +27,7 @@ from epbuild.recipe.load import load
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.remote.envelope import RemoteRecord, seal, unseal
 from epbuild.remote.keys import SigningKey
-from epbuild.survey.snapshot import look_again
+from epbuild.survey.snapshot import read_unchanged
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.identity import toolchain_records
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedToolchain, Package
@@ -176,8 +176,7 @@ def test_a_snapshot_holds_as_long_as_the_record_does_and_no_environment_appears(
     reader = machine("reader")
 
     def holds() -> bool:
-        look = look_again(str(reader.request.recipe), ())
-        return look is not None and not look.changed
+        return read_unchanged(str(reader.request.recipe)) is not None
 
     def settle() -> None:
         time.sleep(SETTLED_SECONDS)

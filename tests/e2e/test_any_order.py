@@ -38,7 +38,7 @@ from recipe_edits import Document, edits_of
 from test_kills import KILLED_BEFORE_A_CHANGE
 
 from epbuild.remote.keys import SigningKey
-from epbuild.survey.snapshot_file import snapshots_of
+from epbuild.survey.snapshot import snapshots_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills builds by signals, and finds workers in /proc")
 

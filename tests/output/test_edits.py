@@ -22,8 +22,7 @@ from test_every_field import CASES, FEW, Case, Checkout, base_recipe, edited
 
 from epbuild.cli.app import execute
 from epbuild.core.schemas import schema
-from epbuild.survey.snapshot import answer
-from epbuild.survey.snapshot_file import snapshots_of
+from epbuild.survey.snapshot import answer, snapshots_of
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ import warm_start
 from filelock import FileLock
 
 from epbuild.cache.location import toolchain_directory
-from epbuild.survey.snapshot_file import snapshots_of
+from epbuild.survey.snapshot import snapshots_of
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 _CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}

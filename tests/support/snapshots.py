@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 from epbuild.core.errors import Problem
-from epbuild.plan.steps import Plan, Step
+from epbuild.plan.steps import Step
 from epbuild.recipe.model import Recipe
-from epbuild.survey.taking import Ended, Looked, take
+from epbuild.survey.status import StepStatus
+from epbuild.survey.taking import Observations, take
 
 STEPS = [Step(name, "emit", (), "a") for name in ("a", "b", "c")]
-_ACTION = cast("Any", SimpleNamespace(needs=()))
 
 
 def take_snapshot(
@@ -25,11 +23,18 @@ def take_snapshot(
     absent: Sequence[Path] = (),
     lock: str = "none",
     warnings: Sequence[Problem] = (),
+    is_current: bool = True,
 ) -> None:
-    """Leave one: all of the files concern all of the steps. `files` may have the SHA-256 of each."""
-    text = Recipe(recipe, "three", "", {}, {}, {}, {}, ())
-    plan = Plan(tuple(STEPS), {"a": _ACTION}, tuple(warnings))
-    ended = {"a": Ended("key", True, {})}
-    outputs: dict[str, tuple[str, ...]] = {step.id: () for step in STEPS}
-    shared = dict(files) if isinstance(files, Mapping) else dict.fromkeys(files, "")
-    take(Looked(text, plan, None, began, environment or {}, lock, shared, absent, ended, outputs), (), ())
+    """Take a snapshot. `files` may have the SHA-256 of each."""
+    observations = Observations(
+        recipe=Recipe(recipe, "three", "", {}, {}, {}, {}, ()),
+        began=began,
+        variables=environment or {},
+        lock=lock,
+        warnings=warnings,
+        files=dict(files) if isinstance(files, Mapping) else dict.fromkeys(files, ""),
+        absent=absent,
+        steps=[StepStatus(step, "current", (), "key", ()) for step in STEPS],
+        is_current=is_current,
+    )
+    take(observations, (), ())

@@ -30,11 +30,8 @@ from epbuild.commands.plan import survey
 from epbuild.commands.request import RemoteChoice, Request
 from epbuild.commands.run import run
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
-from epbuild.survey import asked as plain_run
 from epbuild.survey import snapshot
-from epbuild.survey.asked import recipe_and_steps
-from epbuild.survey.snapshot import FORMAT, answer, clock
-from epbuild.survey.snapshot_file import read, remove_older, snapshots_of, write
+from epbuild.survey.snapshot import FORMAT, answer, clock, read, read_unchanged, remove_older, snapshots_of
 
 MARGIN_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
 needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
@@ -338,10 +335,34 @@ def test_a_file_system_with_coarse_times_gets_the_two_seconds_that_it_needs(fold
     assert folder.answer() is None
 
 
-def test_a_file_that_is_gone_makes_no_snapshot(folder: Folder) -> None:
+def test_a_snapshot_of_a_file_that_is_gone_has_no_answer(folder: Folder) -> None:
     folder.files[2].unlink()
     folder.take()
-    assert not folder.snapshots
+    assert folder.answer() is None
+
+
+def test_a_snapshot_of_a_run_that_failed_has_no_answer(folder: Folder) -> None:
+    take_snapshot(folder.recipe, folder.files, clock(str(folder.recipe)) or (0, 0), is_current=False)
+    assert folder.answer() is None
+
+
+@needs_links
+@pytest.mark.parametrize("number", range(3))
+def test_a_link_in_the_place_of_a_file_is_a_change(taken: Folder, number: int) -> None:
+    file = taken.files[number]
+    other = file.with_name("other")
+    file.rename(other)
+    file.symlink_to(other)
+    assert taken.answer() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_pipe_in_the_place_of_a_file_is_a_change_and_not_opened(taken: Folder, number: int) -> None:
+    file = taken.files[number]
+    file.unlink()
+    os.mkfifo(file)
+    assert taken.answer() is None
 
 
 def test_without_a_workspace_there_is_no_clock_and_no_answer(tmp_path: Path) -> None:
@@ -359,13 +380,15 @@ def test_a_torn_snapshot_says_nothing(taken: Folder) -> None:
     assert taken.answer() is None
 
 
-def test_a_snapshot_that_has_less_than_its_files_says_nothing_when_that_shows(taken: Folder) -> None:
-    [place] = taken.snapshots
-    look = read(str(place))
-    write(str(place), look.facts, look.files()[0], [], look.steps)
-    assert taken.answer() is not None
-    taken.files[1].touch()
-    assert taken.answer() is None
+def test_a_snapshot_that_has_less_than_its_files_says_nothing_when_that_shows(folder: Folder) -> None:
+    folder.take({file: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.files})
+    [place] = folder.snapshots
+    damaged = read(str(place))
+    damaged.digests = marshal.dumps([])
+    damaged.write(str(place))
+    assert folder.answer() is not None
+    folder.files[1].touch()
+    assert folder.answer() is None
 
 
 OPTIONS = [
@@ -391,8 +414,8 @@ WORDS = st.sampled_from(
 )
 
 
-def asked(words: list[str], command: str = "run") -> tuple[int, Request | None, bool]:
-    """The exit code of the command for a command line; what it had built or looked at; and whether it would have built."""
+def asked(words: list[str]) -> tuple[int, Request | None, bool]:
+    """Return the exit code of `run` for a command line, what it had built or surveyed, and whether it would have built."""
     seen: list[tuple[Request, bool]] = []
 
     def note(call: Mapping[str, Any], *, builds: bool) -> None:
@@ -400,8 +423,22 @@ def asked(words: list[str], command: str = "run") -> tuple[int, Request | None, 
         raise EpbuildError(Problem("EPB999", "enough"))
 
     with at_each_call(survey, partial(note, builds=False)), at_each_call(run, partial(note, builds=True)):
-        code = execute([command, *words])
+        code = execute(["run", *words])
     return code, *(seen[0] if seen else (None, False))
+
+
+def check_equal(words: list[str]) -> None:
+    """Hold an answer without the command line's parser, if there is one, to what the parser makes of the same words."""
+    looked_up: list[str] = []
+    with at_each_call(read_unchanged, lambda call: looked_up.append(call["recipe"])):
+        answer(["run", *words], lambda: 0.0)
+    if not looked_up:
+        return
+    _, request, builds = asked(words)
+    assert request is not None, words
+    expected = Request(Path(looked_up[0]), locked="--locked" in words, remote=RemoteChoice())
+    assert request == expected
+    assert builds is ("--check" not in words)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -409,97 +446,19 @@ def test_every_option_of_the_command_is_read_as_the_command_reads_it_or_not_at_a
     lines = [[option], [option, "emit:*"], *([option, value] for value in VALUES), *([f"{option}={value}"] for value in VALUES)]
     for words in [[*before, *line] for before in ([], ["a.yaml"]) for line in lines]:
         check_equal(words)
-        check_look(words)
 
 
 @given(words=st.lists(WORDS, max_size=6))
 def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: list[str]) -> None:
     check_equal(words)
-    check_look(words)
 
 
-def check_look(words: list[str]) -> None:
-    for command in ("run", "plan"):
-        read = plain_run.read_look([command, *words])
-        if read is not None:
-            _, request, _ = asked(words, command)
-            assert request is not None, words
-            assert (request.recipe, request.settings) == (Path(read[0]), read[1])
-            # What was seen must not be kept until later, when it is not so any more.
-            assert request.emits_all
-            assert not request.rebuild_and_compare
-            assert not request.every_model
-            assert not request.writes
-            assert not {"--watch"}.intersection(words)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork") or os.cpu_count() == 1, reason="there are no other processes")
-@pytest.mark.parametrize("words", [["run", "--json"], ["run", "--check", "--json"], ["run", "-n"], ["plan"], ["plan", "--json"]])
-def test_files_are_looked_at_while_a_command_is_imported(taken: Folder, words: list[str]) -> None:
-    code = """if True:
-        import os, sys
-        from epbuild.survey.snapshot import answer, look_again
-        *words, recipe, snapshot = sys.argv[1:]
-        assert answer([*words, recipe], float, hand_on=True) is None
-        os.unlink(snapshot)
-        look = look_again(recipe, ())
-        print([look.stat(number)[0] for number in look.changed])
-        print(look_again(recipe, ()))
-    """
-    (taken.path / "model.onnx").write_bytes(b"otherwise")
-    command = [sys.executable, "-c", code, *words, str(taken.recipe), str(taken.snapshots[0])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["['model.onnx']", "None"]
-
-
-def check_equal(words: list[str]) -> None:
-    read = plain_run.read_run(["run", *words])
-    if read is None:
-        return
-    recipe, check, locked, (selection, variables) = read
-    _, request, builds = asked(words)
-    assert request is not None, words
-    expected = Request(Path(recipe), selection, request.jobs, request.keep_going, variables, None, locked)
-    assert request == replace(expected, remote=RemoteChoice())
-    assert builds is not check
-
-
-@pytest.mark.parametrize("option", sorted({"-k", "--keep-going", "--check", "--locked"}))
-def test_what_the_fast_path_should_know_it_knows(option: str) -> None:
-    assert plain_run.read_run(["run", option]) is not None
-    for words in (
-        ["-j", "4"],
-        ["--jobs", "4"],
-        ["--set", "vars.a=b"],
-        ["--set=vars.a=b"],
-        ["-r", "a.yaml"],
-        ["--recipe=a.yaml"],
-        ["emit:*"],
-    ):
-        assert plain_run.read_run(["run", option, *words]) is not None
-
-
-@pytest.mark.parametrize(
-    ("names", "recipe", "steps"),
-    [
-        ([], "epbuild.yaml", ()),
-        (["a.yaml"], "a.yaml", ()),
-        (["a.yaml", "emit:*", "b.yaml"], "a.yaml", ("emit:*", "b.yaml")),
-        (["emit:decoder/*"], "epbuild.yaml", ("emit:decoder/*",)),
-        (["compile:g/t/m", "share:g/t"], "epbuild.yaml", ("compile:g/t/m", "share:g/t")),
-        (["*decoder*"], "epbuild.yaml", ("*decoder*",)),
-        (["sub/odd:name.yaml"], "sub/odd:name.yaml", ()),
-        (["./odd:name.yaml"], "./odd:name.yaml", ()),
-        (["C:\\work\\a.yaml", "emit:*"], "C:\\work\\a.yaml", ("emit:*",)),
-        (["c:a.yaml"], "c:a.yaml", ()),
-        (["@steps.txt"], "epbuild.yaml", ("@steps.txt",)),
-        (["a.yaml", "@steps.txt"], "a.yaml", ("@steps.txt",)),
-    ],
-)
-def test_the_first_name_is_a_recipe_unless_it_can_only_be_a_step(names: list[str], recipe: str, steps: tuple[str, ...]) -> None:
-    assert recipe_and_steps(names) == (recipe, steps)
-    assert recipe_and_steps(names, "r[1].yaml") == ("r[1].yaml", tuple(names))
+@pytest.mark.parametrize("words", [[], ["a.yaml"], ["--check"], ["--check", "a.yaml", "--locked"], ["sub/b.yaml", "--locked"]])
+def test_plain_command_lines_are_answered_by_the_snapshot(words: list[str]) -> None:
+    looked_up: list[object] = []
+    with at_each_call(read_unchanged, looked_up.append):
+        answer(["run", *words], lambda: 0.0)
+    assert looked_up
 
 
 @pytest.fixture
@@ -513,8 +472,7 @@ def test_nothing_is_imported_for_it(process: list[str]) -> None:
     done = subprocess.run(process, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(UP_TO_DATE)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    own = {"", ".core", ".core.changetime", ".core.defaults", ".core.forked", ".core.host", ".core.places", ".survey"}
-    own |= {".survey.asked", ".survey.snapshot_file", ".survey.snapshot"}
+    own = {"", ".core", ".core.changetime", ".core.defaults", ".core.host", ".core.places", ".survey", ".survey.snapshot"}
     assert {name for name in imported if name.partition(".")[0] == "epbuild"} == {f"epbuild{name}" for name in own}
     assert not imported & {"typer", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
-from epbuild.plan.verification import needs_real_device
 from epbuild.report.json.documents import Document, ProblemView, View, problem_views, view
 
 if TYPE_CHECKING:
@@ -196,7 +195,7 @@ def _step(found: Survey, status: StepStatus) -> StepView:
         key=status.key,
         needs=status.step.needs,
         outputs=status.outputs,
-        device="real" if needs_real_device(found.plan, status.step) else UNSET,
+        device="real" if status.on_real_device else UNSET,
     )
 
 

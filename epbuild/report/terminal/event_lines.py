@@ -27,7 +27,7 @@ from epbuild.engine.events import (
 from epbuild.report.formatting import format_size, shorten_list
 from epbuild.report.terminal.screen import paint
 from epbuild.report.terminal.waiting import FILES
-from epbuild.survey.asked import nothing_to_do
+from epbuild.survey.snapshot import nothing_to_do
 
 if TYPE_CHECKING:
     pass

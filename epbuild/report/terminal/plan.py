@@ -7,10 +7,9 @@ from collections import Counter
 
 from epbuild.commands.graph import REMOTE, shown_state
 from epbuild.core.shown import shown_path
-from epbuild.plan.verification import needs_real_device
 from epbuild.report.formatting import shorten_list
 from epbuild.report.terminal.screen import DIM, has_colors, paint, print_line, print_lines
-from epbuild.survey.asked import nothing_to_do
+from epbuild.survey.snapshot import nothing_to_do
 from epbuild.survey.status import Survey
 
 _COLORS = {"current": DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
@@ -34,7 +33,7 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     for status in steps:
         lines.append(f"{beginnings[shown_state(status)]}  {status.step.id}")
         if status.state != "current" or status.reasons:
-            device = [_ON_DEVICE] if status.state != "current" and needs_real_device(found.plan, status.step) else []
+            device = [_ON_DEVICE] if status.state != "current" and status.on_real_device else []
             notes = [*shorten_list(status.reasons, _MAX_REASONS), *device]
             lines += [paint(f"{'':<{width}}    {note}", DIM, color) for note in notes]
     for orphan in found.orphans:

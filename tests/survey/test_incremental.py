@@ -1,4 +1,4 @@
-"""Work is in proportion to what changed, and the answer is the one of who looks at everything."""
+"""Answers and builds after every kind of change are those of a user without a snapshot."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from moments import at_each_call
-from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, source_model, tamper
+from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
 
 from epbuild.cli.app import execute
 from epbuild.commands import run as building
-from epbuild.onnxfile.headers import read_header
 from epbuild.recipe.load import load
-from epbuild.survey.scope import LastLook, Scope
-from epbuild.survey.snapshot_file import PIECES, forget, place_of, snapshots_of
-from epbuild.survey.taking import take
+from epbuild.survey.snapshot import forget, place_of, read_unchanged, snapshots_of
 
 SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
 
@@ -110,14 +106,6 @@ def test_every_question_is_answered_as_by_who_looks_at_everything(
         assert answered(question, capsys) == answer, question
 
 
-def scope_now() -> Scope:
-    last = LastLook.at(Path("epbuild.yaml"), ())
-    assert last is not None
-    scope = last.scope()
-    assert scope is not None
-    return scope
-
-
 def events(text: str) -> list[Any]:
     """The events of a build, in no order, without times."""
     lines = [json.loads(line) for line in text.splitlines()]
@@ -153,49 +141,9 @@ def test_a_build_does_what_one_does_that_looks_at_everything_and_leaves_the_same
     assert found[0] == found[1]
 
 
-@contextmanager
-def noted_headers() -> Iterator[list[str]]:
-    """The names of the files whose headers are read in the block."""
-    read: list[str] = []
-    with at_each_call(read_header, lambda call: read.append(Path(call["path"]).name)):
-        yield read
-
-
-def test_only_the_models_are_read_that_a_change_concerns(built: Workshop) -> None:
-    (built.folder / "classifier.onnx").write_bytes(source_model(3.5))
-    with noted_headers() as read, at_each_call(load, lambda call: pytest.fail("the recipe was read")):
-        assert execute(["plan"]) == 0
-    assert read == ["classifier.onnx"]
-    scope = scope_now()
-    assert scope.selection == (CLASSIFIER, EMIT_CLASSIFIER)
-    assert [step.id for step, *_ in scope.steps()] == STEPS
-    assert set(scope.recipe.models) == {"classifier"}
-
-
-def test_a_build_with_one_change_leaves_a_snapshot_of_everything(built: Workshop) -> None:
-    (built.folder / "decode.onnx").write_bytes(source_model(2.5))
-    assert execute(["run", "-j1"]) == 0
-    assert built.compiled[-1] == "prefill+decode"
-    scope = scope_now()
-    assert scope.selection == ()
-    os.utime(built.folder / "classifier.onnx")
-    (built.folder / "classifier.onnx").write_bytes(source_model(4.5))
-    again = scope_now()
-    assert again.selection == (CLASSIFIER, EMIT_CLASSIFIER)
-
-
-def test_what_failed_is_looked_at_again_and_nothing_else(built: Workshop) -> None:
-    (built.folder / "decode.onnx").write_bytes(source_model(float("nan")))
-    rewrite(built, "expect: {ep_context_nodes: 1, fallback_nodes: 1}", "expect: {ep_context_nodes: 2, fallback_nodes: 1}")
-    assert execute(["run", "-j1"]) == 1
-    scope = scope_now()
-    assert scope.selection == (SHARE, EMIT_DECODER)
-
-
-@pytest.mark.parametrize("name", ["", PIECES], ids=["snapshot", "recipe in pieces"])
 @pytest.mark.parametrize("damage", ["truncated", "other bytes", "gone", "another's"])
-def test_a_damaged_snapshot_is_made_anew(built: Workshop, name: str, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    place = Path(f"{place_of('epbuild.yaml', (), ())}{name}")
+def test_a_damaged_snapshot_is_made_anew(built: Workshop, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Path(str(place_of("epbuild.yaml", (), ())))
     whole = place.read_bytes()
     match damage:
         case "truncated":
@@ -206,24 +154,26 @@ def test_a_damaged_snapshot_is_made_anew(built: Workshop, name: str, damage: str
             place.unlink()
         case _:
             place.write_bytes(whole.replace(b"3.11", b"3.10").replace(b"3.12", b"3.10").replace(b"3.13", b"3.10"))
-    (built.folder / "decode.onnx").write_bytes(source_model(2.5))
+    assert read_unchanged("epbuild.yaml") is None
     code, out, _ = answered(("plan", "--json"), capsys)
     assert code == 0
-    states = {step["id"]: step["state"] for step in json.loads(out)["steps"]}
-    assert [ident for ident, state in states.items() if state != "current"] == STEPS[:4]
+    assert {step["state"] for step in json.loads(out)["steps"]} == {"current"}
     assert execute(["run", "-j1"]) == 0
-    assert scope_now().selection == ()
+    assert read_unchanged("epbuild.yaml") is not None
 
 
-def test_a_recipe_whose_text_has_changed_is_planned_as_a_whole(built: Workshop) -> None:
-    rewrite(built, "models: {", "# a comment\nmodels: {")
-    with noted_headers() as read:
-        assert execute(["run", "--check"]) == 0
-    assert set(read) == {"prefill.onnx", "decode.onnx", "classifier.onnx"}
-    assert execute(["run"]) == 0
-    with noted_headers() as read:
-        assert execute(["run"]) == 0
-    assert read == []
+def test_a_snapshot_answers_without_reading_the_recipe(built: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    questions = [("plan", "--json"), ("run", "--check", "--json"), ("run", "--json"), ("plan",), ("run", "-j2")]
+    with at_each_call(load, lambda call: pytest.fail("the recipe was read")):
+        for question in questions:
+            code, out, _ = answered(question, capsys)
+            assert code == 0
+            assert out
+    (built.folder / "decode.onnx").write_bytes(source_model(2.5))
+    read: list[object] = []
+    with at_each_call(load, read.append):
+        assert execute(["run", "--check"]) == 1
+    assert read
 
 
 def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
@@ -250,7 +200,6 @@ def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
 def test_provenance_names_the_text_of_the_recipe_as_it_is_now(built: Workshop) -> None:
     rewrite(built, "layout: directory, path", "layout: directory, provenance: true, path")
     assert execute(["run", "-j1"]) == 0
-    assert scope_now().selection == ()
     before = (built.output() / "provenance.intoto.json").read_bytes()
     rewrite(built, "models: {", "# a comment\nmodels: {")
     assert execute(["run", "-j1"]) == 0
@@ -260,21 +209,16 @@ def test_provenance_names_the_text_of_the_recipe_as_it_is_now(built: Workshop) -
 def test_where_the_memory_is_made_anew_meanwhile_all_is_looked_at_the_next_time(built: Workshop) -> None:
     (built.folder / "decode.onnx").write_bytes(source_model(2.5))
     state = built.folder / ".epbuild" / "state.sqlite"
-
-    def make_anew(call: object) -> None:
-        shutil.copy(state, state.with_name("other"))
-        state.with_name("other").replace(state)
-
-    with at_each_call(take, make_anew):
-        assert execute(["run", "-j1"]) == 0
-    assert LastLook.at(Path("epbuild.yaml"), ()) is None
+    assert execute(["run", "-j1"]) == 0
+    assert read_unchanged("epbuild.yaml") is not None
+    shutil.copy(state, state.with_name("other"))
+    state.with_name("other").replace(state)
+    assert read_unchanged("epbuild.yaml") is None
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
-@pytest.mark.parametrize("name", ["", PIECES], ids=["snapshot", "recipe in pieces"])
-def test_what_others_may_have_written_is_not_read(built: Workshop, name: str) -> None:
-    """A cache may be shared, and what is read back may run anything."""
-    place = Path(f"{place_of('epbuild.yaml', (), ())}{name}")
-    assert LastLook.at(Path("epbuild.yaml"), ()) is not None
+def test_what_others_may_have_written_is_not_read(built: Workshop) -> None:
+    place = Path(str(place_of("epbuild.yaml", (), ())))
+    assert read_unchanged("epbuild.yaml") is not None
     place.chmod(0o620)
-    assert LastLook.at(Path("epbuild.yaml"), ()) is None
+    assert read_unchanged("epbuild.yaml") is None
