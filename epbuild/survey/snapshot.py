@@ -1,4 +1,4 @@
-"""Snapshot of a run: the stats of all files that its answer depends on, and the steps that were up to date.
+"""Snapshot of a run: stats of all files that its answer depends on, and its steps.
 
 A snapshot answers only one question: has anything changed? If not, there is nothing to do, and `answer` says so before anything else is
 imported. If anything has changed, the caller reads the recipe, plans all of it and surveys all of it.
