@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import on_cpu
 from moments import at_each_call
-from msgspec.structs import replace
 from snapshots import take_snapshot
 from typer.main import get_command
 
