@@ -15,8 +15,6 @@ from hypothesis import HealthCheck, settings
 from projects import Project, built_once, copy_of_quickstart
 from quick_builds import QUALITIES, write_project
 
-from epbuild.core.schemas import import_jsonschema
-
 _REAL_EPS = Path(__file__).parent / "e2e"
 _BYTECODE = "PYTHONDONTWRITEBYTECODE"
 _HERE = (sys.platform, platform.machine().lower())
@@ -35,7 +33,6 @@ os.environ.pop(_BYTECODE, None)
 gc.disable()
 
 # The first import is the one that counts: with the checks of formats, which no test needs, it takes seconds in each process.
-import_jsonschema()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

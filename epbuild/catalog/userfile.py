@@ -42,9 +42,10 @@ def load_catalog(path: Path) -> EpEntry:
 
 def problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What is wrong with a catalog document, as key paths and sentences: first by its schema, then beyond that."""
-    from epbuild.core.schemas import import_jsonschema, schema
+    import jsonschema
 
-    jsonschema = import_jsonschema()
+    from epbuild.core.schemas import schema
+
     validator = jsonschema.Draft202012Validator(schema("catalog"))
     errors = sorted(validator.iter_errors(document), key=lambda error: [str(part) for part in error.absolute_path])
     for error in errors:

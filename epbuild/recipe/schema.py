@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from epbuild.core.errors import Problem, nearest
-from epbuild.core.schemas import import_jsonschema, schema
+from epbuild.core.schemas import schema
 from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, plain, render
 from epbuild.recipe.problems import (
     BAD_NAME,
@@ -86,7 +86,9 @@ def judge_key(key: str, node: Node) -> list[Violation]:
 def _validator(part: KeyPath) -> Any:
     """Return the validator that finds every error in a part of a recipe."""
     document, found = _schema_of(part)
-    return import_jsonschema().Draft202012Validator({**_written_out(found, document["$defs"]), "$defs": document["$defs"]})
+    from jsonschema import Draft202012Validator  # it only explains mistakes, and takes long to import
+
+    return Draft202012Validator({**_written_out(found, document["$defs"]), "$defs": document["$defs"]})
 
 
 def _conforms(document: object, part: KeyPath) -> bool:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.safepath import BadReference, check_reference, open_regular
-from epbuild.core.schemas import import_jsonschema, schema
+from epbuild.core.schemas import schema
 from epbuild.core.typed_json import from_json
 from epbuild.plan.result import LeftNode, ModelSignature
 
@@ -149,7 +149,9 @@ def _check_schema(document: Mapping[str, Any]) -> None:
 
 @cache
 def _validator() -> Any:
-    return import_jsonschema().Draft202012Validator(schema("manifest"))
+    from jsonschema import Draft202012Validator  # few commands check a manifest
+
+    return Draft202012Validator(schema("manifest"))
 
 
 def _model(item: Mapping[str, Any]) -> ListedModel:

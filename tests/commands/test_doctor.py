@@ -25,7 +25,7 @@ from epbuild.commands.doctor.machine import ThisMachine, machine_checks
 from epbuild.commands.doctor.places import Disks, Place, far_check, length_check, place_checks
 from epbuild.commands.doctor.servers import Servers, server_checks
 from epbuild.core.errors import Argument, PlanError, Position, Problem, ToolchainError
-from epbuild.core.schemas import import_jsonschema, schema
+from epbuild.core.schemas import schema
 from epbuild.recipe.remote_address import CacheChoice, RemoteAddress
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import REMOTE, SIGNING_KEY
@@ -352,7 +352,8 @@ def test_the_json_is_as_its_schema_has_it_and_the_lines_fit_a_terminal(folder: P
     )
     eps = (replace(EP, attempt=DONE), replace(EP, limit="cannot"), EP)
     found = replace(found, toolchains=(ToolchainHealth("", "x", HEALTHY, "1.31.1", eps),))
-    jsonschema = import_jsonschema()
+    import jsonschema
+
     for document in (json.loads(json_text(each)) for each in (health_document(found), devices_document(found))):
         jsonschema.validate(document, schema("doctor"))
         assert document["healthy"] is False

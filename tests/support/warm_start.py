@@ -222,7 +222,7 @@ def _serve(connection: socket.socket) -> None:
 
     for name in _LIBRARIES:
         importlib.import_module(name)
-    importlib.import_module("epbuild.core.schemas").import_jsonschema()
+    importlib.import_module("jsonschema")
     for module in pkgutil.walk_packages(epbuild.__path__, "epbuild."):
         if not module.name.startswith(_NOT_IMPORTED):
             importlib.import_module(module.name)

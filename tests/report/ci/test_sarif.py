@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft4Validator
 
 from epbuild import __version__
 from epbuild.core.errors import Argument, PlanError, Position, Problem, RecipeError, StepId
-from epbuild.core.schemas import import_jsonschema
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
 from epbuild.report.ci.error_codes import error_codes
 from epbuild.report.ci.sarif import SarifDocument
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas/sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
-VALIDATOR = import_jsonschema().Draft4Validator(SCHEMA)
+VALIDATOR = Draft4Validator(SCHEMA)
 
 
 def written(*events: Event, error: BaseException | None = None, recipe: str = "epbuild.yaml") -> dict[str, Any]:
