@@ -11,7 +11,6 @@ import hashlib
 import io
 import itertools
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -486,7 +485,7 @@ class Checkout(Workshop):
         version = toolchain.python or "3.11"
         prints = Fingerprint(f"cpython-{version}", "linux-x86_64", {"onnxruntime": "1.31.1", **packages}, {})
         memory = self.folder / "fingerprint.json"
-        return Environment(toolchain.name, Path(os.devnull), prints, memory, run_worker=self.run_worker)
+        return Environment(toolchain.name, Path(sys.executable), prints, memory, run_worker=self.run_worker)
 
     def runner(self, request: Document, log: Path) -> Ending:
         """An EP that gives what it is given, less a thousandth; the CPU EP, all of it."""
