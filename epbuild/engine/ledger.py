@@ -13,15 +13,6 @@ from epbuild.engine.action import Cost
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFailed, StepFinished, StepsCurrent
 from epbuild.engine.tally import Tally
 
-_COUNTED: Sequence[tuple[Outcome, ...]] = (
-    ("built", "emitted"),
-    ("restored",),
-    ("current",),
-    ("failed",),
-    ("skipped",),
-    ("allowed",),
-)
-
 
 class Ledger:
     """The outcomes of the steps of a build. For any thread."""
@@ -79,9 +70,18 @@ class Ledger:
         return failed
 
     def finished(self, seconds: float) -> RunFinished:
-        """The sum of it all."""
+        """Return the event that ends the build, with the number of steps of each outcome."""
         counts = Counter(self.outcomes.values())
-        return RunFinished(self.exit_code, seconds, *(sum(counts[outcome] for outcome in wanted) for wanted in _COUNTED))
+        return RunFinished(
+            exit_code=self.exit_code,
+            seconds=seconds,
+            built=counts["built"] + counts["emitted"],
+            restored=counts["restored"],
+            current=counts["current"],
+            failed=counts["failed"],
+            skipped=counts["skipped"],
+            allowed=counts["allowed"],
+        )
 
 
 def step_at_fault(steps: Sequence[str], problems: Iterable[Problem]) -> str:
