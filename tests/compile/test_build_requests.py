@@ -68,7 +68,9 @@ def with_two_eps(workshop: Workshop) -> Workshop:
     own.mkdir()
     for name in ("libqnn_ep.so", "libQnnHtp.so"):
         (own / name).write_bytes(name.encode())
-    workshop.write_recipe((PLAIN, TWO_EPS))
+    workshop.write_recipe(
+        (PLAIN, TWO_EPS), ("[onnxruntime-qnn==2.7.0]", "[onnxruntime-qnn==2.7.0, onnxruntime-openvino==1.24.1]")
+    )
     return workshop
 
 

@@ -137,7 +137,8 @@ def test_a_soc_that_does_not_exist_fails_with_the_eps_own_reason_and_no_trace_in
         "looks",
         "roots",
         "CACHEDIR.TAG",
-    }  # locks, what runs looked at, which workspaces use the store, and what it is
+        "workspace.key",
+    }  # locks, snapshots, the workspaces that use the store, the key that shows whose they are, and what the folder is
     assert not list((two_groups.folder / ".epbuild/tmp").glob("*"))
 
 
