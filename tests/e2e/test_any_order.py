@@ -324,6 +324,21 @@ class Projects(RuleBasedStateMachine):
                 shutil.move(path, away)
                 put_in_place(path, away, how)
         self.owned[place].tree = None
+        if path.is_fifo():
+            self.builds_refuse(path)
+
+    def builds_refuse(self, pipe: Path) -> None:
+        """Assert that no build replaces a pipe in the place of one of its files, and remove the pipe."""
+        for recipe in RECIPES:
+            self.answers_agree(recipe)
+            done = self.epbuild("run", recipe)
+            assert pipe.is_fifo()
+            if done.returncode == 0:  # it emits nothing there
+                self.is_right((recipe, ""))
+            else:
+                assert (done.returncode, "[EPB423]" in done.stderr) == (1, True), done.stdout + done.stderr
+                self.leave_all_open((recipe, ""))
+        pipe.unlink()
 
     def remove(self, place: str) -> None:
         """Remove an output, and what the user has in it."""
