@@ -191,8 +191,9 @@ class Database:
 
         The mark only distinguishes a file of another user from a damaged one. The protection is the checksums of the rows.
         """
-        (mark,) = connection.execute("PRAGMA application_id").fetchone()
+        # The tables first: another process may be making them, and commits them together with the mark.
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (mark,) = connection.execute("PRAGMA application_id").fetchone()
         if tables and mark != self._mark:
             raise _Foreign
 
