@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Problem
-from epbuild.core.safepath import links_on_the_way
+from epbuild.core.safepath import links_on_the_way, read_regular
 from epbuild.recipe.model import Recipe
 from epbuild.survey.snapshot import Snapshot, clock, environment_of, identity_of, is_settled, place_of, view_of
 from epbuild.survey.status import StepStatus
@@ -112,13 +112,15 @@ class _Files:
         if S_ISLNK(seen.st_mode):  # the links on the way are compared as such
             path = os.path.realpath(path)
             seen = os.lstat(path)
+        if not (S_ISREG(seen.st_mode) or S_ISDIR(seen.st_mode)):
+            return False
         if self.digests.get(path):
             return True
         ctime_ns = changed_ns(path, seen)
         settled = is_settled(seen, ctime_ns, self._began)
         if not settled and digest and seen.st_size <= _MAX_REREAD_BYTES:
             settled = self._is_settled_by_now(path, seen, ctime_ns, digest)
-        if not (S_ISREG(seen.st_mode) or S_ISDIR(seen.st_mode)) or not (settled or digest):
+        if not (settled or digest):
             return False
         if not settled:
             self.fresh.add(path)
@@ -132,5 +134,4 @@ class _Files:
             self._now = clock(self._recipe) or (0, 0)
         if not is_settled(seen, ctime_ns, self._now):
             return False
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - each of tens of thousands of files, once
-            return digest_of(file.readall()) == digest
+        return digest_of(read_regular(path)) == digest

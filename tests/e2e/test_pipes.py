@@ -112,6 +112,13 @@ def test_a_pipe_in_the_place_of_an_output_is_reported_and_stays(built: Project, 
     assert pipe.is_fifo()
 
 
+@pytest.mark.parametrize("name", [OUTPUT, "dist/left/left_qnn.bin", "dist/left/manifest.json"])
+def test_a_run_ends_right_after_a_pipe_came_into_the_place_of_an_output(built: Project, name: str) -> None:
+    shutil.rmtree(built.folder / "dist" / "right")
+    replaced(built.folder / name)
+    assert "[EPB423]" in answer(built, "run", "-k").stderr
+
+
 def test_a_pipe_in_the_place_of_an_output_folder_is_reported_and_stays(built: Project) -> None:
     shutil.rmtree(built.folder / "dist" / "left")
     os.mkfifo(built.folder / "dist" / "left")
