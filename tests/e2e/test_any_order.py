@@ -468,6 +468,7 @@ class Projects(RuleBasedStateMachine):
             output = self.owned.get(place)
             if output is not None and output.tree is not None and {name for name, _ in output.owners} == {recipe}:
                 self.is_gone(place)
+                output.owners, output.tree = set(), None  # the user's files may be left
             if output is not None and not self.tree(place):
                 del self.owned[place]
 
