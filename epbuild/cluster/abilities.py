@@ -21,9 +21,8 @@ from epbuild.compile.probing import ProbeResult
 from epbuild.core.errors import StoreError
 from epbuild.plan.ability import VIRTUAL, Ability, abilities_of
 from epbuild.plan.steps import Action
-from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.host import lacks_driver
-from epbuild.toolchain.made import made_toolchains
+from epbuild.toolchain.environment import Environment, made_toolchains
+from epbuild.toolchain.platforms import lacks_driver
 
 _TYPES = ("cpu", "gpu", "npu")
 Listener = Callable[[Sequence[str], ProbeResult], None]

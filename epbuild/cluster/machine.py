@@ -40,10 +40,9 @@ from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import kind_of, read_result
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.execution import Execution
-from epbuild.toolchain.identity import record_documents, records_of
-from epbuild.toolchain.lock_facts import LockedEnvironment
+from epbuild.toolchain.identity import TOOLCHAIN, record_documents, records_of
+from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.platforms import platform_here
-from epbuild.toolchain.remote_record import TOOLCHAIN
 
 _LOG = "worker.log"
 _OTHERS = "Start a worker on a machine that can."

@@ -32,7 +32,7 @@ from epbuild.plan.steps import Action, InTarget, SessionGroup, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.recipe.model import ModelSpec, ToolchainSpec
-from epbuild.toolchain.lock_facts import LockedEnvironment
+from epbuild.toolchain.lock import LockedEnvironment
 
 T = TypeVar("T")
 

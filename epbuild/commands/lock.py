@@ -34,8 +34,7 @@ from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.recipe.requirement import plain_name
 from epbuild.toolchain import resolve
 from epbuild.toolchain.environment import Toolchains
-from epbuild.toolchain.lock_changes import LockChange, changes
-from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
+from epbuild.toolchain.lock import Lock, LockChange, LockedEnvironment, LockedModel, LockedToolchain, Package, changes
 from epbuild.toolchain.lock_file import render, salvage
 from epbuild.toolchain.platforms import PLATFORMS, platform_here
 from epbuild.toolchain.pylock import pylock_name, pylock_text

@@ -14,7 +14,7 @@ from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import PackageAddress, parse_address
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
-from epbuild.toolchain.lock_facts import Lock, LockedModel, LockedToolchain
+from epbuild.toolchain.lock import Lock, LockedModel, LockedToolchain
 from epbuild.toolchain.resolve import asked, named_python
 
 _AGAIN = "Write the lock anew: `epbuild lock`."

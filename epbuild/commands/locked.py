@@ -25,7 +25,7 @@ from epbuild.toolchain.environment import Environment
 
 if TYPE_CHECKING:
     from epbuild.commands.lock_fit import Misfit
-    from epbuild.toolchain.lock_facts import Lock, LockedEnvironment
+    from epbuild.toolchain.lock import Lock, LockedEnvironment
 
 _LEFT_ALONE = "It is left alone; `epbuild lock` replaces it by this recipe's."
 _WITHOUT = "It is made without the lock; `epbuild lock` writes that anew."

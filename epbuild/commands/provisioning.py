@@ -23,7 +23,7 @@ from epbuild.engine.events import Progress, Warned
 from epbuild.plan.key import differences
 from epbuild.plan.steps import Action
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.installing import InstallProgress
+from epbuild.toolchain.provision import InstallProgress
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

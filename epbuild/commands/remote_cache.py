@@ -21,7 +21,7 @@ from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.remote.settings import REMOTE
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.status import Surveyor
-from epbuild.toolchain.remote_record import TOOLCHAIN
+from epbuild.toolchain.identity import TOOLCHAIN
 
 _THREADS = 8
 _POLL_SECONDS = 0.2

@@ -114,7 +114,7 @@ class SharedResults:
     def add_toolchain(self, key: str, record: Mapping[str, Any]) -> None:
         """Write a toolchain record to the remote cache, if this build writes, while it goes on."""
         if self._pool is not None and self._cache is not None:
-            from epbuild.toolchain.remote_record import TOOLCHAIN
+            from epbuild.toolchain.identity import TOOLCHAIN
 
             with self._lock:
                 self._writing_toolchains.append(self._pool.submit(self._cache.publish, TOOLCHAIN, key, record, self._store))

@@ -24,7 +24,6 @@ from epbuild.plan.steps import Action, InTarget, Plan, ToolchainNeeds
 from epbuild.survey.platforms import possible_platforms
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import NotProbed
-from epbuild.toolchain.host import drivers_of
 from epbuild.toolchain.identity import (
     Identified,
     RecordedToolchain,
@@ -33,8 +32,8 @@ from epbuild.toolchain.identity import (
     recorded_toolchain,
     records_of,
 )
-from epbuild.toolchain.lock_facts import LockedEnvironment
-from epbuild.toolchain.platforms import platform_here
+from epbuild.toolchain.lock import LockedEnvironment
+from epbuild.toolchain.platforms import drivers_of, platform_here
 
 if TYPE_CHECKING:
     from epbuild.commands.locked import HeldLock

@@ -37,9 +37,8 @@ from epbuild.plan.member import Member
 from epbuild.plan.request import HERE, CompileRequest, places
 from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult
 from epbuild.plan.steps import SessionGroup
-from epbuild.toolchain.diagnosis import FREE_SPACE
+from epbuild.toolchain.diagnosis import FREE_SPACE, last_words
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
-from epbuild.toolchain.log_lines import last_words
 from epbuild.toolchain.process import Ending, Worth
 from epbuild.toolchain.reports import BadReport
 from epbuild.verify.checks import ExpectedEp

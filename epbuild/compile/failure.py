@@ -12,8 +12,7 @@ from epbuild.core.units import counted
 from epbuild.plan.member import Member
 from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
-from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, meets_address_limit
-from epbuild.toolchain.log_lines import told_once
+from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, meets_address_limit, told_once
 from epbuild.toolchain.process import Ending
 from epbuild.verify.expectations import most_concerned, with_hint
 from epbuild.verify.fallback import Outside

@@ -21,9 +21,8 @@ from epbuild.onnxfile.sizes import fix_sizes
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.preparing import PYTHON, Preparation
 from epbuild.plan.result import Measurements, PreparationResult, PreparedModel
-from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, could_not_write, diagnose
+from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, could_not_write, diagnose, last_words, shortened
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker, Workplace
-from epbuild.toolchain.log_lines import last_words, shortened
 from epbuild.toolchain.process import Ending
 from epbuild.worker.scripts import RUN_COMMAND
 

@@ -15,7 +15,7 @@ from epbuild.core.typed_json import MalformedJson, from_json, to_json
 from epbuild.plan.ability import Ability
 from epbuild.plan.request import CONTRACT
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.host import drivers_of
+from epbuild.toolchain.platforms import drivers_of
 
 _FORMAT = 1
 

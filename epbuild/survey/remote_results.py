@@ -17,7 +17,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache, Warn
 from epbuild.remote.envelope import RemoteRecord, Unusable
-from epbuild.toolchain.remote_record import TOOLCHAIN
+from epbuild.toolchain.identity import TOOLCHAIN
 
 _MOST_WARNINGS = 3
 _MADE_HERE = "It is made here."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,10 +21,11 @@ from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.installer import UvListener
 from epbuild.core.safepath import user_path
 from epbuild.recipe.model import ToolchainSpec
-from epbuild.recipe.requirement import Requirement
+from epbuild.recipe.requirement import Requirement, read_requirement
 from epbuild.toolchain.fingerprint import Fingerprint, look, of_package
-from epbuild.toolchain.host import host_identity
+from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.packages import FileState, is_touched, state_of
+from epbuild.toolchain.platforms import host_identity
 from epbuild.toolchain.process import RunWorker, supervise
 from epbuild.toolchain.provision import (
     Requirements,
@@ -34,9 +36,6 @@ from epbuild.toolchain.provision import (
     provisioned,
     read_installed,
 )
-
-if TYPE_CHECKING:
-    from epbuild.toolchain.lock_facts import LockedEnvironment
 
 RUNTIME = "onnxruntime"
 
@@ -220,3 +219,43 @@ def _existing(toolchain: ToolchainSpec, base: Path) -> Path:
     # Not resolved: the python of a virtual environment is a link, and following it leaves the environment.
     # From the root: a name alone would be looked for among the programs of the system, and the worker runs in another folder.
     return (base / user_path(str(toolchain.interpreter))).absolute()
+
+
+class MadeToolchain(Struct, frozen=True):
+    """The folder of a complete environment, and the requirements that it was made for."""
+
+    folder: Path
+    packages: tuple[str, ...]
+
+    def has(self, entry: EpEntry) -> bool:
+        """Whether the packages that were asked for have the EP's among them."""
+        return not {read_requirement(package).distribution for package in self.packages}.isdisjoint(entry.distributions)
+
+    def environment(self, entries: Sequence[EpEntry]) -> Environment | None:
+        """The environment, for these EPs; None where it does not run any more."""
+        interpreter, memory = provisioned(self.folder), self.folder / "fingerprint.json"
+        if interpreter is None:
+            return None
+        modules = frozenset(modules_of(entries))
+        try:
+            seen = look(interpreter, modules, memory)
+        except ToolchainError:
+            return None
+        return Environment(self.folder.name, interpreter, seen.fingerprint, memory, modules, seen.states)
+
+
+def made_toolchains(home: Path) -> Iterator[MadeToolchain]:
+    """The complete environments below the folder of all, the newest first."""
+    for marker in sorted(home.glob(f"*/{complete_file(home).name}"), key=_time_of, reverse=True):
+        try:
+            packages = tuple(str(package) for package in json.loads(marker.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            continue
+        yield MadeToolchain(marker.parent, packages)
+
+
+def _time_of(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # it has gone meanwhile
+        return 0.0

@@ -17,8 +17,8 @@ from epbuild.core.digest import Blob, file_digest
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import real_path
 from epbuild.engine.events import Progress, StepOutput
+from epbuild.toolchain.diagnosis import readable, tells_progress
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.log_lines import readable, tells_progress
 from epbuild.toolchain.process import Ending, WorkerListener
 from epbuild.toolchain.reports import BadReport
 

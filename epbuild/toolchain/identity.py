@@ -32,10 +32,10 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import document_digest
 from epbuild.core.typed_json import MalformedJson, from_json
 from epbuild.recipe.requirement import is_same_version, plain_name
+from epbuild.remote.envelope import RecordKind
 from epbuild.toolchain.environment import RUNTIME, Environment, modules_of
-from epbuild.toolchain.host import host_identity
-from epbuild.toolchain.lock_facts import LockedEnvironment, Package
-from epbuild.toolchain.platforms import platform_here
+from epbuild.toolchain.lock import LockedEnvironment, Package
+from epbuild.toolchain.platforms import host_identity, platform_here
 
 FORMAT = 1
 KIND = "toolchain"
@@ -180,3 +180,9 @@ def _choice(platform: str) -> str | None:
         return os.confstr("CS_GNU_LIBC_VERSION") or "libc"
     except (ValueError, OSError):  # one that is not GNU's
         return "libc"
+
+
+TOOLCHAIN = RecordKind(
+    KIND, lambda record: record_key(record["document"]), is_toolchain_record, lambda record: {}, is_result=False
+)
+"""The identity of a locked environment, as `toolchain.identity` has it; it has no files."""

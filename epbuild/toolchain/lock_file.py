@@ -21,14 +21,14 @@ another order; nothing else is forgiven, also not another spelling over several 
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from epbuild.core.errors import PlanError, Position, Problem
-from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
-from epbuild.toolchain.toml import toml_line
+from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 
 FORMAT = 2
 _COMMENT = (
@@ -234,3 +234,15 @@ def _are_files(files: list[object]) -> bool:
 
 def _package(name: str, version: object, files: list[object]) -> Package:
     return Package(name, str(version), tuple(sorted({str(file).removeprefix(_PREFIX) for file in files})))
+
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_line(key: Iterable[str], value: object) -> str:
+    return f"{'.'.join(part if _BARE_KEY.fullmatch(part) else toml_value(part) for part in key)} = {toml_value(value)}"
+
+
+def toml_value(value: object) -> str:
+    """A text, a number, a truth value or a list of these: as in JSON, whose escapes TOML has, but for one that only TOML needs."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,10 +1,16 @@
-"""Platforms that a toolchain can be locked for, by epbuild's and uv's names."""
+"""Platforms by name, and the facts of this machine that keys hold."""
 
 from __future__ import annotations
 
 import platform as machine
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.facts import Driver
+from epbuild.core.host import cpu_count, cpu_features, cpu_name, driver_version
 
 PLATFORMS = {
     # The newest C library that uv has a name for: a platform that is too old for what was chosen is refused when it is installed, and the
@@ -53,3 +59,41 @@ def platform_name(tag: str) -> str | None:
 def platform_here() -> str | None:
     """The name that epbuild has for the platform that this Python is for; None for one that cannot be locked."""
     return platform_name(sysconfig.get_platform())
+
+
+def host_identity(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
+    """What the outputs of these EPs may depend on of this machine, as a key holds it; None where they do not."""
+    found = [entry.host for entry in entries if entry.output_depends_on_host]
+    if not found:
+        return None
+    document: dict[str, Any] = {}
+    asked = {host.cpu for host in found}
+    if "model" in asked:
+        document["cpu"] = cpu_name()
+    elif "instructions" in asked:
+        document["cpu"] = _instructions()
+    if any(host.cpu_count for host in found):
+        document["cpus"] = cpu_count()
+    drivers = {driver.name: version for host in found for driver in host.drivers if (version := _version(driver))}
+    return {**document, **({"drivers": drivers} if drivers else {})} or None
+
+
+def drivers_of(entries: Iterable[EpEntry]) -> Mapping[Any, str]:
+    """The version of each driver that the outputs of these EPs may depend on, by how it is read."""
+    return {driver.plain: _version(driver) for entry in entries if entry.output_depends_on_host for driver in entry.host.drivers}
+
+
+def lacks_driver(entry: EpEntry) -> bool:
+    """Whether this machine has no version of a driver without which the EP compiles nothing, as far as the catalog knows."""
+    needed = {row.driver for row in entry.cannot} - {None}
+    return any(driver.name in needed and not _version(driver) for driver in entry.host.drivers)
+
+
+@cache
+def _instructions() -> str:
+    return cpu_features()
+
+
+@cache  # one answer for all that a build does
+def _version(driver: Driver) -> str:
+    return driver_version(*driver.plain)

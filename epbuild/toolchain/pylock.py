@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.toolchain.lock_facts import FileOrigin, LockedToolchain, Package
+from epbuild.toolchain.lock import FileOrigin, LockedToolchain, Package
+from epbuild.toolchain.lock_file import toml_value
 from epbuild.toolchain.platforms import MARKERS
-from epbuild.toolchain.toml import toml_value
 
 
 def pylock_name(toolchain: str) -> str:

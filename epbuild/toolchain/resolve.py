@@ -20,7 +20,7 @@ from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import is_same_version, plain_name
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import probe
-from epbuild.toolchain.lock_facts import LockedEnvironment, Package
+from epbuild.toolchain.lock import LockedEnvironment, Package
 from epbuild.toolchain.platforms import MACOS_VERSION, PLATFORMS, platform_name
 from epbuild.toolchain.provision import running_python
 from epbuild.toolchain.pylock import origins_of

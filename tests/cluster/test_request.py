@@ -19,7 +19,7 @@ from epbuild.core.typed_json import MalformedJson
 from epbuild.plan.steps import Action
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import is_stored, kind_of
-from epbuild.toolchain.lock_facts import LockedEnvironment, Package
+from epbuild.toolchain.lock import LockedEnvironment, Package
 
 KEY = "0" * 64
 

@@ -35,7 +35,7 @@ from epbuild.remote.opening import folder_stores
 from epbuild.survey.remote_results import RemoteResults
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.identity import toolchain_records
-from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedToolchain, Package
+from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedToolchain, Package
 from epbuild.toolchain.lock_file import render
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()

@@ -22,7 +22,7 @@ from epbuild.engine.events import EventList, NoProgress, Warned
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
+from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import render
 
 HERE = "linux-x86_64"

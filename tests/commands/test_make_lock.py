@@ -19,7 +19,7 @@ from epbuild.commands.request import Request
 from epbuild.core.errors import PlanError, ToolchainError
 from epbuild.engine.events import EventList
 from epbuild.recipe.model import ToolchainSpec
-from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
+from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import read_lock, render
 from epbuild.toolchain.resolve import Python
 

@@ -29,10 +29,9 @@ from epbuild.remote.envelope import RemoteRecord, seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.survey.snapshot import read_unchanged
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.identity import toolchain_records
-from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedToolchain, Package
+from epbuild.toolchain.identity import TOOLCHAIN, toolchain_records
+from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedToolchain, Package
 from epbuild.toolchain.lock_file import read_lock, render
-from epbuild.toolchain.remote_record import TOOLCHAIN
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 HERE = "linux-x86_64"

@@ -18,7 +18,7 @@ from epbuild.compile.failure import compile_error
 from epbuild.core.errors import BuildError, EnvironmentFailure
 from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
-from epbuild.toolchain.log_lines import last_words, tells_progress, told_once
+from epbuild.toolchain.diagnosis import last_words, tells_progress, told_once
 from epbuild.toolchain.process import Ending, plain
 
 GROUP = sharing_group("prefill", "decode", timeout=90)

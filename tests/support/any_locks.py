@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
+from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)
 digests = st.sampled_from([f"{number:02x}" * 32 for number in range(256)])

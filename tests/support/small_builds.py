@@ -36,7 +36,7 @@ from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, Mod
 from epbuild.survey.status import Survey
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
-from epbuild.toolchain.lock_facts import LockedEnvironment
+from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.process import Ending
 
 QNN = "QNNExecutionProvider"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
+from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 
 
 def digest(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.core.installer import UvListener, run_uv
-from epbuild.toolchain.installing import InstallProgress
+from epbuild.toolchain.provision import InstallProgress
 
 
 class Reports:

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 from small_locks import LOCK, NUMPY, ONNXRUNTIME, digest, environment, package
 
-from epbuild.toolchain.lock_changes import LockChange, changes
-from epbuild.toolchain.lock_facts import Lock, LockedModel, LockedToolchain
+from epbuild.toolchain.lock import Lock, LockChange, LockedModel, LockedToolchain, changes
 
 BOTH = ("linux-x86_64", "windows-arm64")
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from small_locks import LOCK, ONNXRUNTIME, environment, package
 
 from epbuild.core.errors import PlanError
-from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedToolchain, Package
+from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedToolchain, Package
 from epbuild.toolchain.lock_file import read_lock, render, salvage
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from small_locks import LOCK, NUMPY, digest
 
 from epbuild.core.errors import PlanError, Position, Problem
-from epbuild.toolchain.lock_facts import Lock
+from epbuild.toolchain.lock import Lock
 from epbuild.toolchain.lock_file import read_lock, render, salvage
 
 TEXT = render(LOCK)

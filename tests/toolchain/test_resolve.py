@@ -19,7 +19,7 @@ from epbuild.core.schemas import schema
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
-from epbuild.toolchain.lock_facts import LockedEnvironment, Package
+from epbuild.toolchain.lock import LockedEnvironment, Package
 from epbuild.toolchain.platforms import PLATFORMS, platform_here, platform_name
 from epbuild.toolchain.provision import Requirements, provision
 from epbuild.toolchain.resolve import asked, deviations, find_python, found_installed, named_python, resolve_packages

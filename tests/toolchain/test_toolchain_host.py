@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from epbuild.catalog.catalog import BUILT_IN, entries_for, entry
 from epbuild.catalog.facts import Driver, HostDependence
 from epbuild.core import host as machine
-from epbuild.toolchain import host
-from epbuild.toolchain.host import drivers_of, host_identity
+from epbuild.toolchain import platforms
+from epbuild.toolchain.platforms import drivers_of, host_identity
 
 QNN, OPENVINO, TENSORRT = (entry(f"{name}ExecutionProvider") for name in ("QNN", "OpenVINO", "Tensorrt"))
 
@@ -28,11 +28,11 @@ def depending(**facts: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    host._version.cache_clear()
+    platforms._version.cache_clear()
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4), raising=False)
     with on_cpu("A CPU", "fpu avx2"):
         yield
-    host._version.cache_clear()
+    platforms._version.cache_clear()
 
 
 @pytest.mark.parametrize(

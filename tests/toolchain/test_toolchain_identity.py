@@ -25,7 +25,7 @@ from epbuild.toolchain.identity import (
     records_of,
     toolchain_records,
 )
-from epbuild.toolchain.lock_facts import LockedEnvironment, Package
+from epbuild.toolchain.lock import LockedEnvironment, Package
 
 QNN, OPENVINO = entry("QNNExecutionProvider"), entry("OpenVINOExecutionProvider")
 HERE = "linux-x86_64"

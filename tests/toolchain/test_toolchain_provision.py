@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import Position, ToolchainError
-from epbuild.toolchain.lock_facts import LockedEnvironment, Package
+from epbuild.toolchain.lock import LockedEnvironment, Package
 from epbuild.toolchain.provision import Requirements, environment_folder, provision, provisioned, running_python
 
 WHERE = Position("epbuild.yaml", 4, 3)

@@ -25,9 +25,8 @@ from epbuild.plan.steps import Plan, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import DeviceChoice, Recipe
 from epbuild.recipe.requirement import read_requirement
-from epbuild.toolchain.environment import RUNTIME, Environment, Toolchains
-from epbuild.toolchain.host import lacks_driver
-from epbuild.toolchain.made import MadeToolchain, made_toolchains
+from epbuild.toolchain.environment import RUNTIME, Environment, MadeToolchain, Toolchains, made_toolchains
+from epbuild.toolchain.platforms import lacks_driver
 from epbuild.verify.live.eps import planned_ep
 from epbuild.verify.live.worker import Session, list_devices
 

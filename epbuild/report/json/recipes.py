@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 from epbuild.report.json.documents import Document, ProblemView, View, problem_views, view
-from epbuild.toolchain.lock_changes import LockChange
+from epbuild.toolchain.lock import LockChange
 
 if TYPE_CHECKING:
     from epbuild.commands.importing.importing import ImportedRecipe

@@ -11,8 +11,7 @@ from epbuild.core.errors import printable
 from epbuild.core.shown import shown_path
 from epbuild.core.units import counted
 from epbuild.report.terminal.screen import has_colors, paint, print_line
-from epbuild.toolchain.lock_changes import LockChange
-from epbuild.toolchain.lock_facts import Lock
+from epbuild.toolchain.lock import Lock, LockChange
 
 _COLORS = {"added": "32", "updated": "33", "removed": "31"}
 _WIDTH = max(map(len, _COLORS))

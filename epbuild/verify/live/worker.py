@@ -15,10 +15,9 @@ from epbuild.cache.leases import Cancelled
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.request import HERE, ep_document, places
 from epbuild.plan.target import PlannedEp
-from epbuild.toolchain.diagnosis import diagnose
+from epbuild.toolchain.diagnosis import diagnose, told_once
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import REQUEST, process_failures
-from epbuild.toolchain.log_lines import told_once
 from epbuild.toolchain.process import Ending, WorkerListener
 from epbuild.worker.scripts import LOAD
 
