@@ -2,6 +2,18 @@
 
 import { readFileSync } from "node:fs";
 
+/**
+ * @typedef {object} Schema
+ * @property {string | string[]} type
+ * @property {string} [$ref]
+ * @property {unknown[]} [enum]
+ * @property {Schema[]} [anyOf]
+ * @property {Schema} items
+ * @property {Record<string, Schema>} [properties]
+ * @property {Schema} additionalProperties
+ */
+
+/** @type {Record<string, string>} */
 const TYPES = { string: "string", integer: "number", number: "number", boolean: "boolean", null: "null" };
 
 /** Return the declarations of `schemas/report.schema.json` in TypeScript. */
@@ -16,9 +28,12 @@ function typeName(name) {
   return name.replace(/(?:^|_)(\w)/g, (_, letter) => letter.toUpperCase());
 }
 
-/** @returns {string} */
+/**
+ * @param {Schema} value
+ * @returns {string}
+ */
 function typeOf(value) {
-  if (value.$ref) return typeName(value.$ref.split("/").at(-1));
+  if (value.$ref) return typeName(value.$ref.slice(value.$ref.lastIndexOf("/") + 1));
   if (value.enum) return value.enum.map((one) => JSON.stringify(one)).join(" | ");
   if (value.anyOf) return value.anyOf.map(typeOf).join(" | ");
   return [value.type]
@@ -27,6 +42,10 @@ function typeOf(value) {
     .join(" | ");
 }
 
+/**
+ * @param {string} type
+ * @param {Schema} value
+ */
 function typeOfKind(type, value) {
   if (type === "array") return `Array<${typeOf(value.items)}>`;
   if (type === "object" && value.properties) {

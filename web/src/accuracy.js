@@ -7,7 +7,8 @@ import { badge } from "./panel.js";
 import { report } from "./report.js";
 import { table } from "./tables.js";
 
-/** @type {import("./report-types.d.ts").Accuracy["outcome"][]} */
+/** @typedef {import("./report-types.d.ts").Accuracy} Accuracy */
+/** @type {Accuracy["outcome"][]} */
 const PASSED = ["passed", "failed", "unjudgeable"];
 
 export function accuracySum() {
@@ -49,11 +50,11 @@ export function drawAccuracy(section) {
         ...names.map((name) => ({
           head: name,
           numeric: true,
-          cell: (row) => [
+          cell: (/** @type {Accuracy} */ row) => [
             figure(row.figures[name]),
             row.limits[name] === undefined ? null : el("span.limit", {}, ", limit ", figure(row.limits[name])),
           ],
-          value: (row) => row.figures[name],
+          value: (/** @type {Accuracy} */ row) => row.figures[name],
         })),
         {
           head: "Compared",

@@ -6,6 +6,11 @@ import { add, el, linkButton } from "./elements.js";
 import { COVERAGE_LETTERS, COVERAGE_WORDS, coverageByModel, coverageByTarget, report } from "./report.js";
 
 const MAX_MODELS = 100;
+/** @type {Record<string, [number, number]>} rows down and columns to the right */
+const ARROWS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
+
+/** @typedef {import("./report-types.d.ts").Coverage} Coverage */
+/** @typedef {Array<Array<HTMLElement | null>>} Grid */
 
 /** @param {Element} section */
 export function drawCoverage(section) {
@@ -34,19 +39,33 @@ export function drawCoverage(section) {
   fillMatrix(place, targets, false, MAX_MODELS);
 }
 
+/**
+ * @param {string} kind
+ * @param {string} text
+ */
 function cellKey(kind, text) {
   return el("span", { class: `cell ${kind}`, "aria-hidden": "true" }, text);
 }
 
+/**
+ * @param {Element} place
+ * @param {string[]} targets
+ * @param {boolean} onlyPartial
+ * @param {number} most
+ */
 function fillMatrix(place, targets, onlyPartial, most) {
   const models = [...coverageByModel].filter(([, rows]) => !onlyPartial || rows.some((row) => row.outcome !== "whole"));
   const shown = models.slice(0, most);
   const names = targets.map((name) => linkButton(name, () => showTarget(name)));
+  /** @type {Grid} */
   const grid = [[null, ...names]];
   const lines = shown.map(([model, rows]) => {
     const byTarget = new Map(rows.map((row) => [row.target, row]));
     const name = linkButton(model, () => showModel(model));
-    const cells = targets.map((target) => (byTarget.has(target) ? matrixCell(byTarget.get(target)) : null));
+    const cells = targets.map((target) => {
+      const row = byTarget.get(target);
+      return row ? matrixCell(row) : null;
+    });
     grid.push([name, ...cells]);
     return el(
       "tr",
@@ -90,9 +109,11 @@ function fillMatrix(place, targets, onlyPartial, most) {
   );
 }
 
+/** @param {Coverage} row */
 function matrixCell(row) {
-  const text = row.outcome === "partial" ? formatNumber(row.fallback_nodes) : COVERAGE_LETTERS[row.outcome];
-  const words = row.outcome === "partial" ? `${counted(row.fallback_nodes, "node")} outside the EP` : COVERAGE_WORDS[row.outcome];
+  const outside = row.fallback_nodes ?? 0;
+  const text = row.outcome === "partial" ? formatNumber(outside) : COVERAGE_LETTERS[row.outcome];
+  const words = row.outcome === "partial" ? `${counted(outside, "node")} outside the EP` : COVERAGE_WORDS[row.outcome];
   const known = [
     row.size === null ? null : formatBytes(row.size),
     row.seconds === null ? null : formatSeconds(row.seconds),
@@ -106,7 +127,11 @@ function matrixCell(row) {
   );
 }
 
-/** Make the matrix one tab stop, in which the arrow keys, Home and End move. `grid` has rows of buttons or null. */
+/**
+ * Make the matrix one tab stop, in which the arrow keys, Home and End move.
+ * @param {HTMLElement} element
+ * @param {Grid} grid rows of buttons or null
+ */
 function addCellKeys(element, grid) {
   const places = new Map();
   for (const [row, line] of grid.entries()) {
@@ -131,11 +156,16 @@ function addCellKeys(element, grid) {
   });
 }
 
+/**
+ * @param {Grid} grid
+ * @param {[number, number]} from
+ * @param {KeyboardEvent} event
+ */
 function arrowTarget(grid, [row, column], event) {
   const line = grid[row];
   if (event.key === "Home") return event.ctrlKey ? grid.flat().find(Boolean) : line.find(Boolean);
   if (event.key === "End") return event.ctrlKey ? grid.flat().findLast(Boolean) : line.findLast(Boolean);
-  const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
+  const [down, right] = ARROWS[event.key] ?? [0, 0];
   if (!down && !right) return null;
   for (let r = row + down, c = column + right; grid[r]?.[c] !== undefined; r += down, c += right)
     if (grid[r][c]) return grid[r][c];

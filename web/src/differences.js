@@ -7,11 +7,14 @@ import { badge } from "./panel.js";
 import { build, COVERAGE, COVERAGE_WORDS, report } from "./report.js";
 import { table } from "./tables.js";
 
-/** @type {any} */
-const against = report.against ?? null;
+/** @typedef {import("./report-types.d.ts").ModelChange} ModelChange */
+/** @typedef {import("./report-types.d.ts").ComparedModel} ComparedModel */
+/** @typedef {{ path: string, before: number | null, after: number | null }} SizeChange */
+/** @typedef {import("./report-types.d.ts").Against} Against */
 
 /** Return the summary for the overview. */
 export function differencesSum() {
+  const { against } = report;
   if (against) {
     return [
       el(
@@ -43,12 +46,15 @@ export function differencesSum() {
 
 /** @param {Element} section */
 export function drawDifferences(section) {
-  if (against) drawAgainst(section);
+  if (report.against) drawAgainst(section, report.against);
   add(section, publishedTable());
 }
 
-/** @param {Element} section */
-function drawAgainst(section) {
+/**
+ * @param {Element} section
+ * @param {Against} against
+ */
+function drawAgainst(section, against) {
   const nothing = !against.models.length && !against.outputs.length && !against.versions.length && !against.sources.length;
   add(
     section,
@@ -66,15 +72,16 @@ function drawAgainst(section) {
     nothing
       ? el("p.empty", {}, "Nothing differs.")
       : [
-          modelChanges(),
-          outputChanges(),
-          against.sources.length ? sourceChanges() : null,
-          against.versions.length ? versionChanges() : null,
+          modelChanges(against),
+          outputChanges(against),
+          against.sources.length ? sourceChanges(against) : null,
+          against.versions.length ? versionChanges(against) : null,
         ],
   );
 }
 
-function modelChanges() {
+/** @param {Against} against */
+function modelChanges(against) {
   return table(
     "Models that differ, those that the EP takes less of first",
     [
@@ -90,56 +97,74 @@ function modelChanges() {
       },
       { head: "Accuracy", cell: (row) => accuracyChange(row) },
     ],
-    [.../** @type {import("./report-types.d.ts").ModelChange[]} */ (against.models)].sort((a, b) => takenMore(a) - takenMore(b)),
+    [...against.models].sort((a, b) => takenMore(a) - takenMore(b)),
   );
 }
 
+/** @param {ModelChange} row */
 function changedModel(row) {
   const now = report.coverage.find((one) => one.group === row.group && one.member === row.member && one.target === row.target);
   return now ? linkButton(now.model, () => showCoverage(now)) : `${row.group}/${row.member}`;
 }
 
-/** Return how much better the coverage of a model is. It is negative if the EP takes fewer nodes than before. */
+/**
+ * Return how much better the coverage of a model is. It is negative if the EP takes fewer nodes than before.
+ * @param {ModelChange} row
+ */
 function takenMore({ before, after }) {
-  const rank = (side) => (side ? -1000 * COVERAGE.indexOf(side.outcome) - (side.fallback_nodes ?? 0) : 0);
+  const rank = (/** @type {ComparedModel} */ side) => -1000 * COVERAGE.indexOf(side.outcome) - (side.fallback_nodes ?? 0);
   return before && after ? rank(after) - rank(before) : 0;
 }
 
+/** @param {ModelChange} row */
 function coverageChange({ before, after }) {
-  if (!before) return ["new, ", coveredBadge(after)];
+  if (!before) return after && ["new, ", coveredBadge(after)];
   if (!after) return ["gone, was ", coveredBadge(before)];
   const same = before.outcome === after.outcome && before.fallback_nodes === after.fallback_nodes;
   return same ? coveredBadge(after) : [coveredBadge(before), " → ", coveredBadge(after)];
 }
 
+/** @param {ComparedModel} side */
 function coveredBadge(side) {
   return badge(
-    side.outcome === "partial" ? `${formatNumber(side.fallback_nodes)} outside` : COVERAGE_WORDS[side.outcome],
+    side.outcome === "partial" ? `${formatNumber(side.fallback_nodes ?? 0)} outside` : COVERAGE_WORDS[side.outcome],
     side.outcome,
   );
 }
 
-function difference({ before, after }, value) {
-  return before && after && value(before) !== null && value(after) !== null ? value(after) - value(before) : null;
+/**
+ * Return how much an amount of a model grew, or null where it is not known of both sides.
+ * @param {ModelChange} row
+ * @param {(side: ComparedModel) => number | null} amount
+ */
+function difference({ before, after }, amount) {
+  const [old, now] = [before && amount(before), after && amount(after)];
+  return old === null || now === null ? null : now - old;
 }
 
-function modelSizeChange({ before, after }) {
-  const by = difference({ before, after }, (side) => side.size);
-  return by ? [bytes(after.size), " (", change(by), ")"] : bytes((after ?? before).size);
+/** @param {ModelChange} row */
+function modelSizeChange(row) {
+  const by = difference(row, (side) => side.size);
+  const size = bytes((row.after ?? row.before)?.size);
+  return by ? [size, " (", change(by), ")"] : size;
 }
 
-function timeChange({ before, after }) {
-  const by = difference({ before, after }, (side) => side.seconds);
-  return by ? [seconds(before.seconds), " → ", seconds(after.seconds)] : seconds((after ?? before).seconds);
+/** @param {ModelChange} row */
+function timeChange(row) {
+  const by = difference(row, (side) => side.seconds);
+  const time = seconds((row.after ?? row.before)?.seconds);
+  return by ? [seconds(row.before?.seconds), " → ", time] : time;
 }
 
+/** @param {ModelChange} row */
 function accuracyChange({ before, after }) {
   const [old, now] = [before?.accuracy ?? {}, after?.accuracy ?? {}];
   const names = [...new Set([...Object.keys(old), ...Object.keys(now)])].filter((name) => old[name] !== now[name]);
   return names.map((name) => el("div", {}, `${name} `, figure(old[name]), " → ", figure(now[name])));
 }
 
-function outputChanges() {
+/** @param {Against} against */
+function outputChanges(against) {
   return table(
     "Outputs that differ, without manifests and provenance",
     [
@@ -157,11 +182,12 @@ function outputChanges() {
       { head: "After", numeric: true, cell: (row) => bytes(row.after), value: (row) => row.after },
       { head: "Change", numeric: true, cell: sizeChange, value: (row) => (row.after ?? 0) - (row.before ?? 0) },
     ],
-    /** @type {import("./report-types.d.ts").OutputChange[]} */ (against.outputs),
+    against.outputs,
   );
 }
 
-function sourceChanges() {
+/** @param {Against} against */
+function sourceChanges(against) {
   return table(
     "Source models whose files differ",
     [
@@ -174,7 +200,8 @@ function sourceChanges() {
   );
 }
 
-function versionChanges() {
+/** @param {Against} against */
+function versionChanges(against) {
   return table(
     "Packages in another version",
     [
@@ -201,12 +228,14 @@ function publishedTable() {
   );
 }
 
+/** @param {{ before: number | null, after: number | null }} size */
 function sizeChange({ before, after }) {
   if (before === null) return "new";
   if (after === null) return "gone";
   return [change(after - before), before === after || !before ? "" : ` (${formatSignedPercent(after - before, before)})`];
 }
 
+/** @param {SizeChange[]} files */
 function changedFiles(files) {
   if (!files.length) return null;
   return el(

@@ -14,6 +14,14 @@ import { OUTCOME_LETTERS, outcomeOf, report, runReasons } from "./report.js";
 /** @type {ReturnType<typeof import("./report.js").outcomeOf>[]} */
 export const RANK = ["failed", "interrupted", "allowed", "skipped", "built", "emitted", "restored", "not run", "current"];
 
+/** @typedef {import("./clusters.js").Cluster} Cluster */
+/** @typedef {Cluster & { level: import("./clusters.js").Level | null, centre?: string }} View a cluster, and the step to draw in the middle */
+/** @typedef {import("./layout.js").Layout} Layout */
+/** @typedef {import("d3-selection").Selection<SVGSVGElement, unknown, null, undefined>} Picture */
+/** @typedef {import("d3-zoom").ZoomBehavior<SVGSVGElement, unknown>} Zoom */
+/** @type {Record<string, [number, number]>} */
+const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
+
 /** @param {Element} section */
 export function drawGraph(section) {
   const place = el("div.graph");
@@ -25,7 +33,7 @@ export function drawGraph(section) {
       fill();
     },
   });
-  /** @type {any[]} */
+  /** @type {View[]} */
   const views = [{ name: "All steps", steps: report.steps, level: fittingLevel(report.steps) }];
   const zooms = el("span.buttons");
   add(
@@ -51,6 +59,7 @@ export function drawGraph(section) {
     ),
   );
 
+  /** @param {Cluster & { centre?: string }} view */
   function open(view) {
     views.push({ ...view, level: fittingLevel(view.steps) });
     fill();
@@ -106,10 +115,15 @@ export function drawGraph(section) {
   fill();
 }
 
+/**
+ * @param {Layout} layout
+ * @param {(cluster: Cluster) => void} open
+ * @param {string} [centre] id of the step in the middle
+ */
 function graphDrawing(layout, open, centre) {
   const curve = line(
-    (/** @type {any} */ point) => point.x,
-    (/** @type {any} */ point) => point.y,
+    (/** @type {import("./layout.js").Point} */ point) => point.x,
+    (point) => point.y,
   ).curve(curveMonotoneX);
   const nodes = layout.nodes.map((node) => graphNode(node, open, centre));
   const inside = svg(
@@ -133,6 +147,11 @@ function graphDrawing(layout, open, centre) {
   return { picture, ...addZoom(picture, inside, layout, centre) };
 }
 
+/**
+ * @param {import("./layout.js").Node} node
+ * @param {(cluster: Cluster) => void} open
+ * @param {string} [centre]
+ */
 function graphNode({ cluster, x, y, width, height }, open, centre) {
   const kinds = countBy(cluster.steps, outcomeOf);
   const worst = RANK.find((kind) => kinds.has(kind)) ?? RANK[0];
@@ -142,8 +161,8 @@ function graphNode({ cluster, x, y, width, height }, open, centre) {
   const label = single
     ? `${cluster.steps[0].id}: ${worst}${why ? `, ${why}` : ""}`
     : `${cluster.name}: ${counted(cluster.steps.length, "step")}, ${what}`;
-  const activate = (event) => {
-    if (event.type === "keydown" && event.key !== "Enter" && event.key !== " ") return;
+  const activate = (/** @type {KeyboardEvent | MouseEvent} */ event) => {
+    if ("key" in event && event.key !== "Enter" && event.key !== " ") return;
     event.preventDefault();
     open(cluster);
   };
@@ -169,10 +188,18 @@ function graphNode({ cluster, x, y, width, height }, open, centre) {
   );
 }
 
-/** Add pan and zoom. The wheel needs Ctrl and touch needs two fingers, so that the page still scrolls. */
+/**
+ * Add pan and zoom. The wheel needs Ctrl and touch needs two fingers, so that the page still scrolls.
+ * @param {SVGSVGElement} picture
+ * @param {SVGElement} inside
+ * @param {Layout} layout
+ * @param {string} [centre]
+ */
 function addZoom(picture, inside, layout, centre) {
   const target = select(picture);
-  const zoom = d3Zoom()
+  /** @type {Zoom} */
+  const zoom = d3Zoom();
+  zoom
     .scaleExtent([0.1, 4])
     .filter((event) => (event.type === "wheel" ? event.ctrlKey : event.touches ? event.touches.length > 1 : !event.button))
     .on("zoom", (event) => inside.setAttribute("transform", event.transform));
@@ -190,7 +217,8 @@ function addZoom(picture, inside, layout, centre) {
         : Math.max(0, (height - layout.height * scale) / 2);
     target.call(zoom.transform, zoomIdentity.translate(x, y).scale(scale));
   };
-  picture.addEventListener("focusin", (event) => bringIntoView(picture, target, zoom, event.target));
+  picture.addEventListener("focusin", (event) => bringIntoView(picture, target, zoom, /** @type {Element} */ (event.target)));
+  /** @type {(text: string, label: string, act: () => void) => HTMLElement} */
   const button = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, click: act }, text);
   return {
     fit,
@@ -202,6 +230,12 @@ function addZoom(picture, inside, layout, centre) {
   };
 }
 
+/**
+ * @param {SVGSVGElement} picture
+ * @param {Picture} target
+ * @param {Zoom} zoom
+ * @param {Element} node
+ */
 function bringIntoView(picture, target, zoom, node) {
   const [frame, box] = [picture.getBoundingClientRect(), node.getBoundingClientRect()];
   if (box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom) return;
@@ -213,12 +247,17 @@ function bringIntoView(picture, target, zoom, node) {
   );
 }
 
-/** Make the graph one tab stop, in which an arrow key moves to the nearest node in its direction. */
+/**
+ * Make the graph one tab stop, in which an arrow key moves to the nearest node in its direction.
+ * @param {SVGElement} picture
+ * @param {Layout} layout
+ * @param {SVGElement[]} nodes
+ */
 function addArrowKeys(picture, layout, nodes) {
   for (const [at, node] of nodes.entries()) node.setAttribute("tabindex", at ? "-1" : "0");
   picture.addEventListener("keydown", (event) => {
-    const from = layout.nodes[nodes.indexOf(event.target)];
-    const way = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+    const from = layout.nodes[nodes.indexOf(/** @type {SVGElement} */ (event.target))];
+    const way = ARROWS[event.key];
     if (!from || !way) return;
     event.preventDefault();
     /** @type {{ at: number, distance: number } | null} */

@@ -7,11 +7,17 @@ import { groupedBy } from "./report.js";
 
 const GAP = 24;
 
+/** @typedef {{ x: number, y: number }} Point */
+/** @typedef {{ cluster: import("./clusters.js").Cluster, x: number, y: number, width: number, height: number }} Node */
+/** @typedef {{ from: import("./clusters.js").Cluster, to: import("./clusters.js").Cluster, points: Point[] }} Line */
+/** @typedef {{ width: number, height: number, nodes: Node[], edges: Line[] }} Layout */
+
 /**
  * Return the positions of clusters and edges, from left to right, for a picture of about the width.
  * @param {import("./clusters.js").Cluster[]} clusters
  * @param {import("./clusters.js").Edge[]} edges
  * @param {number} width
+ * @returns {Layout}
  */
 export function layoutGraph(clusters, edges, width) {
   const parts = connectedParts(clusters, edges).map(partLayout);
@@ -21,7 +27,8 @@ export function layoutGraph(clusters, edges, width) {
   for (const part of parts.sort((a, b) => b.height - a.height)) {
     if (x && x + part.width > widest) [x, y, row] = [0, y + row + GAP, 0];
     for (const node of part.nodes) Object.assign(node, { x: node.x + x, y: node.y + y });
-    for (const edge of part.edges) edge.points = edge.points.map((point) => ({ x: point.x + x, y: point.y + y }));
+    for (const edge of part.edges)
+      edge.points = edge.points.map((/** @type {Point} */ point) => ({ x: point.x + x, y: point.y + y }));
     [x, row] = [x + part.width + GAP, Math.max(row, part.height)];
     right = Math.max(right, x - GAP);
   }

@@ -13,7 +13,7 @@ import { drawSizes } from "./sizes.js";
 import { prepareTheme } from "./theme.js";
 import { drawTimeline } from "./timeline.js";
 
-/** @type {Array<[string, (section: any) => void]>} */
+/** @type {Array<[string, (section: Element) => void]>} */
 const SECTIONS = [
   ["overview", drawOverview],
   ["coverage", drawCoverage],

@@ -21,6 +21,9 @@ import {
 import { sharingSum } from "./sizes.js";
 import { table, tile } from "./tables.js";
 
+/** @typedef {import("./report-types.d.ts").Target} Target */
+/** @typedef {import("./report.js").Step} Step */
+
 /** @param {Element} section */
 export function drawOverview(section) {
   const failed = failedSteps();
@@ -55,8 +58,8 @@ export function drawOverview(section) {
         ...COVERAGE.map((outcome) => ({
           head: outcome === "partial" ? "In part" : outcome[0].toUpperCase() + outcome.slice(1),
           numeric: true,
-          cell: (row) => count(coveredAs(row.name, outcome)),
-          value: (row) => coveredAs(row.name, outcome),
+          cell: (/** @type {Target} */ row) => count(coveredAs(row.name, outcome)),
+          value: (/** @type {Target} */ row) => coveredAs(row.name, outcome),
         })),
       ],
       report.targets,
@@ -77,6 +80,7 @@ export function drawOverview(section) {
   );
 }
 
+/** @param {Step[]} failed */
 function failedSum(failed) {
   const wrong = failed.filter((step) => !isAllowed(step)).length;
   return [
@@ -86,11 +90,18 @@ function failedSum(failed) {
   ];
 }
 
+/**
+ * @param {string} target
+ * @param {import("./report-types.d.ts").Coverage["outcome"]} outcome
+ */
 function coveredAs(target, outcome) {
   return (coverageByTarget.get(target) ?? []).filter((row) => row.outcome === outcome).length;
 }
 
-/** Return the steps that failed for one reason. */
+/**
+ * Return the steps that failed for one reason.
+ * @param {Step[]} steps
+ */
 function failure(steps) {
   const [error] = steps[0].errors;
   return el(

@@ -40,7 +40,7 @@ export function preparePanel() {
     current = history.pop() ?? null;
     fillPanel();
   });
-  byId("panel").addEventListener("click", (event) => {
+  byId("panel").addEventListener("click", (/** @type {MouseEvent} */ event) => {
     if (event.target === byId("panel")) closePanel(); // the backdrop
   });
   byId("panel").addEventListener("close", () => {

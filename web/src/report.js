@@ -31,6 +31,7 @@ export const COVERAGE_WORDS = {
 };
 export const COVERAGE_LETTERS = { whole: "W", "failed verify": "V", failed: "F", "not built": "N" };
 
+/** @type {Record<string, string>} */
 export const OUTCOME_LETTERS = {
   built: "B",
   emitted: "E",
@@ -66,6 +67,7 @@ export function outcomeOf(step) {
   return step.outcome ?? (step.state === "failed" ? "failed" : step.state === "current" ? "current" : "not run");
 }
 
+/** @type {Record<string, string>} */
 const STATE_TEXTS = {
   new: "never built before",
   failed: "failed before",
@@ -83,9 +85,10 @@ export function runReasons(step) {
 }
 
 /** Start of a step's own work. The time of an action's last step includes the other steps, after which its own work begins. */
+/** @type {Map<string, number>} */
 export const ownStart = new Map();
-/** @type {any[]} */
-const startedSteps = report.steps.filter((step) => step.started !== null && step.ended !== null);
+/** @typedef {Step & { started: number, ended: number }} StartedStep */
+const startedSteps = /** @type {StartedStep[]} */ (report.steps.filter((step) => step.started !== null && step.ended !== null));
 for (const steps of groupedBy(startedSteps, (step) => step.action).values()) {
   for (const step of steps) {
     const inside = steps.filter(
@@ -101,7 +104,8 @@ for (const steps of groupedBy(startedSteps, (step) => step.action).values()) {
  * @returns {number | null}
  */
 export function ownTime(step) {
-  return step.ended !== null && ownStart.has(step.id) ? step.ended - ownStart.get(step.id) : null;
+  const start = ownStart.get(step.id);
+  return step.ended === null || start === undefined ? null : step.ended - start;
 }
 
 /** Return the steps that the last build worked on, longest first. */

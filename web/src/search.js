@@ -25,6 +25,7 @@ export function prepareSearch() {
   }
 
   function find() {
+    /** @type {string[]} */
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = words.length ? known.filter(({ name }) => words.every((word) => name.toLowerCase().includes(word))) : [];
     list.replaceChildren(
@@ -35,7 +36,7 @@ export function prepareSearch() {
             role: "option",
             id: `found-${place}`,
             "aria-selected": "false",
-            mousedown: (event) => {
+            mousedown: (/** @type {MouseEvent} */ event) => {
               event.preventDefault();
               close();
               one.open();
@@ -64,6 +65,7 @@ export function prepareSearch() {
     choose(found.length ? 0 : -1);
   }
 
+  /** @param {number} place */
   function choose(place) {
     const options = [...list.querySelectorAll('[role="option"]')];
     chosen = options.length ? Math.max(-1, Math.min(place, options.length - 1)) : -1;
@@ -76,7 +78,7 @@ export function prepareSearch() {
   field.addEventListener("input", find);
   field.addEventListener("focus", find);
   field.addEventListener("blur", close);
-  field.addEventListener("keydown", (event) => {
+  field.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "ArrowDown") choose(chosen + 1);
     else if (event.key === "ArrowUp") choose(Math.max(0, chosen - 1));
     else if (event.key === "Enter")

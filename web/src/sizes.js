@@ -9,6 +9,13 @@ import { groupedBy, outputsSum, report } from "./report.js";
 import { stackedBar, table } from "./tables.js";
 
 const MAX_TILES = 400;
+/** @type {Record<string, number>} */
+const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+
+/** @typedef {{ name: string, size?: number, kind?: string, open?: () => void, children?: Item[] }} Item an output, a file, or several */
+/** @typedef {import("d3-hierarchy").HierarchyNode<Item>} ItemNode */
+/** @typedef {{ of?: ItemNode, others?: ItemNode[], size?: number, children?: Part[] }} Part an item, or the small ones together */
+/** @typedef {import("d3-hierarchy").HierarchyRectangularNode<Part>} Tile */
 
 /** @param {Element} section */
 export function drawSizes(section) {
@@ -65,7 +72,7 @@ function drawTreemap(section) {
         if (node.children) {
           shown = node;
           fill();
-        } else node.data.open();
+        } else node.data.open?.();
       }),
     );
   };
@@ -107,13 +114,18 @@ function sizesTree() {
         })),
     ],
   }));
-  /** @type {any} */
+  /** @type {Item} */
   const root = { name: "All targets", children };
   return hierarchy(root)
     .sum((node) => node.size ?? 0)
     .sort((a, b) => (b.value ?? 0) - (a.value ?? 0));
 }
 
+/**
+ * @param {import("./report-types.d.ts").Output} output
+ * @param {string} name
+ * @returns {Item}
+ */
 function outputNode(output, name) {
   const open = () => showStep(output.step);
   const files = output.files
@@ -122,27 +134,33 @@ function outputNode(output, name) {
   return files.length ? { name, children: files } : { name, size: output.size, kind: "other", open };
 }
 
+/** @param {string} path */
 function fileKind(path) {
   return path.endsWith(".onnx") ? "model" : /\.(bin|ctx|blob|engine|xml)$/.test(path) ? "context" : "other";
 }
 
-/** Return two levels below a node as rectangles: the largest children, and the others as one. */
+/**
+ * Return two levels below a node as rectangles: the largest children, and the others as one.
+ * @param {ItemNode} node
+ * @param {number} width
+ * @param {(node: ItemNode) => void} open
+ */
 function treemapPicture(node, width, open) {
   const height = Math.round(Math.min(460, Math.max(260, width * 0.45)));
   const groups = largest(node, MAX_TILES / 4);
   const each = Math.max(4, Math.floor(MAX_TILES / groups.length));
-  /** @type {any} */
-  const shown = hierarchy(
-    /** @type {any} */ ({
-      children: groups.map((group) => (group.of?.children ? { of: group.of, children: largest(group.of, each) } : group)),
-    }),
-  ).sum((part) => part.size ?? 0);
-  treemap()
+  /** @type {Part} */
+  const parts = {
+    children: groups.map((group) => (group.of?.children ? { of: group.of, children: largest(group.of, each) } : group)),
+  };
+  /** @type {import("d3-hierarchy").TreemapLayout<Part>} */
+  const layout = treemap();
+  const shown = layout
     .size([width, height])
     .paddingOuter(2)
     .paddingTop((one) => (one.depth === 1 && one.children ? 20 : 2))
     .paddingInner(1)
-    .round(true)(shown);
+    .round(true)(hierarchy(parts).sum((part) => part.size ?? 0));
   const [seen, small] = [true, false].map((drawn) =>
     shown
       .descendants()
@@ -161,7 +179,12 @@ function treemapPicture(node, width, open) {
   );
 }
 
-/** Return the largest children of a node as {of, size}, and the others as one {others, size}. */
+/**
+ * Return the largest children of a node, and the others as one part.
+ * @param {ItemNode} node
+ * @param {number} most
+ * @returns {Part[]}
+ */
 function largest(node, most) {
   const children = node.children ?? [node];
   const others = children.slice(most);
@@ -169,8 +192,13 @@ function largest(node, most) {
   return others.length ? [...parts, { others, size: sum(others, (child) => child.value) }] : parts;
 }
 
+/**
+ * @param {Tile} tile
+ * @param {number} whole
+ * @param {(node: ItemNode) => void} open
+ */
 function treemapTile(tile, whole, open) {
-  const { of, others } = tile.data;
+  const { of, others = [] } = tile.data;
   const name = of ? of.data.name : `${formatNumber(others.length)} others`;
   const size = formatBytes(of ? stored(of) : sum(others, stored));
   const [width, height] = [tile.x1 - tile.x0, tile.y1 - tile.y0];
@@ -195,32 +223,42 @@ function treemapTile(tile, whole, open) {
     width > 40 && height > 16 ? el("span", {}, name) : null,
     width > 60 && height > (tile.children ? 16 : 32) ? el("span.small", {}, size) : null,
   );
-  const part = (pixels) => `${(100 * pixels) / whole}%`; // fits the width of paper
+  const part = (/** @type {number} */ pixels) => `${(100 * pixels) / whole}%`; // fits the width of paper
   Object.assign(button.style, { left: part(tile.x0), top: `${tile.y0}px`, width: part(width), height: `${height}px` });
   return button;
 }
 
-/** Return the stored bytes of a node, or the saved bytes of a tile for sharing. */
+/**
+ * Return the stored bytes of a node, or the saved bytes of a tile for sharing.
+ * @param {ItemNode} node
+ * @returns {number}
+ */
 function stored(node) {
   return node.data.kind === "saved"
-    ? node.value
+    ? (node.value ?? 0)
     : sum(
         node.leaves().filter((leaf) => leaf.data.kind !== "saved"),
         (leaf) => leaf.value,
       );
 }
 
-/** Return the kind of the largest file below a node. */
+/**
+ * Return the kind of the largest file below a node.
+ * @param {ItemNode} node
+ */
 function mainKind(node) {
-  return node.leaves().reduce((most, leaf) => (leaf.value > most.value ? leaf : most)).data.kind;
+  return node.leaves().reduce((most, leaf) => ((leaf.value ?? 0) > (most.value ?? 0) ? leaf : most)).data.kind;
 }
 
-/** Make the tiles one tab stop, in which the arrow keys move in order. */
+/**
+ * Make the tiles one tab stop, in which the arrow keys move in order.
+ * @param {HTMLElement[]} tiles
+ */
 function addTileKeys(tiles) {
   tiles.forEach((tile, at) => {
     tile.tabIndex = at ? -1 : 0;
     tile.addEventListener("keydown", (event) => {
-      const next = tiles[at + ({ ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key] ?? NaN)];
+      const next = tiles[at + (ARROWS[event.key] ?? NaN)];
       if (!next) return;
       event.preventDefault();
       tile.tabIndex = -1;

@@ -20,6 +20,11 @@ const MEMORY_HEIGHT = 90;
 const SPAN_LANES = { toolchain: "toolchains", fetch: "models fetched", upload: "results sent" };
 const MIN_WIDTH = 3; // pixels; narrower neighbors are drawn as one bar
 
+/** @typedef {{ lane: string, start: number, end: number, kind: string, name: string, open: (() => void) | null }} Bar */
+/** @typedef {{ from: number, to: number, bars: Bar[] }} DrawnBar bars that are drawn as one, and their place in pixels */
+/** @typedef {import("d3-scale").ScaleLinear<number, number>} Scale */
+/** @typedef {{ at: number, memory: number }} MemoryPoint */
+
 /** @param {Element} section */
 export function drawTimeline(section) {
   const bars = timelineBars();
@@ -84,7 +89,10 @@ function timesTable() {
   );
 }
 
-/** Return bars {lane, start, end, kind, name, open} of steps and other work. */
+/**
+ * Return bars of steps and other work.
+ * @returns {Bar[]}
+ */
 function timelineBars() {
   const steps = report.steps
     .filter((step) => ownTime(step) !== null)
@@ -93,8 +101,8 @@ function timelineBars() {
         step.worker === null && step.machine === null
           ? "steps"
           : `${step.machine ?? build?.machine ?? "here"} ${(step.worker ?? 0) + 1}`,
-      start: ownStart.get(step.id),
-      end: step.ended,
+      start: ownStart.get(step.id) ?? 0,
+      end: step.ended ?? 0,
       kind: outcomeOf(step),
       name: step.id,
       open: () => showStep(step.id),
@@ -110,6 +118,10 @@ function timelineBars() {
   return [...spans, ...steps];
 }
 
+/**
+ * @param {Bar[]} bars
+ * @param {number} width
+ */
 function timelineDrawing(bars, width) {
   const names = laneNames(bars);
   const byLane = groupedBy(
@@ -157,10 +169,10 @@ function timelineDrawing(bars, width) {
     : null;
   if (memoryScale) picture.append(memoryAxis(memoryScale));
 
-  const draw = (scale) => {
+  const draw = (/** @type {Scale} */ scale) => {
     inside.replaceChildren(
       ...names.flatMap((name, at) =>
-        laneBars(byLane.get(name), scale, MARGIN.top + at * LANE, [MARGIN.left, width - MARGIN.right]),
+        laneBars(byLane.get(name) ?? [], scale, MARGIN.top + at * LANE, [MARGIN.left, width - MARGIN.right]),
       ),
     );
     if (memoryScale) inside.append(memoryArea(memory, scale, memoryScale));
@@ -184,6 +196,7 @@ function timelineDrawing(bars, width) {
     .on("zoom", (event) => draw(event.transform.rescaleX(base)));
   const target = select(picture).call(zoom).on("dblclick.zoom", null);
   draw(base);
+  /** @type {(text: string, label: string, act: () => void) => HTMLElement} */
   const button = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, click: act }, text);
   return {
     picture,
@@ -197,17 +210,27 @@ function timelineDrawing(bars, width) {
   };
 }
 
-/** Return the names of lanes. Lanes of work other than steps come first. */
+/**
+ * Return the names of lanes. Lanes of work other than steps come first.
+ * @param {Bar[]} bars
+ */
 function laneNames(bars) {
   const beside = new Set(Object.values(SPAN_LANES));
   const names = [...new Set(bars.map((bar) => bar.lane))];
   return names.sort((a, b) => Number(beside.has(b)) - Number(beside.has(a)) || COLLATOR.compare(a, b));
 }
 
-/** Return the visible bars of a lane. Neighbors that are too narrow become one bar. */
+/**
+ * Return the visible bars of a lane. Neighbors that are too narrow become one bar.
+ * @param {Bar[]} bars
+ * @param {Scale} scale
+ * @param {number} y
+ * @param {[number, number]} range visible pixels
+ */
 function laneBars(bars, scale, y, [left, right]) {
+  /** @type {DrawnBar[]} */
   const drawn = [];
-  /** @type {any} */
+  /** @type {DrawnBar | null} */
   let narrow = null;
   for (const bar of bars) {
     const [from, to] = [scale(bar.start), scale(bar.end)];
@@ -226,6 +249,10 @@ function laneBars(bars, scale, y, [left, right]) {
   return drawn.map((one) => timelineBar(one, y));
 }
 
+/**
+ * @param {DrawnBar} drawn
+ * @param {number} y
+ */
 function timelineBar({ from, to, bars }, y) {
   const [bar] = bars;
   const kinds = new Set(bars.map(({ kind }) => kind));
@@ -249,15 +276,19 @@ function timelineBar({ from, to, bars }, y) {
   );
 }
 
-/** Return the sum of the peak memory of running actions, each time that it changes. */
+/**
+ * Return the sum of the peak memory of running actions, each time that it changes.
+ * @returns {MemoryPoint[]}
+ */
 function memoryCurve() {
+  /** @type {Array<[number, number]>} */
   const changes = [];
   for (const steps of groupedBy(
     report.steps.filter((step) => ownTime(step) !== null),
     (step) => step.action,
   ).values()) {
     const memory = max(steps, (step) => step.memory);
-    if (memory) changes.push([min(steps, (step) => step.started), memory], [max(steps, (step) => step.ended), -memory]);
+    if (memory) changes.push([min(steps, (step) => step.started) ?? 0, memory], [max(steps, (step) => step.ended) ?? 0, -memory]);
   }
   changes.sort(([a, more], [b, less]) => a - b || more - less);
   let memory = 0;
@@ -267,8 +298,13 @@ function memoryCurve() {
   });
 }
 
+/**
+ * @param {MemoryPoint[]} points
+ * @param {Scale} scale
+ * @param {Scale} memoryScale
+ */
 function memoryArea(points, scale, memoryScale) {
-  /** @type {any} */
+  /** @type {import("d3-shape").Area<MemoryPoint>} */
   const shape = area();
   shape
     .x((point) => scale(point.at))
@@ -278,6 +314,7 @@ function memoryArea(points, scale, memoryScale) {
   return svg("path.memory", { d: shape(points) });
 }
 
+/** @param {Scale} scale */
 function memoryAxis(scale) {
   const axis = svg("g.axis", { transform: `translate(${MARGIN.left},0)` });
   select(axis).call(

@@ -1,7 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-/** Return `groups` times two compile steps and the share step that needs them. */
+/**
+ * Return `groups` times two compile steps and the share step that needs them.
+ * @param {number} groups
+ */
 function stepsOf(groups) {
   return Array.from({ length: groups }, (_, at) => `g${at}`).flatMap((group) => {
     const compiles = ["a", "b"].map((name) => ({
