@@ -19,8 +19,8 @@ from epbuild.core.clone import copy_file
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.safepath import BadReference, check_reference, is_device
 from epbuild.core.shown import ProgressLines
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel
 
 _MOST_MANIFEST_BYTES = 8 << 20  # what `verify` reads of one
 

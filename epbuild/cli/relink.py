@@ -10,7 +10,7 @@ import typer
 from epbuild.cli.options import Excludes, UsageError, application, option
 from epbuild.commands.relink import models_in
 from epbuild.commands.relink import relink as change
-from epbuild.onnxfile.packaging import Packaging
+from epbuild.onnxfile.edit.packaging import Packaging
 from epbuild.report.terminal.screen import print_line
 
 app = application()

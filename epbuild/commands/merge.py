@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from epbuild.catalog.catalog import BUILT_IN
-from epbuild.onnxfile.connection import read_connections
-from epbuild.onnxfile.merge import Merged, members_of, merge_models
+from epbuild.onnxfile.merge.connection import read_connections
+from epbuild.onnxfile.merge.merge import Merged, members_of, merge_models
 
 
 def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence[str], output: Path) -> Merged:

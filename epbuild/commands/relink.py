@@ -9,7 +9,7 @@ from pathlib import Path
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import real_path
-from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
+from epbuild.onnxfile.edit.packaging import Packaging, Repackaged, repackage
 from epbuild.output.existing import listed_files
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from epbuild.compile.executor import execute, remake
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, PlanError, Problem, StepId
 from epbuild.engine.events import OutputOf, StepOutput
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.member import Member
 from epbuild.plan.possible import obstacle
 from epbuild.plan.result import CompileResult

@@ -27,12 +27,13 @@ from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
 from epbuild.core.safepath import real_path
 from epbuild.engine.events import StepOutput, StepStarted
-from epbuild.onnxfile.epcontext import compatibility
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.initializers import share_initializers
-from epbuild.onnxfile.sizes import fix_sizes, sized_header
-from epbuild.onnxfile.weights import WeightBytes, count_weights, read_weights
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.edit.fix_sizes import fix_sizes
+from epbuild.onnxfile.edit.initializers import share_initializers
+from epbuild.onnxfile.read.epcontext import compatibility
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.sizes import sized_header
+from epbuild.onnxfile.read.weights import WeightBytes, count_weights, read_weights
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.request import HERE, CompileRequest, places
 from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult

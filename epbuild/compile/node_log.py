@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from epbuild.catalog.facts import NodeLogRules
-from epbuild.onnxfile.model_header import NamedNode
+from epbuild.onnxfile.read.model_header import NamedNode
 from epbuild.plan.result import LeftNode
 from epbuild.toolchain.process import Worth
 

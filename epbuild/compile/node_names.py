@@ -12,10 +12,10 @@ from pathlib import Path
 
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ModelHeader
-from epbuild.onnxfile.rewrite import rename_nodes
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.edit.rewrite import rename_nodes
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedEp

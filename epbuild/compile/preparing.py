@@ -15,10 +15,10 @@ from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.safepath import BadReference, check_reference, is_inside, real_path
 from epbuild.engine.events import StepStarted
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ModelHeader
-from epbuild.onnxfile.sizes import fix_sizes
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.edit.fix_sizes import fix_sizes
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.preparing import PYTHON, Preparation
 from epbuild.plan.result import Measurements, PreparationResult, PreparedModel
 from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, could_not_write, diagnose, last_words, shortened

@@ -11,8 +11,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.core.safepath import open_regular
-from epbuild.onnxfile.places import model_places
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.places import model_places
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.verify.payload import Payload
 
 _CONTEXT = "attribute ep_cache_context"

@@ -15,8 +15,8 @@ from msgspec import Struct
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.diff.sizes import FileSizes, model_files
-from epbuild.onnxfile.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, compatibility
-from epbuild.onnxfile.model_header import Initializer, ModelHeader
+from epbuild.onnxfile.read.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, compatibility
+from epbuild.onnxfile.read.model_header import Initializer, ModelHeader
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
 from epbuild.verify.makers import entry_of, target_of

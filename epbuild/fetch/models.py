@@ -20,8 +20,8 @@ from epbuild.core.safepath import BadReference, check_reference
 from epbuild.fetch.download import FetchProgress, fetch
 from epbuild.fetch.failures import writing
 from epbuild.fetch.wheels import model_in_wheel
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.recipe.address import Address, PackageAddress, beside, is_immutable, parse_address
 from epbuild.transfer.http import HttpClient
 

@@ -14,7 +14,7 @@ from epbuild.archive.artifact import changed
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import BuildError, PlanError, Problem, StepId
 from epbuild.core.safepath import read_regular
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.output.files import OutputFile, UserFile
 from epbuild.output.genai import GenaiError, Stage, check_base, check_caches, check_stages, genai_config
 from epbuild.output.inference import inference_of

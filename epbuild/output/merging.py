@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, VerifyError
 from epbuild.core.typed_json import to_json
-from epbuild.onnxfile.epcontext import compatibility
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.epcontext import compatibility
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.output.files import MergedHeader, MergedModel
 from epbuild.plan.key import action_key
 from epbuild.plan.result import ContextNode
 from epbuild.plan.steps import Merging, Part
 
 if TYPE_CHECKING:
-    from epbuild.onnxfile.merge import Merged
+    from epbuild.onnxfile.merge.merge import Merged
 
 
 def describe_merging(merging: Merging) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def merge(model: MergedModel, staged: Path) -> list[str]:
 
     Returns sentences: what was connected, and what was left out. Raises BuildError if the models cannot be merged.
     """
-    from epbuild.onnxfile.merge import merge_models
+    from epbuild.onnxfile.merge.merge import merge_models
 
     part, merging = model.part, model.merging
     paths = {member: staged / name for member, name in model.drafts.items()}

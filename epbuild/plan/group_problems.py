@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from epbuild.core.errors import Problem
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.options import COMPILER_SINCE
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import SessionGroup
@@ -52,7 +52,7 @@ def size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Prob
 
 def sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
     """A warning for each member of a sharing group that has no weight in common with another, or next to none; none if that is unsure."""
-    from epbuild.onnxfile.weights import most_in_common, weights_of
+    from epbuild.onnxfile.read.weights import most_in_common, weights_of
 
     try:
         found = most_in_common(

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.core.errors import Position
-from epbuild.onnxfile.model_header import Dimension
+from epbuild.onnxfile.read.model_header import Dimension
 from epbuild.recipe.model import CompileSettings, Expectation, GraphOptimization, InputShape, ModelSpec
 from epbuild.recipe.template import substitute
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epbuild.core.errors import Problem, nearest
-from epbuild.onnxfile.connection import Connection
+from epbuild.onnxfile.merge.connection import Connection
 from epbuild.plan.steps import Merging
 from epbuild.recipe.model import GroupSpec, Merge, Reference
 

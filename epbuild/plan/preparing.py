@@ -21,8 +21,8 @@ from epbuild.catalog.preparations import preparation as built_in
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file
-from epbuild.onnxfile.model_header import Dimension
-from epbuild.onnxfile.sizes import fit_sizes
+from epbuild.onnxfile.read.model_header import Dimension
+from epbuild.onnxfile.read.sizes import fit_sizes
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.patterns import FileFinder
 from epbuild.plan.preparation_options import bringing, package_problems, preparation_options

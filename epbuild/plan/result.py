@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
 from epbuild.core.typed_json import MalformedJson, from_json
-from epbuild.onnxfile.epcontext import EPContextNode
-from epbuild.onnxfile.weights import WeightBytes
+from epbuild.onnxfile.read.epcontext import EPContextNode
+from epbuild.onnxfile.read.weights import WeightBytes
 
 
 class Measurements(Struct, frozen=True):

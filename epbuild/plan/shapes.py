@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from epbuild.core.errors import Position, Problem, nearest
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo
-from epbuild.onnxfile.sizes import FixedSizes, fit_sizes, shape_text, sized_header
-from epbuild.onnxfile.suggestion import suggest_sizes
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo
+from epbuild.onnxfile.read.sizes import FixedSizes, fit_sizes, shape_text, sized_header, suggest_sizes
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.recipe.model import InputShape, ModelSpec
 
 if TYPE_CHECKING:
-    from epbuild.onnxfile.sizes import SizeConflict
+    from epbuild.onnxfile.read.sizes import SizeConflict
 
 _CODES = {"unknown": "EPB260", "rank": "EPB261", "contradiction": "EPB262"}
 _MOST_NAMED = 3

@@ -9,7 +9,7 @@ import os.path
 from collections.abc import Iterable, Iterator, Mapping
 
 from epbuild.core.errors import Problem
-from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.shapes import shape_problems
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import ModelSpec

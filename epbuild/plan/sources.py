@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.safepath import climbs, is_anchored, is_file, is_inside, leaves, real_path
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ModelHeader
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import ModelFiles
 from epbuild.recipe.model import ModelSpec
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.defaults import STATEMENT
 from epbuild.core.errors import Position, Problem
-from epbuild.onnxfile.connection import Connection
+from epbuild.onnxfile.merge.connection import Connection
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.target import PlannedTarget

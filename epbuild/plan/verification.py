@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import Position, Problem, nearest
-from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member, ModelFiles

@@ -9,7 +9,7 @@ from epbuild.cache.blobs import BlobSource
 from epbuild.core.canonical import JsonFile
 from epbuild.core.digest import Blob, file_digest
 from epbuild.engine.events import Progress, StepOutput
-from epbuild.onnxfile.rewrite import relink
+from epbuild.onnxfile.edit.rewrite import relink
 from epbuild.output.files import MergedHeader, MergedModel, OutputFile, RelinkedModel, UserFile
 from epbuild.output.merging import merge, read_merged
 from epbuild.output.tree import OutputTree

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.made import Made, prepared_files
 from epbuild.plan.member import Member
 from epbuild.plan.request import CompileRequest

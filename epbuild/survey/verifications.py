@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import Problem
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.made import Made
 from epbuild.plan.result import VerificationResult
 from epbuild.plan.steps import SessionGroup

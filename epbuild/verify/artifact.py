@@ -16,7 +16,7 @@ from epbuild.cache.digests import Counting, uncounted
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.safepath import BadReference, locate
-from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.verify.facts import Model
 from epbuild.verify.manifest import BadManifest, ListedModel, Manifest, read_manifest
 

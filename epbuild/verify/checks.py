@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from epbuild.onnxfile.rewrite import PROTOBUF_LIMIT
+from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Flaw
 from epbuild.verify.payload import Payload

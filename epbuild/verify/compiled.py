@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.core.errors import Problem, StepId, VerifyError
-from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.verify.checks import (
     ExpectedEp,
     check_contexts,

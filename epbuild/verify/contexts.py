@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from epbuild.catalog.catalog import entry, known_eps
 from epbuild.core.errors import nearest
-from epbuild.onnxfile.epcontext import EPContextNode
+from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import check_one_binary, check_sources, check_target, ep_of, read_target
 from epbuild.verify.facts import Model, node_title

@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from epbuild.core.safepath import BadReference, locate
-from epbuild.onnxfile.epcontext import EPContextNode, compatibility
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ModelHeader
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.epcontext import EPContextNode, compatibility
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.verify.payload import Payload
 
 _LONGEST_NAME = 60

@@ -15,10 +15,10 @@ from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.core.typed_json import to_json
-from epbuild.onnxfile.epcontext import EPContextNode, compatibility
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ModelHeader, operator_name
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.epcontext import EPContextNode, compatibility
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ModelHeader, operator_name
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.result import LeftNode
 from epbuild.verify.artifact import files_in
 from epbuild.verify.makers import target_of

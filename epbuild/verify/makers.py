@@ -10,7 +10,7 @@ from epbuild.catalog.catalog import entry, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue as BadOption
 from epbuild.catalog.normalize import UnknownName, find_option, normalize
-from epbuild.onnxfile.epcontext import EPContextNode
+from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.verify.checks import ExpectedEp, read_target
 from epbuild.verify.facts import Model
 from epbuild.verify.manifest import Manifest

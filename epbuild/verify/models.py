@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from epbuild.core.safepath import locate
-from epbuild.onnxfile.epcontext import SCHEMA_TYPES, EPContextNode
+from epbuild.onnxfile.read.epcontext import SCHEMA_TYPES, EPContextNode
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import check_embedded_size, check_references, check_whole
 from epbuild.verify.facts import Context, Model, node_title

@@ -11,7 +11,7 @@ from msgspec import Struct
 from epbuild.cache.digests import Count
 from epbuild.core.digest import part_digest
 from epbuild.core.safepath import open_regular
-from epbuild.onnxfile.epcontext import EPContextNode, resolve
+from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
 
 _CHUNK = 1 << 20
 _LONGEST_MATCH = 4096

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from epbuild.onnxfile.model_header import ModelHeader, ValueInfo
+from epbuild.onnxfile.read.model_header import ModelHeader, ValueInfo
 from epbuild.plan.result import Absent, ModelSignature, ValueType
 
 # TensorProto.DataType, by number, as ONNX Runtime and numpy spell them.

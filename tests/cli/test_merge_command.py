@@ -8,7 +8,7 @@ import pytest
 from commands import epbuild
 from small_contexts import compiled, files
 
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 

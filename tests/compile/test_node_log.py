@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from epbuild.catalog.catalog import entry
 from epbuild.compile.node_log import MARK, NodeLog
-from epbuild.onnxfile.model_header import NamedNode
+from epbuild.onnxfile.read.model_header import NamedNode
 from epbuild.plan.result import LeftNode
 
 RULES = entry("QNNExecutionProvider").node_log

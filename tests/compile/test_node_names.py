@@ -16,8 +16,8 @@ from small_builds import sharing_group
 from epbuild.catalog.catalog import entry
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.errors import BuildError, VerifyError
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.rewrite import rename_nodes
+from epbuild.onnxfile.edit.rewrite import rename_nodes
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import DeviceChoice

@@ -15,7 +15,7 @@ from small_builds import EMIT_DECODER, SHARE, Workshop
 
 from epbuild.core.defaults import MANIFEST
 from epbuild.engine.events import StepFinished
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.toolchain.process import Ending
 
 ON = ("share_weights: true", "share_weights: true\n    share_initializers: true")

@@ -24,7 +24,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core import changetime, windows
 from epbuild.core.atomic import write_file
 from epbuild.engine import capacity
-from epbuild.onnxfile import staging
+from epbuild.onnxfile.edit import staging
 from epbuild.report.terminal.screen import has_colors, is_screen
 from epbuild.survey import snapshot
 from epbuild.toolchain import process as supervisor

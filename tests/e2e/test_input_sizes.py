@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from projects import Project
 
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 
 RECIPE = """\
 epbuild: 1

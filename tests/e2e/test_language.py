@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from projects import Project, compiled, toolchain_python
 
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ModelHeader
 
 RECIPE = """
 epbuild: 1

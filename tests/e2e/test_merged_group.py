@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from projects import Project, compiled, toolchain_python
 
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from projects import Project
 from quick_builds import write_model
 
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 
 RECIPE = """\
 epbuild: 1

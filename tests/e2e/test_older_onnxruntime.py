@@ -12,7 +12,7 @@ from projects import Project, compiled
 from quick_builds import write_model
 
 from epbuild.core.defaults import MANIFEST
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 
 RECIPE = """\
 epbuild: 1

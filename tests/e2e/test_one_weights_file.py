@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from projects import Project, compiled, toolchain_python
 
 from epbuild.core.defaults import MANIFEST
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.initializers import share_initializers
+from epbuild.onnxfile.edit.initializers import share_initializers
+from epbuild.onnxfile.read.headers import read_header
 
 DECODER = "emit:decoder/snapdragon-SM8750/*"
 SHARE_BOTH = "share:both/npu"

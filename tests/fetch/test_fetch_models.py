@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import EpbuildError
 from epbuild.fetch.models import Pins, RemoteModel, fetch_model, file_name
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.recipe.address import parse_address
 
 WEIGHTS = bytes(range(256)) * 64

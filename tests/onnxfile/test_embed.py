@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx_models import all_nodes, context_node, if_node, model, parse, subgraph
 
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.rewrite import embed, extract
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.edit.rewrite import embed, extract
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel
 
 
 def attributes(node: Any) -> dict[str, Any]:

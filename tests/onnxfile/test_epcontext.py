@@ -10,8 +10,8 @@ from onnx import helper
 from onnx_models import context_node, if_node, model, subgraph
 
 from epbuild.core.safepath import BadReference, MissingReference, check_reference, locate
-from epbuild.onnxfile.epcontext import EPContextNode, resolve
-from epbuild.onnxfile.headers import parse_header
+from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
+from epbuild.onnxfile.read.headers import parse_header
 
 
 def read(*nodes: Any) -> tuple[EPContextNode, ...]:

@@ -26,9 +26,9 @@ from onnx_models import (
     two_level_model,
 )
 
-from epbuild.onnxfile.headers import parse_header, read_header
-from epbuild.onnxfile.model_header import ExternalData, Initializer, ModelHeader, ValueInfo
-from epbuild.onnxfile.wire import MalformedModel, encode_varint
+from epbuild.onnxfile.read.headers import parse_header, read_header
+from epbuild.onnxfile.read.model_header import ExternalData, Initializer, ModelHeader, ValueInfo
+from epbuild.onnxfile.read.wire import MalformedModel, encode_varint
 
 ROOT = Path(__file__).parents[2]
 LIGHT_MODELS = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))
@@ -342,8 +342,8 @@ def test_external_data_is_told_with_the_bytes_that_are_needed_of_it() -> None:
 
 READ = """
 import pathlib, sys
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel
 try:
     read_header(pathlib.Path(sys.argv[1]))
 except MalformedModel as error:

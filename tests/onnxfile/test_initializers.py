@@ -17,10 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx_models import external_tensor, if_node, model, subgraph
 
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.initializers import share_initializers
-from epbuild.onnxfile.weights import WeightBytes
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.edit.initializers import share_initializers
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.weights import WeightBytes
+from epbuild.onnxfile.read.wire import MalformedModel
 
 FILE = "group.weights.bin"
 PAGE, GRANULARITY, LARGE = 4096, 65536, 1024 * 1024

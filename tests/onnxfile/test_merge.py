@@ -14,10 +14,10 @@ from onnx_models import external_tensor, if_node
 
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import ChangeRefused, EpbuildError
-from epbuild.onnxfile.connection import Connection, read_connections
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.merge import Merged, members_of, merge_models
-from epbuild.onnxfile.wire import encode_varint
+from epbuild.onnxfile.merge.connection import Connection, read_connections
+from epbuild.onnxfile.merge.merge import Merged, members_of, merge_models
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import encode_varint
 
 
 def merged(folder: Path, *models: Path, prefixes: Sequence[str] = (), connect: Sequence[Connection] | None = None) -> Merged:

@@ -12,8 +12,8 @@ from context_models import QNN, compiled, value
 from onnx import TensorProto, helper
 from onnx_models import external_tensor, if_node, subgraph
 
-from epbuild.onnxfile.places import model_places
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.places import model_places
+from epbuild.onnxfile.read.wire import MalformedModel
 
 
 def places_of(path: Path) -> dict[str, bytes]:

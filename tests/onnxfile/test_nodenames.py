@@ -8,10 +8,10 @@ import onnx
 import pytest
 from onnx_models import all_nodes, context_node, model, parse, two_level_model
 
-from epbuild.onnxfile.epcontext import EPContextNode
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.rewrite import rename_nodes
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.edit.rewrite import rename_nodes
+from epbuild.onnxfile.read.epcontext import EPContextNode
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel
 
 
 def contexts(proto: onnx.ModelProto) -> list[onnx.NodeProto]:

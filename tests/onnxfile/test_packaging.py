@@ -13,9 +13,9 @@ from moments import at_each_return
 from onnx_models import external_tensor
 
 from epbuild.core.errors import ChangeRefused, EpbuildError
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.packaging import Packaging, repackage
-from epbuild.onnxfile.rewrite import embed, relink
+from epbuild.onnxfile.edit.packaging import Packaging, repackage
+from epbuild.onnxfile.edit.rewrite import embed, relink
+from epbuild.onnxfile.read.headers import read_header
 
 
 def reference(model: Path) -> str | None:

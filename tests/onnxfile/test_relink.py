@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx_models import context_node, if_node, model, parse, reference_attributes, subgraph, two_level_model
 
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.rewrite import relink
-from epbuild.onnxfile.wire import MalformedModel, encode_varint
+from epbuild.onnxfile.edit.rewrite import relink
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel, encode_varint
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300)
 

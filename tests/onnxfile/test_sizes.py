@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.sizes import fit_sizes, fix_sizes
-from epbuild.onnxfile.suggestion import suggest_sizes
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.edit.fix_sizes import fix_sizes
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.sizes import fit_sizes, suggest_sizes
+from epbuild.onnxfile.read.wire import MalformedModel
 
 Dim = int | str | None
 FLOAT = TensorProto.FLOAT

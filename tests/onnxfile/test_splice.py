@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx_models import context_node, if_node, model, parse, subgraph, two_level_model
 
-from epbuild.onnxfile.headers import parse_header, read_header
-from epbuild.onnxfile.splice import Splice, splice
-from epbuild.onnxfile.wire import MalformedModel, encode_varint
+from epbuild.onnxfile.edit.splice import Splice, splice
+from epbuild.onnxfile.read.headers import parse_header, read_header
+from epbuild.onnxfile.read.wire import MalformedModel, encode_varint
 
 
 def doc_string(text: str) -> bytes:

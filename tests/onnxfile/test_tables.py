@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.onnxfile.tables import table_sizes
+from epbuild.onnxfile.read.tables import table_sizes
 
 
 def write(path: Path, nodes: list[Any], **initializers: Any) -> Path:

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import if_node, model, subgraph
 
-from epbuild.onnxfile.weights import _SAMPLE, Weight, WeightBytes, count_weights, most_in_common, read_weights
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.weights import _SAMPLE, Weight, WeightBytes, count_weights, most_in_common, read_weights
+from epbuild.onnxfile.read.wire import MalformedModel
 
 SIZE = 40_000
 

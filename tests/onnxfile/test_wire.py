@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.onnxfile.wire import FIXED32, FIXED64, MalformedModel, WireReader, encode_varint, integer
+from epbuild.onnxfile.read.wire import FIXED32, FIXED64, MalformedModel, WireReader, encode_varint, integer
 
 
 def reader(data: bytes) -> WireReader:

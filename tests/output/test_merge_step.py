@@ -14,7 +14,7 @@ from small_builds import Workshop, source_model
 from epbuild.core.schemas import schema
 from epbuild.diff.difference import compare
 from epbuild.engine.events import StepFailed, StepFinished, StepOutput
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.runtime.variants import find_variants
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.live.source import NoSource, Sources

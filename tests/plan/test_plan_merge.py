@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_models
 
-from epbuild.onnxfile.connection import Connection
+from epbuild.onnxfile.merge.connection import Connection
 from epbuild.plan.steps import Step
 
 SHARED = "share:decoder/phone"

@@ -11,7 +11,7 @@ from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing
 
 from epbuild.commands.events import OutputRemoved
 from epbuild.core.digest import Blob
-from epbuild.onnxfile.weights import WeightBytes
+from epbuild.onnxfile.read.weights import WeightBytes
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature
 from epbuild.publish import sizes as sizes_of
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved

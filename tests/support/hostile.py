@@ -25,8 +25,8 @@ from msgspec.structs import asdict
 
 from epbuild.catalog.catalog import entry, known_eps
 from epbuild.core.errors import EpbuildError
-from epbuild.onnxfile.rewrite import relink
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.edit.rewrite import relink
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.inspection import inspect_files
 from epbuild.verify.static import check_artifact

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from epbuild.archive.artifact import FileEntry
 from epbuild.core.digest import Blob
 from epbuild.core.typed_json import to_json
-from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.read.headers import read_header
 from epbuild.output.manifest import ManifestModel
 from epbuild.output.materials import RecipeFiles, recipe_file
 from epbuild.plan.key import action_key

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, helper
 
-from epbuild.onnxfile.wire import encode_varint
+from epbuild.onnxfile.read.wire import encode_varint
 from epbuild.verify.payload import Payload
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo, symbol
-from epbuild.onnxfile.sizes import fit_sizes, shape_text, sized_header
-from epbuild.onnxfile.suggestion import suggest_sizes
+from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo, symbol
+from epbuild.onnxfile.read.sizes import fit_sizes, shape_text, sized_header, suggest_sizes
 
 Sizes = tuple[int, ...]
 

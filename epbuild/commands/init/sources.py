@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.core.errors import PlanError, Position
-from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.sources import find_source
 from epbuild.recipe.model import ModelSpec
 

@@ -17,8 +17,8 @@ from epbuild.commands.init.sources import FoundModel, LeftOut
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
-from epbuild.onnxfile.model_header import ValueInfo
-from epbuild.onnxfile.sizes import shape_text
+from epbuild.onnxfile.read.model_header import ValueInfo
+from epbuild.onnxfile.read.sizes import shape_text
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.problems import print_problems
 from epbuild.report.terminal.screen import WIDTH, print_line, wrap

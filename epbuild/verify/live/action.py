@@ -12,8 +12,8 @@ from msgspec.structs import asdict, replace
 
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError
 from epbuild.engine.events import StepOutput
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.result import FigureRow, Measurements, UnjudgedMember, VerificationResult

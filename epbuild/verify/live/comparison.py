@@ -16,8 +16,8 @@ from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import BuildError, EpbuildError, Problem
 from epbuild.core.units import counted
 from epbuild.engine.events import NoProgress
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ValueInfo
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ValueInfo
 from epbuild.plan.shapes import sized
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember

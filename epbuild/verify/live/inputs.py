@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from epbuild.core.safepath import open_regular
-from epbuild.onnxfile.model_header import ValueInfo
+from epbuild.onnxfile.read.model_header import ValueInfo
 from epbuild.recipe.model import MadeInputs
 
 if TYPE_CHECKING:

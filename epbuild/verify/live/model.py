@@ -9,10 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.core.clone import copy_file
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ModelHeader
-from epbuild.onnxfile.tables import table_sizes
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.tables import table_sizes
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.result import ModelSignature
 from epbuild.verify.signature import signature

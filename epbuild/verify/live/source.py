@@ -12,8 +12,8 @@ from epbuild.cache.errors import MissingBlob
 from epbuild.cache.location import cache_directory
 from epbuild.core.digest import file_digest
 from epbuild.core.safepath import BadReference, check_reference
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.plan.target import PlannedEp

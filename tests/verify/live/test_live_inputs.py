@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from epbuild.onnxfile.model_header import ValueInfo
+from epbuild.onnxfile.read.model_header import ValueInfo
 from epbuild.recipe.model import MadeInputs
 from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples
 

@@ -15,14 +15,13 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from epbuild.core.safepath import open_regular
-from epbuild.onnxfile import numbers
-from epbuild.onnxfile.headers import parse_header, read_header, read_tensor
-from epbuild.onnxfile.model_header import Initializer
-from epbuild.onnxfile.splice import Splice, copy_bytes, splice
-from epbuild.onnxfile.staging import stage
-from epbuild.onnxfile.tensors import digest, extent, tensors
-from epbuild.onnxfile.weights import WeightBytes
-from epbuild.onnxfile.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer
+from epbuild.onnxfile.edit.splice import Splice, copy_bytes, splice
+from epbuild.onnxfile.edit.staging import stage
+from epbuild.onnxfile.read import proto
+from epbuild.onnxfile.read.headers import parse_header, read_header, read_tensor
+from epbuild.onnxfile.read.model_header import Initializer
+from epbuild.onnxfile.read.weights import WeightBytes, digest, extent, tensors
+from epbuild.onnxfile.read.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer
 
 # A file can be mapped from a page's start, 4 KiB, and on Windows from a multiple of 64 KiB. ONNX Runtime's own writer (ModelSavingOptions)
 # takes the same pains for tensors from 1 MiB on: for smaller ones the gaps would weigh more than the tensors.
@@ -31,7 +30,7 @@ _GRANULARITY = 64 * 1024
 _LARGE = 1024 * 1024
 
 # Field numbers, as onnx.proto gives them.
-_TENSOR_PLACE = frozenset({numbers.TENSOR_RAW_DATA, numbers.TENSOR_EXTERNAL_DATA, numbers.TENSOR_DATA_LOCATION})
+_TENSOR_PLACE = frozenset({proto.TENSOR_RAW_DATA, proto.TENSOR_EXTERNAL_DATA, proto.TENSOR_DATA_LOCATION})
 
 
 def share_initializers(
@@ -120,7 +119,7 @@ class _Mover(Struct, frozen=True):
         for path, is_initializer in tensors(wire):
             tensor = path[-1]
             found = read_tensor(wire, tensor)
-            raw = list(wire.message(tensor, frozenset({numbers.TENSOR_RAW_DATA})))
+            raw = list(wire.message(tensor, frozenset({proto.TENSOR_RAW_DATA})))
             if found.external is not None:
                 # Closed at once: some exporters give each tensor a file of its own.
                 location = found.external.location
@@ -140,11 +139,11 @@ class _Mover(Struct, frozen=True):
         """A tensor's reference to its bytes; what it had for the old place, such as a checksum, does not hold for the new one."""
         entries = {"location": self.file, "offset": str(offset), "length": str(size)}
         pairs = (
-            encode_bytes(numbers.PAIR_KEY, key.encode()) + encode_bytes(numbers.PAIR_VALUE, value.encode())
+            encode_bytes(proto.PAIR_KEY, key.encode()) + encode_bytes(proto.PAIR_VALUE, value.encode())
             for key, value in entries.items()
         )
-        location = encode_integer(numbers.TENSOR_DATA_LOCATION, numbers.EXTERNAL)
-        return b"".join(encode_bytes(numbers.TENSOR_EXTERNAL_DATA, pair) for pair in pairs) + location
+        location = encode_integer(proto.TENSOR_DATA_LOCATION, proto.EXTERNAL)
+        return b"".join(encode_bytes(proto.TENSOR_EXTERNAL_DATA, pair) for pair in pairs) + location
 
 
 def _is_raw(found: Initializer, raw: list[Field]) -> bool:

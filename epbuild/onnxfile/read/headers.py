@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from epbuild.core.safepath import open_raw
-from epbuild.onnxfile import numbers
-from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE, EPContextNode, read_node
-from epbuild.onnxfile.model_header import (
+from epbuild.onnxfile.read import proto
+from epbuild.onnxfile.read.epcontext import DOMAIN, OP_TYPE, EPContextNode, read_node
+from epbuild.onnxfile.read.model_header import (
     Dimension,
     ExternalData,
     Initializer,
@@ -28,38 +28,38 @@ from epbuild.onnxfile.model_header import (
     ValueInfo,
     operator_name,
 )
-from epbuild.onnxfile.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader, integer
+from epbuild.onnxfile.read.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader, integer
 
 _MODEL_FIELDS = frozenset(
     {
-        numbers.MODEL_IR_VERSION,
-        numbers.MODEL_PRODUCER_NAME,
-        numbers.MODEL_GRAPH,
-        numbers.MODEL_OPSET_IMPORT,
-        numbers.MODEL_METADATA_PROPS,
-        numbers.MODEL_FUNCTIONS,
+        proto.MODEL_IR_VERSION,
+        proto.MODEL_PRODUCER_NAME,
+        proto.MODEL_GRAPH,
+        proto.MODEL_OPSET_IMPORT,
+        proto.MODEL_METADATA_PROPS,
+        proto.MODEL_FUNCTIONS,
     }
 )
-_SUBGRAPH_FIELDS = frozenset({numbers.GRAPH_NODE, numbers.GRAPH_INITIALIZER, numbers.GRAPH_SPARSE_INITIALIZER})
-_GRAPH_FIELDS = _SUBGRAPH_FIELDS | {numbers.GRAPH_NAME, numbers.GRAPH_INPUT, numbers.GRAPH_OUTPUT}
-_NODE_FIELDS = frozenset({numbers.NODE_OP_TYPE, numbers.NODE_ATTRIBUTE, numbers.NODE_DOMAIN})
-_FUNCTION_FIELDS = frozenset({numbers.FUNCTION_NODE})
-_VALUE_FIELDS = frozenset({numbers.VALUE_NAME, numbers.VALUE_TYPE})
+_SUBGRAPH_FIELDS = frozenset({proto.GRAPH_NODE, proto.GRAPH_INITIALIZER, proto.GRAPH_SPARSE_INITIALIZER})
+_GRAPH_FIELDS = _SUBGRAPH_FIELDS | {proto.GRAPH_NAME, proto.GRAPH_INPUT, proto.GRAPH_OUTPUT}
+_NODE_FIELDS = frozenset({proto.NODE_OP_TYPE, proto.NODE_ATTRIBUTE, proto.NODE_DOMAIN})
+_FUNCTION_FIELDS = frozenset({proto.FUNCTION_NODE})
+_VALUE_FIELDS = frozenset({proto.VALUE_NAME, proto.VALUE_TYPE})
 _SHAPE_FIELDS = frozenset({1})
 _PAIR_FIELDS = frozenset({1, 2})
 _DIMENSION_FIELDS = frozenset({1, 2, 3})
-_ATTRIBUTE_FIELDS = numbers.ATTRIBUTE_TENSORS | numbers.ATTRIBUTE_GRAPHS | numbers.ATTRIBUTE_SPARSE_TENSORS
+_ATTRIBUTE_FIELDS = proto.ATTRIBUTE_TENSORS | proto.ATTRIBUTE_GRAPHS | proto.ATTRIBUTE_SPARSE_TENSORS
 _TYPES_WITH_SHAPE = frozenset({1, 8})
-_TENSOR_FIELDS = numbers.TENSOR_VALUES | {
-    numbers.TENSOR_DIMS,
-    numbers.TENSOR_DATA_TYPE,
-    numbers.TENSOR_NAME,
-    numbers.TENSOR_EXTERNAL_DATA,
-    numbers.TENSOR_DATA_LOCATION,
+_TENSOR_FIELDS = proto.TENSOR_VALUES | {
+    proto.TENSOR_DIMS,
+    proto.TENSOR_DATA_TYPE,
+    proto.TENSOR_NAME,
+    proto.TENSOR_EXTERNAL_DATA,
+    proto.TENSOR_DATA_LOCATION,
 }
 
 # Packed, these have the very bytes that raw data and external data have; integers in fields of their types are varints.
-_PLAIN = frozenset({numbers.TENSOR_FLOAT_DATA, numbers.TENSOR_RAW_DATA, numbers.TENSOR_DOUBLE_DATA})
+_PLAIN = frozenset({proto.TENSOR_FLOAT_DATA, proto.TENSOR_RAW_DATA, proto.TENSOR_DOUBLE_DATA})
 
 # Before, every initializer had to be an input, and ONNX Runtime takes it for constant.
 _OVERRIDABLE = 4
@@ -109,16 +109,16 @@ def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
     metadata: dict[str, str] = {}
     has_graph = False
     for field in wire.fields(0, wire.size, _MODEL_FIELDS):
-        if field.number == numbers.MODEL_GRAPH:
+        if field.number == proto.MODEL_GRAPH:
             has_graph = True
             graph.read(field)
-        elif field.number == numbers.MODEL_IR_VERSION:
+        elif field.number == proto.MODEL_IR_VERSION:
             ir_version = integer(field)
-        elif field.number == numbers.MODEL_PRODUCER_NAME:
+        elif field.number == proto.MODEL_PRODUCER_NAME:
             producer_name = wire.text(field)
-        elif field.number == numbers.MODEL_OPSET_IMPORT:
+        elif field.number == proto.MODEL_OPSET_IMPORT:
             opsets.update([_read_opset(wire, field)])
-        elif field.number == numbers.MODEL_METADATA_PROPS:
+        elif field.number == proto.MODEL_METADATA_PROPS:
             metadata.update([_read_pair(wire, field)])
         else:
             functions = _Nodes(wire, data)
@@ -160,22 +160,22 @@ def _read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
     dims: list[int] = []
     entries: dict[str, str] = {}
     for field in wire.message(tensor, _TENSOR_FIELDS):
-        if field.number in numbers.TENSOR_VALUES:
+        if field.number in proto.TENSOR_VALUES:
             # One field has the very bytes; of several, the readers put together what they hold.
             plain = not end and field.number in _PLAIN and field.wire_type == LENGTH_DELIMITED
             start, end = start or field.start, field.end
             inline_bytes += field.size
-        elif field.number == numbers.TENSOR_DIMS:
+        elif field.number == proto.TENSOR_DIMS:
             dims.extend(wire.integers(field))
-        elif field.number == numbers.TENSOR_DATA_TYPE:
+        elif field.number == proto.TENSOR_DATA_TYPE:
             elem_type = integer(field)
-        elif field.number == numbers.TENSOR_NAME:
+        elif field.number == proto.TENSOR_NAME:
             name = wire.text(field)
-        elif field.number == numbers.TENSOR_DATA_LOCATION:
+        elif field.number == proto.TENSOR_DATA_LOCATION:
             data_location = integer(field)
         else:
             entries.update([_read_pair(wire, field)])
-    external = _external_data(name, entries, tensor) if data_location == numbers.EXTERNAL else None
+    external = _external_data(name, entries, tensor) if data_location == proto.EXTERNAL else None
     return TensorBytes(Initializer(name, elem_type, tuple(dims), inline_bytes, external), tensor.tag_at, start, end, plain)
 
 
@@ -204,7 +204,7 @@ class _Nodes:
         self.wire = wire
         self.data = data
         self.name_nodes = name_nodes
-        self.node_fields = _NODE_FIELDS | {numbers.NODE_NAME} if name_nodes else _NODE_FIELDS
+        self.node_fields = _NODE_FIELDS | {proto.NODE_NAME} if name_nodes else _NODE_FIELDS
         self.named: list[NamedNode] = []
         self.depth = 0
         self.operators: Counter[tuple[str, str]] = Counter()
@@ -214,17 +214,17 @@ class _Nodes:
         wire = self.wire
         name = domain = op_type = ""
         for field in wire.message(node, self.node_fields):
-            if field.number == numbers.NODE_OP_TYPE:
+            if field.number == proto.NODE_OP_TYPE:
                 op_type = wire.text(field)
-            elif field.number == numbers.NODE_NAME:
+            elif field.number == proto.NODE_NAME:
                 name = wire.text(field)
-            elif field.number == numbers.NODE_DOMAIN:
+            elif field.number == proto.NODE_DOMAIN:
                 domain = wire.text(field)
             else:
                 for value in wire.message(field, _ATTRIBUTE_FIELDS):
-                    if value.number in numbers.ATTRIBUTE_TENSORS:
+                    if value.number in proto.ATTRIBUTE_TENSORS:
                         self.read_tensor(value)
-                    elif value.number in numbers.ATTRIBUTE_GRAPHS:
+                    elif value.number in proto.ATTRIBUTE_GRAPHS:
                         self._read_subgraph((*path, node, field, value))
                     else:
                         self.read_sparse_tensor(value)
@@ -246,9 +246,9 @@ class _Nodes:
     def read_sparse_tensor(self, tensor: Field) -> str:
         """Reads a SparseTensorProto without its values; gives its name, which is that of its values."""
         name = ""
-        for part in self.wire.message(tensor, numbers.SPARSE_TENSOR_PARTS):
+        for part in self.wire.message(tensor, proto.SPARSE_TENSOR_PARTS):
             read = self.read_tensor(part)
-            if part.number == numbers.SPARSE_TENSOR_VALUES:
+            if part.number == proto.SPARSE_TENSOR_VALUES:
                 name = read.name
         return name
 
@@ -257,9 +257,9 @@ class _Nodes:
             raise MalformedModel("subgraphs are nested deeper than protobuf allows", path[-1].tag_at)
         self.depth += 1
         for field in self.wire.message(path[-1], _SUBGRAPH_FIELDS):
-            if field.number == numbers.GRAPH_NODE:
+            if field.number == proto.GRAPH_NODE:
                 self.read_node(path, field)
-            elif field.number == numbers.GRAPH_INITIALIZER:
+            elif field.number == proto.GRAPH_INITIALIZER:
                 self.read_tensor(field)
             else:
                 self.read_sparse_tensor(field)
@@ -280,18 +280,18 @@ class _MainGraph(_Nodes):
     def read(self, graph: Field) -> None:
         wire = self.wire
         for field in wire.message(graph, _GRAPH_FIELDS):
-            if field.number == numbers.GRAPH_NODE:
+            if field.number == proto.GRAPH_NODE:
                 self.read_node((graph,), field)
-            elif field.number == numbers.GRAPH_INITIALIZER:
+            elif field.number == proto.GRAPH_INITIALIZER:
                 initializer = self.read_tensor(field)
                 self.initializers.append(initializer)
                 self.initialized.add(initializer.name)
-            elif field.number == numbers.GRAPH_SPARSE_INITIALIZER:
+            elif field.number == proto.GRAPH_SPARSE_INITIALIZER:
                 self.initialized.add(self.read_sparse_tensor(field))
-            elif field.number == numbers.GRAPH_INPUT:
+            elif field.number == proto.GRAPH_INPUT:
                 self.inputs.append(_read_value_info(wire, field))
                 _refuse_too_many(self.inputs, field)
-            elif field.number == numbers.GRAPH_OUTPUT:
+            elif field.number == proto.GRAPH_OUTPUT:
                 self.outputs.append(_read_value_info(wire, field))
                 _refuse_too_many(self.outputs, field)
             else:
@@ -331,7 +331,7 @@ def _value_of(wire: WireReader, fields: Iterable[Field]) -> ValueInfo:
     shape: tuple[Dimension, ...] | None = None
     denotations: tuple[str, ...] = ()
     for field in fields:
-        if field.number == numbers.VALUE_NAME:
+        if field.number == proto.VALUE_NAME:
             name = wire.text(field)
             continue
         for kind in wire.message(field, _TYPES_WITH_SHAPE):
@@ -364,7 +364,7 @@ def _read_opset(wire: WireReader, opset: Field) -> tuple[str, int]:
     domain = ""
     version = 0
     for field in wire.message(opset, _PAIR_FIELDS):
-        if field.number == numbers.OPSET_DOMAIN:
+        if field.number == proto.OPSET_DOMAIN:
             domain = wire.text(field)
         else:
             version = integer(field)

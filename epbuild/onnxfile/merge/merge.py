@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from epbuild.core.digest import file_digest
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference
-from epbuild.onnxfile.connection import ConnectedModel, Connection, check_connections, fits, same_names, shown
-from epbuild.onnxfile.epcontext import COMPATIBILITY, resolve
-from epbuild.onnxfile.equal_values import equal_inputs
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ValueInfo
-from epbuild.onnxfile.naming import GraphPart, Tolerances, connect, name_nodes, rename
-from epbuild.onnxfile.packaging import find_binary, find_data, read_compiled
-from epbuild.onnxfile.protos import is_context, nodes, text_of
-from epbuild.onnxfile.references import References
-from epbuild.onnxfile.rewrite import PROTOBUF_LIMIT
-from epbuild.onnxfile.staging import drafts, in_the_way, publish, stage
+from epbuild.onnxfile.edit.compiled import References, find_binary, read_compiled
+from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT
+from epbuild.onnxfile.edit.staging import drafts, in_the_way, publish
+from epbuild.onnxfile.merge.connection import ConnectedModel, Connection, check_connections, fits, same_names, shown
+from epbuild.onnxfile.merge.files import stage_files
+from epbuild.onnxfile.merge.graphs import equal_inputs, is_context, nodes, text_of
+from epbuild.onnxfile.merge.naming import GraphPart, Tolerances, connect, name_nodes, rename
+from epbuild.onnxfile.read.epcontext import COMPATIBILITY, resolve
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ValueInfo
 
 # More than longer names can add to the models' bytes.
 _NAMES = 1024 * 1024
@@ -78,7 +75,7 @@ def merge_models(
     merged = _assemble(parts, opened, notes)
     _check_equal_inputs(parts, merged)
     with drafts(destination.parent) as folder:
-        files, new = _stage_files(opened, parts, folder, destination)
+        files, new = stage_files(opened, parts, folder, destination)
         for part in parts:
             merged.graph.node.extend(part.proto.graph.node)
         (folder / destination.name).write_bytes(merged.SerializeToString())
@@ -241,92 +238,6 @@ def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, s
         else:
             notes.append(f"the models have different values for the metadata '{key}', which was left out")
     return merged
-
-
-def _stage_files(
-    opened: Sequence[ConnectedModel], parts: Sequence[GraphPart], folder: Path, destination: Path
-) -> tuple[list[str], list[str]]:
-    """Copies the context binaries and the external data; the names of all, and of those that are not beside `destination` yet."""
-    names_there = _FreeNames(destination)
-    for item, part in zip(opened, parts, strict=True):
-        names: dict[str, str] = {}
-        for node in item.header.ep_context_nodes:
-            if node.reference is not None and node.reference not in names:
-                binary = find_binary(item.path, node)
-                names[node.reference] = names_there.place(node.reference, binary)
-        for proto_node in part.contexts:
-            _set_reference(proto_node, names)
-        for location in item.header.external_data:
-            data = find_data(item.path, location)
-            if names_there.place(location, data) != str(PurePosixPath(location)):
-                message = f"another file named {location} is in the way of the external data of {item.label}"
-                raise ChangeRefused(Problem("EPB624", message, None, "Merge into another folder, or give the data another name."))
-    new = []
-    for name, source in names_there.placed.values():
-        there = (destination.parent / name).exists()
-        stage(source, folder / name, link=there)
-        if not there:
-            new.append(name)
-    return [name for name, _ in names_there.placed.values()], new
-
-
-class _FreeNames:
-    """The names of the files beside the merged model `destination`: what has one content has one name, and no other has it.
-
-    Files are only read where others of their size have the same name; each is read once.
-    """
-
-    def __init__(self, destination: Path) -> None:
-        self.placed: dict[str, tuple[str, Path]] = {}
-        """Each name with the file that it stands for; two names that differ in case only are one on some systems."""
-        self._destination = destination
-        self._known: dict[tuple[str, Path], str] = {}
-        self._taken: dict[tuple[str, int], dict[str, str]] = {}
-        """The names that were tried for a reference, by the size and the digest of what has them."""
-        self._unread: dict[tuple[str, int], list[tuple[Path, str]]] = {}
-        """Those whose digest is not known yet."""
-        self._tried = Counter[str]()
-        self._digest = cache(file_digest)
-
-    def place(self, reference: str, file: Path) -> str:
-        """`reference`, or with a number where another content has that name already."""
-        if (reference, file) not in self._known:
-            name = self._known[reference, file] = self._found(reference, file)
-            self.placed.setdefault(name.casefold(), (name, file))
-        return self._known[reference, file]
-
-    def _found(self, reference: str, file: Path) -> str:
-        path, size = PurePosixPath(reference), file.stat().st_size
-        while (name := self._same(reference, size, file)) is None:
-            self._tried[reference] += 1
-            number = self._tried[reference]
-            tried = str(path if number == 1 else path.with_name(f"{path.stem}_{number}{path.suffix}"))
-            target = self._destination.parent / tried
-            others = [target] if os.path.lexists(target) else []
-            if tried.casefold() in self.placed:
-                others.append(self.placed[tried.casefold()][1])
-            usable = target != self._destination and all(other.is_file() for other in others)
-            if usable and (len(others) < 2 or self._digest(others[0]) == self._digest(others[1])):
-                there = others[0] if others else file
-                self._unread.setdefault((reference, there.stat().st_size), []).append((there, tried))
-        return name
-
-    def _same(self, reference: str, size: int, file: Path) -> str | None:
-        """The name that has the content of a file, of those that were tried."""
-        unread = self._unread.pop((reference, size), [])
-        taken = self._taken.setdefault((reference, size), {})
-        if len(unread) == 1 and unread[0][0] == file and not taken:
-            self._unread[reference, size] = unread
-            return unread[0][1]
-        for other, name in unread:
-            taken.setdefault(self._digest(other), name)
-        return taken.get(self._digest(file)) if taken else None
-
-
-def _set_reference(node: Any, names: Mapping[str, str]) -> None:
-    for attribute in node.attribute:
-        if attribute.name == "ep_cache_context" and (reference := names.get(attribute.s.decode("utf-8", "replace"))) is not None:
-            attribute.s = reference.encode()
 
 
 def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel]) -> None:

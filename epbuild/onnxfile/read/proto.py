@@ -49,3 +49,13 @@ EXTERNAL = 1
 """A tensor's data location where its data is in another file."""
 TYPE_INT = 2
 """An attribute's type where it has an integer."""
+TENSOR_TYPE_ELEM_TYPE = 1
+TENSOR_TYPE_SHAPE = 2
+TYPES_WITH_SHAPE = frozenset({1, 8})
+"""Fields of a type for tensors and sparse tensors."""
+NESTED_TYPES = {4: 1, 5: 2, 9: 1}
+"""Fields of a type for sequences, maps and optional values, each with the field of the inner type."""
+SHAPE_DIMENSION = 1
+DIMENSION_VALUE = 1
+DIMENSION_PARAM = 2
+DIMENSION_DENOTATION = 3

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from epbuild.core.safepath import open_regular
-from epbuild.onnxfile.wire import Field, MalformedModel, encode_varint
+from epbuild.onnxfile.read.wire import Field, MalformedModel, encode_varint
 
 _CHUNK = 1024 * 1024
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.core.safepath import open_regular
-from epbuild.onnxfile import numbers
-from epbuild.onnxfile.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader
+from epbuild.onnxfile.read import proto
+from epbuild.onnxfile.read.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader
 
 # Field numbers and names, as onnx.proto gives them.
 _MODEL = {
@@ -54,10 +54,10 @@ def model_places(path: Path, *, most: int = 200_000) -> tuple[ModelPlace, ...]:
 
 def _model(wire: WireReader) -> Iterator[tuple[str, Field]]:
     for field in wire.fields(0, wire.size):
-        if field.number == numbers.MODEL_GRAPH:
+        if field.number == proto.MODEL_GRAPH:
             yield from _graph(wire, field)
-        elif field.number == numbers.MODEL_METADATA_PROPS:
-            yield f"metadata '{_text(wire, field, numbers.PAIR_KEY)}'", _inside(wire, field, numbers.PAIR_VALUE)
+        elif field.number == proto.MODEL_METADATA_PROPS:
+            yield f"metadata '{_text(wire, field, proto.PAIR_KEY)}'", _inside(wire, field, proto.PAIR_VALUE)
         else:
             yield _MODEL.get(field.number, f"field {field.number} of the model"), field
 
@@ -65,14 +65,14 @@ def _model(wire: WireReader) -> Iterator[tuple[str, Field]]:
 def _graph(wire: WireReader, graph: Field) -> Iterator[tuple[str, Field]]:
     node = 0
     for field in wire.message(graph):
-        if field.number == numbers.GRAPH_NODE:
+        if field.number == proto.GRAPH_NODE:
             node += 1
             yield from _node(wire, field, node)
         elif field.number in _NAMED:
             kind, name = _NAMED[field.number]
             yield f"{kind} '{_text(wire, field, name)}'" if name else kind, field
-        elif field.number == numbers.GRAPH_METADATA_PROPS:
-            yield f"graph's metadata '{_text(wire, field, numbers.PAIR_KEY)}'", _inside(wire, field, numbers.PAIR_VALUE)
+        elif field.number == proto.GRAPH_METADATA_PROPS:
+            yield f"graph's metadata '{_text(wire, field, proto.PAIR_KEY)}'", _inside(wire, field, proto.PAIR_VALUE)
         else:
             yield _GRAPH.get(field.number, f"field {field.number} of the graph"), field
 
@@ -80,13 +80,13 @@ def _graph(wire: WireReader, graph: Field) -> Iterator[tuple[str, Field]]:
 def _node(wire: WireReader, node: Field, number: int) -> Iterator[tuple[str, Field]]:
     # By number: two nodes may have one name, and a name may be what differs.
     for field in wire.message(node):
-        if field.number == numbers.NODE_ATTRIBUTE:
+        if field.number == proto.NODE_ATTRIBUTE:
             yield (
-                f"node {number}, attribute {_text(wire, field, numbers.ATTRIBUTE_NAME)}",
-                _inside(wire, field, numbers.ATTRIBUTE_S),
+                f"node {number}, attribute {_text(wire, field, proto.ATTRIBUTE_NAME)}",
+                _inside(wire, field, proto.ATTRIBUTE_S),
             )
         else:
-            what = "name" if field.number == numbers.NODE_NAME else _NODE.get(field.number, f"field {field.number}")
+            what = "name" if field.number == proto.NODE_NAME else _NODE.get(field.number, f"field {field.number}")
             yield f"node {number}, {what}", field
 
 

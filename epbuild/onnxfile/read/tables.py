@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from epbuild.onnxfile import numbers
-from epbuild.onnxfile.headers import read_header, read_tensor
-from epbuild.onnxfile.model_header import Initializer
-from epbuild.onnxfile.wire import Field, WireReader, integer
+from epbuild.onnxfile.read import proto
+from epbuild.onnxfile.read.headers import read_header, read_tensor
+from epbuild.onnxfile.read.model_header import Initializer
+from epbuild.onnxfile.read.wire import Field, WireReader, integer
 
 # What they give has the numbers of their first input, and no others.
 _SAME_NUMBERS = frozenset(
@@ -17,8 +17,8 @@ _SAME_NUMBERS = frozenset(
 )
 # What they give has the shape of their first input.
 _SAME_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
-_NODE_FIELDS = frozenset({numbers.NODE_INPUT, numbers.NODE_OUTPUT, numbers.NODE_OP_TYPE, numbers.NODE_ATTRIBUTE})
-_ATTRIBUTE_FIELDS = frozenset({numbers.ATTRIBUTE_NAME, numbers.ATTRIBUTE_I}) | numbers.ATTRIBUTE_TENSORS
+_NODE_FIELDS = frozenset({proto.NODE_INPUT, proto.NODE_OUTPUT, proto.NODE_OP_TYPE, proto.NODE_ATTRIBUTE})
+_ATTRIBUTE_FIELDS = frozenset({proto.ATTRIBUTE_NAME, proto.ATTRIBUTE_I}) | proto.ATTRIBUTE_TENSORS
 
 
 class _Node(NamedTuple):
@@ -57,8 +57,8 @@ def table_sizes(path: Path) -> dict[str, int]:
 
 
 def _nodes(wire: WireReader) -> Iterator[_Node]:
-    for graph in wire.fields(0, wire.size, frozenset({numbers.MODEL_GRAPH})):
-        for field in wire.message(graph, frozenset({numbers.GRAPH_NODE})):
+    for graph in wire.fields(0, wire.size, frozenset({proto.MODEL_GRAPH})):
+        for field in wire.message(graph, frozenset({proto.GRAPH_NODE})):
             yield _read_node(wire, field)
 
 
@@ -67,11 +67,11 @@ def _read_node(wire: WireReader, node: Field) -> _Node:
     operator = output = ""
     axis, tensor = 0, None
     for field in wire.message(node, _NODE_FIELDS):
-        if field.number == numbers.NODE_INPUT:
+        if field.number == proto.NODE_INPUT:
             inputs.append(wire.text(field))
-        elif field.number == numbers.NODE_OUTPUT:
+        elif field.number == proto.NODE_OUTPUT:
             output = output or wire.text(field)
-        elif field.number == numbers.NODE_OP_TYPE:
+        elif field.number == proto.NODE_OP_TYPE:
             operator = wire.text(field)
         else:
             name, number, value = _read_attribute(wire, field)
@@ -82,9 +82,9 @@ def _read_node(wire: WireReader, node: Field) -> _Node:
 def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, Initializer | None]:
     name, number, tensor = "", 0, None
     for field in wire.message(attribute, _ATTRIBUTE_FIELDS):
-        if field.number == numbers.ATTRIBUTE_NAME:
+        if field.number == proto.ATTRIBUTE_NAME:
             name = wire.text(field)
-        elif field.number == numbers.ATTRIBUTE_I:
+        elif field.number == proto.ATTRIBUTE_I:
             number = integer(field)
         else:
             tensor = read_tensor(wire, field)

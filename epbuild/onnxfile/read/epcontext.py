@@ -9,8 +9,8 @@ from typing import Final
 
 from epbuild.core.digest import digest_of
 from epbuild.core.safepath import BadReference, MissingReference, locate, shortened
-from epbuild.onnxfile import numbers
-from epbuild.onnxfile.wire import Field, WireReader, integer
+from epbuild.onnxfile.read import proto
+from epbuild.onnxfile.read.wire import Field, WireReader, integer
 
 DOMAIN: Final = "com.microsoft"
 OP_TYPE: Final = "EPContext"
@@ -21,8 +21,8 @@ _TYPES = {
     10: "GRAPHS", 11: "SPARSE_TENSOR", 12: "SPARSE_TENSORS", 13: "TYPE_PROTO", 14: "TYPE_PROTOS",
 }  # fmt: skip
 
-_NODE_FIELDS = frozenset({numbers.NODE_NAME, numbers.NODE_ATTRIBUTE})
-_ATTRIBUTE_FIELDS = frozenset({numbers.ATTRIBUTE_NAME, numbers.ATTRIBUTE_I, numbers.ATTRIBUTE_S, numbers.ATTRIBUTE_TYPE})
+_NODE_FIELDS = frozenset({proto.NODE_NAME, proto.NODE_ATTRIBUTE})
+_ATTRIBUTE_FIELDS = frozenset({proto.ATTRIBUTE_NAME, proto.ATTRIBUTE_I, proto.ATTRIBUTE_S, proto.ATTRIBUTE_TYPE})
 
 _CONTEXT = "ep_cache_context"
 COMPATIBILITY: Final = "ep_compatibility_info."
@@ -81,7 +81,7 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
     unread: dict[str, str] = {}
     context: tuple[Field, ...] = ()
     for part in wire.message(path[-1], _NODE_FIELDS):
-        if part.number == numbers.NODE_NAME:
+        if part.number == proto.NODE_NAME:
             name = wire.text(part)
             continue
         attribute, kind, number, text = _read_attribute(wire, part)
@@ -148,15 +148,15 @@ def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int |
     text: Field | None = None
     kind = 0
     for part in wire.message(attribute, _ATTRIBUTE_FIELDS):
-        if part.number == numbers.ATTRIBUTE_NAME:
+        if part.number == proto.ATTRIBUTE_NAME:
             name = wire.text(part)
-        elif part.number == numbers.ATTRIBUTE_I:
+        elif part.number == proto.ATTRIBUTE_I:
             number = integer(part)
-        elif part.number == numbers.ATTRIBUTE_S:
+        elif part.number == proto.ATTRIBUTE_S:
             text = part
         else:
             kind = integer(part)
-    if kind == numbers.TYPE_INT and number is None:
+    if kind == proto.TYPE_INT and number is None:
         # Writers that leave out zeros, as proto3 does, mean 0 here and not the schema's default.
         number = 0
     return name, kind, number, text

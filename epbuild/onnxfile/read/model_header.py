@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from epbuild.onnxfile.epcontext import EPContextNode
+    from epbuild.onnxfile.read.epcontext import EPContextNode
 
 Dimension = int | str | None
 _NAMELESS = frozenset({"?", "-1", "None"})

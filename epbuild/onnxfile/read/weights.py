@@ -6,6 +6,7 @@ other sizes differ, as do those that begin with other bytes, and one place in on
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import BinaryIO, NamedTuple
 
 from msgspec import Struct
 
+from epbuild.core.digest import part_digest
 from epbuild.core.safepath import open_regular
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ModelHeader
-from epbuild.onnxfile.tensors import digest, extent
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.onnxfile.read import proto
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ExternalData, Initializer, ModelHeader
+from epbuild.onnxfile.read.wire import Field, MalformedModel, WireReader
 
 _SAMPLE = 4096
 
@@ -125,3 +127,79 @@ def _marks(
             for weight, mark in sorted(wanted, key=lambda item: item[0].start):
                 marks[weight] = (mark, weight.size, read(file, weight))
     return marks
+
+
+# Bits of one element, by TensorProto.DataType; a string has no fixed size.
+_BITS = {
+    **dict.fromkeys((7, 11, 13, 14), 64),
+    **dict.fromkeys((1, 6, 12), 32),
+    **dict.fromkeys((4, 5, 10, 16), 16),
+    **dict.fromkeys((2, 3, 9, 17, 18, 19, 20, 24), 8),
+    **dict.fromkeys((21, 22, 23), 4),
+    **dict.fromkeys((25, 26), 2),
+    15: 128,
+}
+
+
+def tensors(wire: WireReader) -> Iterator[tuple[tuple[Field, ...], bool]]:
+    """Each tensor of a model, as the fields that lead to it from the outermost inward, and whether it is an initializer."""
+    for field in wire.fields(0, wire.size, frozenset({proto.MODEL_GRAPH, proto.MODEL_FUNCTIONS})):
+        if field.number == proto.MODEL_GRAPH:
+            yield from _tensors_of_graph(wire, (field,))
+        else:
+            for node in wire.message(field, frozenset({proto.FUNCTION_NODE})):
+                yield from _tensors_of_node(wire, (field, node))
+
+
+def _tensors_of_graph(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
+    for field in wire.message(path[-1], frozenset({proto.GRAPH_NODE, proto.GRAPH_INITIALIZER, proto.GRAPH_SPARSE_INITIALIZER})):
+        if field.number == proto.GRAPH_NODE:
+            yield from _tensors_of_node(wire, (*path, field))
+        elif field.number == proto.GRAPH_INITIALIZER:
+            yield (*path, field), True
+        else:
+            yield from _parts(wire, (*path, field))
+
+
+def _tensors_of_node(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
+    for attribute in wire.message(path[-1], frozenset({proto.NODE_ATTRIBUTE})):
+        for value in wire.message(attribute, proto.ATTRIBUTE_TENSORS | proto.ATTRIBUTE_GRAPHS | proto.ATTRIBUTE_SPARSE_TENSORS):
+            inner = (*path, attribute, value)
+            if value.number in proto.ATTRIBUTE_TENSORS:
+                yield inner, False
+            elif value.number in proto.ATTRIBUTE_GRAPHS:
+                yield from _tensors_of_graph(wire, inner)
+            else:
+                yield from _parts(wire, inner)
+
+
+def _parts(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
+    """The values and the indices of a sparse tensor."""
+    for part in wire.message(path[-1], proto.SPARSE_TENSOR_PARTS):
+        yield (*path, part), False
+
+
+def extent(found: Initializer, external: ExternalData, there: int, tag_at: int) -> tuple[int, int]:
+    """Where a tensor's bytes lie in its external data, and how many; raises MalformedModel where they are not all `there`.
+
+    That is the size of the data's file in bytes; `tag_at` is where in the model's the tensor begins.
+    """
+    size = external.length
+    if size is None:
+        # Readers take the size from the type and the shape then, and do not look at what follows.
+        bits = _BITS.get(found.elem_type)
+        size = max(there - external.offset, 0) if bits is None else (math.prod(found.dims) * bits + 7) // 8
+    if size < 0 or external.offset + size > there:
+        message = (
+            f"the tensor '{found.name}' needs bytes {external.offset:,} to {external.offset + size:,} of {external.location}"
+        )
+        raise MalformedModel(f"{message}, which has {there:,}", tag_at)
+    return external.offset, size
+
+
+def digest(file: BinaryIO, start: int, size: int) -> str:
+    """The SHA-256 of so many bytes of a file, read in pieces; raises MalformedModel where they are not all there."""
+    found = part_digest(file, start, size)
+    if found.size < size:
+        raise MalformedModel("the file became shorter while it was read", start)
+    return found.digest

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from epbuild.core.errors import ChangeRefused, Problem
-from epbuild.onnxfile.model_header import ModelHeader, ValueInfo
+from epbuild.onnxfile.read.model_header import ModelHeader, ValueInfo
 
 
 class Connection(NamedTuple):

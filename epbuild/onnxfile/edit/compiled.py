@@ -6,8 +6,12 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.core.errors import ChangeRefused, Problem, VerifyError
+from epbuild.core.safepath import BadReference, locate
+from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.wire import MalformedModel
 
 
 class References:
@@ -48,3 +52,32 @@ class References:
 
 def _places(binary: Path, folder: Path) -> list[Path]:
     return [parent for parent in binary.parents if parent.is_relative_to(folder)]
+
+
+def read_compiled(path: Path) -> ModelHeader:
+    """The header of a compiled model; raises VerifyError (EPB600, EPB602), or ChangeRefused (EPB620) where nothing of it is compiled."""
+    try:
+        header = read_header(path)
+    except OSError as error:
+        raise VerifyError(Problem("EPB600", f"{path} cannot be read: {error.strerror or error}")) from error
+    except MalformedModel as error:
+        raise VerifyError(Problem("EPB602", f"{path} is not a whole ONNX file: {error}")) from error
+    if not header.is_compiled:
+        raise ChangeRefused(Problem("EPB620", f"{path} holds no EPContext node: it is not a compiled model"))
+    return header
+
+
+def find_binary(path: Path, node: EPContextNode) -> Path:
+    """The context binary that a node of the model `path` refers to; raises VerifyError (EPB605)."""
+    try:
+        return resolve(path, node)
+    except BadReference as error:
+        raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
+
+
+def find_data(path: Path, location: str) -> Path:
+    """The file at which the model `path` has external data; raises VerifyError (EPB605)."""
+    try:
+        return locate(path.parent, location, "external data file")
+    except BadReference as error:
+        raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from epbuild.onnxfile import numbers
-from epbuild.onnxfile.epcontext import EPContextNode
-from epbuild.onnxfile.headers import parse_header
-from epbuild.onnxfile.splice import Splice, copy_bytes, splice
-from epbuild.onnxfile.wire import Field, WireReader, encode_bytes, encode_integer
+from epbuild.onnxfile.edit.splice import Splice, copy_bytes, splice
+from epbuild.onnxfile.read import proto
+from epbuild.onnxfile.read.epcontext import EPContextNode
+from epbuild.onnxfile.read.headers import parse_header
+from epbuild.onnxfile.read.wire import Field, WireReader, encode_bytes, encode_integer
 
 PROTOBUF_LIMIT: Final = 2**31 - 1
 """Bytes that one protobuf message may have; ONNX Runtime cannot read a model above it."""
@@ -50,9 +50,9 @@ def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> N
                 end = node.path[-1].end
                 splices += [
                     Splice(node.path, field.tag_at, field.end, b"")
-                    for field in wire.message(node.path[-1], frozenset({numbers.NODE_NAME}))
+                    for field in wire.message(node.path[-1], frozenset({proto.NODE_NAME}))
                 ]
-                splices.append(Splice(node.path, end, end, encode_bytes(numbers.NODE_NAME, names[place].encode())))
+                splices.append(Splice(node.path, end, end, encode_bytes(proto.NODE_NAME, names[place].encode())))
         return splices
 
     splice(source, destination, renamed)
@@ -108,14 +108,14 @@ def _replaced(path: tuple[Field, ...], content: bytes | Path) -> Splice:
 
 def _modes(wire: WireReader, nodes: Sequence[EPContextNode], mode: int) -> list[Splice]:
     """Sets embed_mode in every EPContext node: those without a context of their own have the mode of the one they are in."""
-    setting = encode_bytes(numbers.ATTRIBUTE_NAME, b"embed_mode") + encode_integer(numbers.ATTRIBUTE_I, mode)
-    encoded = encode_bytes(numbers.NODE_ATTRIBUTE, setting + encode_integer(numbers.ATTRIBUTE_TYPE, numbers.TYPE_INT))
+    setting = encode_bytes(proto.ATTRIBUTE_NAME, b"embed_mode") + encode_integer(proto.ATTRIBUTE_I, mode)
+    encoded = encode_bytes(proto.NODE_ATTRIBUTE, setting + encode_integer(proto.ATTRIBUTE_TYPE, proto.TYPE_INT))
     splices = []
     for path in (node.path for node in nodes):
         written = [
             attribute
-            for attribute in wire.message(path[-1], frozenset({numbers.NODE_ATTRIBUTE}))
-            if any(wire.text(name) == "embed_mode" for name in wire.message(attribute, frozenset({numbers.ATTRIBUTE_NAME})))
+            for attribute in wire.message(path[-1], frozenset({proto.NODE_ATTRIBUTE}))
+            if any(wire.text(name) == "embed_mode" for name in wire.message(attribute, frozenset({proto.ATTRIBUTE_NAME})))
         ]
         splices += [Splice(path, attribute.tag_at, attribute.end, encoded) for attribute in written]
         if not written:

@@ -13,14 +13,13 @@ from msgspec import Struct
 
 from epbuild.core.digest import part_digest
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
-from epbuild.core.safepath import BadReference, check_reference, locate, open_regular, real_path
-from epbuild.onnxfile.epcontext import EPContextNode, resolve
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.model_header import ModelHeader
-from epbuild.onnxfile.references import References
-from epbuild.onnxfile.rewrite import PROTOBUF_LIMIT, embed, extract, relink
-from epbuild.onnxfile.staging import drafts, in_the_way, overwrite, publish, stage
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.core.safepath import BadReference, check_reference, open_regular, real_path
+from epbuild.onnxfile.edit.compiled import References, find_binary, find_data, read_compiled
+from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT, embed, extract, relink
+from epbuild.onnxfile.edit.staging import drafts, in_the_way, overwrite, publish, stage
+from epbuild.onnxfile.read.epcontext import EPContextNode
+from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ModelHeader
 
 Packaging = Literal["embed", "extract", "rename"]
 """`embed` an external context; `extract` an embedded one; `rename` a context binary, or move it into a subfolder."""
@@ -114,35 +113,6 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
             with suppress(OSError):  # it is not empty
                 emptied.rmdir()
     return Repackaged(*made, removed=left)
-
-
-def read_compiled(path: Path) -> ModelHeader:
-    """The header of a compiled model; raises VerifyError (EPB600, EPB602), or ChangeRefused (EPB620) where nothing of it is compiled."""
-    try:
-        header = read_header(path)
-    except OSError as error:
-        raise VerifyError(Problem("EPB600", f"{path} cannot be read: {error.strerror or error}")) from error
-    except MalformedModel as error:
-        raise VerifyError(Problem("EPB602", f"{path} is not a whole ONNX file: {error}")) from error
-    if not header.is_compiled:
-        raise ChangeRefused(Problem("EPB620", f"{path} holds no EPContext node: it is not a compiled model"))
-    return header
-
-
-def find_binary(path: Path, node: EPContextNode) -> Path:
-    """The context binary that a node of the model `path` refers to; raises VerifyError (EPB605)."""
-    try:
-        return resolve(path, node)
-    except BadReference as error:
-        raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
-
-
-def find_data(path: Path, location: str) -> Path:
-    """The file at which the model `path` has external data; raises VerifyError (EPB605)."""
-    try:
-        return locate(path.parent, location, "external data file")
-    except BadReference as error:
-        raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
 
 
 def _open(path: Path, packaging: Packaging) -> _Model:

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import Any, Protocol
 
 from epbuild.core.errors import ChangeRefused, Problem
-from epbuild.onnxfile.connection import Connection
-from epbuild.onnxfile.protos import graphs, is_context, nodes, text_of
+from epbuild.onnxfile.merge.connection import Connection
+from epbuild.onnxfile.merge.graphs import graphs, is_context, nodes, text_of
 
 _HINT = "Keep them apart with --prefix."
 

@@ -1,0 +1,1 @@
+"""Copies of ONNX files in which some bytes are replaced."""

@@ -1,0 +1,1 @@
+"""Merging of compiled models into one, with the onnx package."""

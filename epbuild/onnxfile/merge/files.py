@@ -1,0 +1,104 @@
+"""Context binaries and external data beside a merged model, under free names."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from epbuild.core.digest import file_digest
+from epbuild.core.errors import ChangeRefused, Problem
+from epbuild.onnxfile.edit.compiled import find_binary, find_data
+from epbuild.onnxfile.edit.staging import stage
+from epbuild.onnxfile.merge.connection import ConnectedModel
+from epbuild.onnxfile.merge.naming import GraphPart
+
+
+def stage_files(
+    members: Sequence[ConnectedModel], parts: Sequence[GraphPart], folder: Path, destination: Path
+) -> tuple[list[str], list[str]]:
+    """Stage the files of all models in `folder` and update the references of their nodes.
+
+    Return the names of all files, and of those that do not exist beside `destination` yet.
+    """
+    names = _FreeNames(destination)
+    for member, part in zip(members, parts, strict=True):
+        references: dict[str, str] = {}
+        for node in member.header.ep_context_nodes:
+            if node.reference is not None and node.reference not in references:
+                references[node.reference] = names.place(node.reference, find_binary(member.path, node))
+        for proto_node in part.contexts:
+            _set_reference(proto_node, references)
+        for location in member.header.external_data:
+            if names.place(location, find_data(member.path, location)) != str(PurePosixPath(location)):
+                message = f"another file named {location} is in the way of the external data of {member.label}"
+                raise ChangeRefused(Problem("EPB624", message, None, "Merge into another folder, or give the data another name."))
+    new = []
+    for name, source in names.placed.values():
+        exists = (destination.parent / name).exists()
+        stage(source, folder / name, link=exists)
+        if not exists:
+            new.append(name)
+    return [name for name, _ in names.placed.values()], new
+
+
+class _FreeNames:
+    """Names of the files beside the merged model `destination`. Equal contents share a name; different contents never do.
+
+    A file is read only if another file of its size has the same name, and only once.
+    """
+
+    def __init__(self, destination: Path) -> None:
+        self.placed: dict[str, tuple[str, Path]] = {}
+        """Each name and its file, by the case-folded name: some file systems ignore case."""
+        self._destination = destination
+        self._known: dict[tuple[str, Path], str] = {}
+        self._taken: dict[tuple[str, int], dict[str, str]] = {}
+        """Names tried for a reference and a file size, by digest."""
+        self._unread: dict[tuple[str, int], list[tuple[Path, str]]] = {}
+        """Names tried whose digest is not known yet."""
+        self._tried = Counter[str]()
+        self._digest = cache(file_digest)
+
+    def place(self, reference: str, file: Path) -> str:
+        """Return the name for a file: `reference`, with a number if a different file has that name."""
+        if (reference, file) not in self._known:
+            name = self._known[reference, file] = self._find_name(reference, file)
+            self.placed.setdefault(name.casefold(), (name, file))
+        return self._known[reference, file]
+
+    def _find_name(self, reference: str, file: Path) -> str:
+        path, size = PurePosixPath(reference), file.stat().st_size
+        while (name := self._tried_name(reference, size, file)) is None:
+            self._tried[reference] += 1
+            number = self._tried[reference]
+            tried = str(path if number == 1 else path.with_name(f"{path.stem}_{number}{path.suffix}"))
+            target = self._destination.parent / tried
+            others = [target] if os.path.lexists(target) else []
+            if tried.casefold() in self.placed:
+                others.append(self.placed[tried.casefold()][1])
+            usable = target != self._destination and all(other.is_file() for other in others)
+            if usable and (len(others) < 2 or self._digest(others[0]) == self._digest(others[1])):
+                owner = others[0] if others else file
+                self._unread.setdefault((reference, owner.stat().st_size), []).append((owner, tried))
+        return name
+
+    def _tried_name(self, reference: str, size: int, file: Path) -> str | None:
+        """Return the tried name whose file has the content of `file`."""
+        unread = self._unread.pop((reference, size), [])
+        taken = self._taken.setdefault((reference, size), {})
+        if len(unread) == 1 and unread[0][0] == file and not taken:
+            self._unread[reference, size] = unread
+            return unread[0][1]
+        for other, name in unread:
+            taken.setdefault(self._digest(other), name)
+        return taken.get(self._digest(file)) if taken else None
+
+
+def _set_reference(node: Any, names: Mapping[str, str]) -> None:
+    for attribute in node.attribute:
+        if attribute.name == "ep_cache_context" and (reference := names.get(attribute.s.decode("utf-8", "replace"))) is not None:
+            attribute.s = reference.encode()

@@ -1,0 +1,82 @@
+"""Graphs of the onnx package, and the values in them that ONNX Runtime merges.
+
+When ONNX Runtime optimizes, it replaces equal values by one. If two of them are inputs of one EPContext node, the EP gets one value
+twice. QNN binds each input of a context by the name of its value, and ends the process (`Input name not found`) for an input without a
+name of its own. An Identity in between does not help, nor do two equal nodes: ONNX Runtime removes the former and merges the latter,
+equal constants included (measured with 1.31.1, at every optimization level except none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from epbuild.core.digest import digest_of
+from epbuild.onnxfile.read.epcontext import DOMAIN, OP_TYPE
+
+_IDENTITIES = frozenset({"Identity", "Dropout"})
+"""Operators whose first output equals their first input in a session that infers."""
+
+
+def is_context(node: Any) -> bool:
+    return (node.domain, node.op_type) == (DOMAIN, OP_TYPE)
+
+
+def text_of(node: Any, name: str) -> str | None:
+    """Return the text of a node's attribute, or None if the node has no such attribute."""
+    return next((attribute.s.decode("utf-8", "replace") for attribute in node.attribute if attribute.name == name), None)
+
+
+def graphs(graph: Any) -> Iterator[Any]:
+    """Yield a graph, and the subgraphs in its nodes' attributes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from graphs(inner)
+
+
+def nodes(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph and of its subgraphs."""
+    return (node for inner in graphs(graph) for node in inner.node)
+
+
+def equal_inputs(nodes: Sequence[Any], initializers: Iterable[Any]) -> Iterator[tuple[int, str, str]]:
+    """Find EPContext nodes that would get one value twice. Yield the node's index and the names of two equal inputs.
+
+    The nodes are those of a main graph, in an order in which they can run. Values that subgraphs compute are not compared.
+    """
+    used = {name for node in nodes if not is_context(node) for name in node.input}
+    identities = {tensor.name: _content(tensor) for tensor in initializers if tensor.name in used}
+    for index, node in enumerate(nodes):
+        if not is_context(node):
+            identities.update(_computed(node, identities))
+            continue
+        first: dict[str, str] = {}
+        for name in filter(None, node.input):
+            identity = identities.get(name, name)
+            if identity in first:
+                yield index, first[identity], name
+            else:
+                first[identity] = name
+
+
+def _computed(node: Any, identities: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each output of a node with its identity: equal identities are equal values."""
+    inputs = [identities.get(name, name) for name in node.input]
+    if not node.domain and node.op_type in _IDENTITIES:
+        yield node.output[0], inputs[0]
+        return
+    attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+    identity = digest_of(repr((node.domain, node.op_type, inputs, attributes)).encode())
+    yield from ((name, f"{identity}.{place}") for place, name in enumerate(node.output) if name)
+
+
+def _content(tensor: Any) -> str:
+    if tensor.raw_data:
+        return digest_of(repr((tensor.data_type, list(tensor.dims))).encode() + b"\0" + tensor.raw_data)
+    copy = type(tensor)()
+    copy.CopyFrom(tensor)
+    copy.ClearField("name")
+    copy.ClearField("doc_string")
+    return digest_of(copy.SerializeToString(deterministic=True))
