@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import warm_start
 from hypothesis import HealthCheck, settings
-from projects import Project, built_once, copy_of_quickstart
-from quick_builds import QUALITIES, write_project
+
+from tests.support import warm_start
+from tests.support.projects import Project, built_once, copy_of_quickstart
+from tests.support.quick_builds import QUALITIES, write_project
 
 _REAL_EPS = Path(__file__).parent / "e2e"
 _BYTECODE = "PYTHONDONTWRITEBYTECODE"

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import onnx
 import pytest
-from commands import write_model
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, EMIT_CLASSIFIER, STEPS, Workshop
 
 from epbuild import api
 from epbuild.engine.events import Event, EventList, StepStarted
+from tests.support.commands import write_model
+from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, STEPS, Workshop
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, write_model
+
+from tests.support.commands import RECIPE, write_model
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from documented import missing
 
 from epbuild.catalog.catalog import known_eps
 from epbuild.report.ci.error_codes import error_codes
+from tests.support.console_blocks import missing
 from tools.reference.errors import errors_page
 
 ROOT = Path(__file__).parents[1]

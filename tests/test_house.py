@@ -61,7 +61,7 @@ def test_a_module_says_what_it_is_in_one_line() -> None:
 
 
 PATCHED = {
-    "support/small_builds.py": 1,  # `toolchains_here`: the command line makes its own request
+    "support/fake_builds.py": 1,  # `toolchains_here`: the command line makes its own request
     "survey/test_status.py": 1,  # `__version__`: of a release to come
     "toolchain/test_process.py": 1,  # `_GRACE_SECONDS`: five seconds, each time that this is run
     "output/test_every_field.py": 1,  # `push`: the address of a registry is part of what is compared
@@ -81,3 +81,9 @@ def test_fakes_are_passed_in() -> None:
                 target = ast.unparse(call.args[0]).removeprefix("importlib.import_module(").lstrip("f'")
                 found[path.relative_to(ROOT / "tests").as_posix()] += re.split(r"\W", target)[0] in own
     assert +found == PATCHED
+
+
+def test_the_index_of_shared_helpers_is_complete() -> None:
+    support = ROOT / "tests" / "support"
+    index = ast.get_docstring(ast.parse((support / "__init__.py").read_text(encoding="utf-8"))) or ""
+    assert sorted(re.findall(r"^    (\w+): ", index, re.M)) == sorted(path.stem for path in support.glob("[!_]*.py"))

@@ -19,10 +19,10 @@ from typing import Any
 import cmarkgfm
 import pytest
 import yaml
-from browser import opened_browser
 from cmarkgfm.cmark import Options
 
 from epbuild.commands.schema import SCHEMAS, editor_schema
+from tests.support.browser import opened_browser
 from tools.site import document
 
 ROOT = Path(__file__).parents[1]

@@ -20,13 +20,13 @@ _OPENED = """() => new Promise(found => {
 
 
 def measure(workshop: Workshop, rounds: int) -> Result:
-    """The page is a made-up one, of `tests/support/reports.py`; what is judged is the processor time of its thread in the browser."""
-    sys.path.append(str(CHECKOUT / "tests" / "support"))
-    from browser import opened_browser
+    """Measure the processor time of a page of `tests/support/sample_reports.py` in the browser."""
+    sys.path.append(str(CHECKOUT))
     from playwright.sync_api import Browser
-    from reports import large_report
 
     from epbuild.report.html.report_page import page_of
+    from tests.support.browser import opened_browser
+    from tests.support.sample_reports import large_report
 
     document = large_report()
     file = workshop.folder / "report.html"

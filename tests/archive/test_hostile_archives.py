@@ -17,13 +17,13 @@ from typing import Any
 
 import onnx
 import pytest
-from packed import FILES, compressed, files_below, laid_out, with_manifest
 
 from epbuild.archive.members import UNLISTED, UnlistedMembers
 from epbuild.archive.oci_layout import CONTENT_DIGEST, CONTENT_SIZE, TITLE
 from epbuild.archive.opened import opened
 from epbuild.archive.refusal import UnsoundArchive
 from epbuild.core.errors import NothingToVerify
+from tests.archive.packing import FILES, compressed, files_below, laid_out, with_manifest
 
 MIB = 1 << 20
 NAMES = {

@@ -22,13 +22,13 @@ from typing import get_args
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from packed import FILES, archived, compressed, files_below, laid_out, with_manifest
 
 from epbuild.archive.formats import ArchiveName
 from epbuild.archive.members import UNLISTED, UnlistedMembers
 from epbuild.archive.opened import opened
 from epbuild.archive.refusal import CannotUnpack, UnsoundArchive
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, NothingToVerify, Problem
+from tests.archive.packing import FILES, archived, compressed, files_below, laid_out, with_manifest
 
 MIB = 1 << 20
 FORMS: tuple[ArchiveName, ...] = get_args(ArchiveName)

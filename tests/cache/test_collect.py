@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aged_stores import DAY, EVERYTHING, MONTH, AgedStore, Users, key_of
 
 from epbuild.cache.collect import Limits, collect
 from epbuild.cache.garbage import Needs
@@ -20,6 +19,7 @@ from epbuild.cache.leases import lease
 from epbuild.cache.records import RECORD_FORMAT, ActionRecords
 from epbuild.core.canonical import canonical_json
 from epbuild.core.errors import StoreError
+from tests.cache.aged_stores import DAY, EVERYTHING, MONTH, AgedStore, Users, key_of
 
 REMOTE = "c" * 64
 PARTIAL = "d" * 64

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from interrupts import interrupted
 
 from epbuild.cache.drafts import Draft, Drafts, discard
+from tests.cache.interrupts import interrupted
 
 locks_tell = pytest.mark.skipif(sys.platform == "win32", reason="on Windows only the age of a draft tells that nobody writes it")
 DAY = 24 * 3600

@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from interrupts import interrupted
 
 from epbuild.cache.staging import staged, sweep
+from tests.cache.interrupts import interrupted
 
 
 def test_a_lock_without_its_directory_goes_away(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from catalog_options import normalize_option
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN, Catalog, entries_for, entry
 from epbuild.catalog.userfile import BadCatalog, load_catalog
+from tests.catalog.options import normalize_option
 
 GOOD = """
 ep = "ContosoExecutionProvider"

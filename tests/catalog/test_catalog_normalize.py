@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from catalog_options import normalize_option
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from epbuild.catalog.catalog import entries_for, entry, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, normalize, plain_text
 from epbuild.catalog.options import Option
+from tests.catalog.options import normalize_option
 
 QNN = entry("QNNExecutionProvider")
 OPENVINO = entry("OpenVINOExecutionProvider")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from catalog_options import normalize_option
 
 from epbuild.catalog.catalog import entry, find_session_key
 from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, normalize, refusals
+from tests.catalog.options import normalize_option
 
 QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"

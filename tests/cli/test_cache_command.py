@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import epbuild
-from small_stores import CONTEXT, KEY, STEP, fill
 
 from epbuild.remote.keys import SigningKey
+from tests.cli.small_stores import CONTEXT, KEY, STEP, fill
+from tests.support.commands import epbuild
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 

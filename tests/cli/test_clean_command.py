@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, environment, epbuild, write_model
 
 from epbuild.cache.leases import lease
 from epbuild.cache.state import Configuration, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
+from tests.support.commands import RECIPE, environment, epbuild, write_model
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 

@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import warm_start
-from commands import RECIPE, environment, write_model
+
+from tests.support import warm_start
+from tests.support.commands import RECIPE, environment, write_model
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from moments import at_each_call
 from typer.main import get_command
 
 from epbuild import __version__
@@ -27,6 +26,7 @@ from epbuild.core.errors import (
     ToolchainError,
     VerifyError,
 )
+from tests.support.moments import at_each_call
 
 COMMANDS = list(app._COMMANDS)
 

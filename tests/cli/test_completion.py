@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, environment, epbuild, write_model
 
 from epbuild.cli.completion import joined
+from tests.support.commands import RECIPE, environment, epbuild, write_model
 
 pytestmark = pytest.mark.slow
 

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import epbuild, pack, write_model
 
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.report.json.artifacts import comparison_document
 from epbuild.report.json.documents import json_text
 from epbuild.report.terminal.diff import print_comparison
+from tests.support.commands import epbuild, pack, write_model
 
 QNN = "QNNExecutionProvider"
 OLD, NEW = "a" * 64, "b" * 64

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from commands import RECIPE, epbuild, write_model
 
 from epbuild.core.schemas import schema
+from tests.support.commands import RECIPE, epbuild, write_model
 
 pytestmark = pytest.mark.slow
 

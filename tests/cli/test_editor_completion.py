@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from language_server import LanguageServer, language_server
+
+from tests.cli.language_server import LanguageServer, language_server
 
 pytestmark = pytest.mark.slow
 

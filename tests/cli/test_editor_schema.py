@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import RECIPE, ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -17,6 +16,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, normalize
 from epbuild.commands.schema import SCHEMAS, editor_schema
 from epbuild.core.schemas import schema
+from tests.support.commands import RECIPE, ROOT
 
 SCHEMA = editor_schema("recipe")
 EDITOR = Draft202012Validator(SCHEMA)

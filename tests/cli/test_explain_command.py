@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, epbuild, write_model
 from msgspec.structs import replace
 
 from epbuild.commands.explain import Explanation
@@ -16,6 +15,7 @@ from epbuild.plan.steps import Step
 from epbuild.report.json.build import explanation_document
 from epbuild.report.json.documents import json_text
 from epbuild.report.terminal.explain import print_explanations
+from tests.support.commands import RECIPE, epbuild, write_model
 
 SHARE = Step("share:decoder/snapdragon-SC8380XP", "share", (), "share:decoder/snapdragon-SC8380XP")
 COMPILE = Step("compile:decoder/snapdragon-SC8380XP/prefill", "compile", (), SHARE.id)

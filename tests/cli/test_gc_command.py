@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import epbuild
-from small_stores import KEY, fill, let_time_pass
+
+from tests.cli.small_stores import KEY, fill, let_time_pass
+from tests.support.commands import epbuild
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from commands import RECIPE, epbuild, write_model
+
+from tests.support.commands import RECIPE, epbuild, write_model
 
 pytestmark = pytest.mark.slow
 

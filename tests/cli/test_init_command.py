@@ -11,7 +11,6 @@ from pathlib import Path
 import onnx
 import pytest
 import yaml
-from commands import environment, epbuild, write_model
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -20,6 +19,7 @@ from epbuild.commands.init.kinds import KINDS
 from epbuild.commands.init.recipe import RecipeChoices, model_names, recipe_text, scalar
 from epbuild.recipe.load import load
 from epbuild.recipe.model import Recipe
+from tests.support.commands import environment, epbuild, write_model
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 

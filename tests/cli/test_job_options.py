@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, epbuild, write_model
 from typer._click.exceptions import UsageError
 
 from epbuild.cli.job_options import labels_of, shard_of
+from tests.support.commands import RECIPE, epbuild, write_model
 
 CI_SYSTEMS = {
     "GitLab": {"CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "5"},

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import RECIPE, epbuild, write_model
 from packaging.pylock import Pylock
-from small_wheels import only_from, write_wheel
 
 from epbuild.toolchain.platforms import platform_here
+from tests.support.commands import RECIPE, epbuild, write_model
+from tests.support.packages import only_from, write_wheel
 
 pytestmark = pytest.mark.slow
 

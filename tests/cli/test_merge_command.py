@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import epbuild
-from small_contexts import compiled, files
 
 from epbuild.onnxfile.read.headers import read_header
+from tests.cli.context_models import compiled, files
+from tests.support.commands import epbuild
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fetching import Arrivals
-from small_wheels import write_wheel
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.garbage import Garbage, Needs
@@ -20,6 +18,8 @@ from epbuild.fetch.failures import FetchError
 from epbuild.fetch.models import Pins, fetch_model
 from epbuild.fetch.wheels import wheel_digests
 from epbuild.recipe.address import PackageAddress
+from tests.support.fake_fetcher import Arrivals
+from tests.support.packages import write_wheel
 
 FOREIGN = "macosx_14_0_arm64" if sys.platform != "darwin" else "win_amd64"
 RELEASE = "my-models==1.0"

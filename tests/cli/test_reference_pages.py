@@ -11,10 +11,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from commands import ROOT, environment
 
 from epbuild.catalog.catalog import entries_for, known_eps, session_keys
 from epbuild.core.schemas import schema
+from tests.support.commands import ROOT, environment
 from tools.reference.pages import reference_pages
 from tools.reference.report_schema import report_schema
 

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import epbuild
-from small_contexts import compiled, files
+
+from tests.cli.context_models import compiled, files
+from tests.support.commands import epbuild
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 

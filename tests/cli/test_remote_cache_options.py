@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, epbuild, write_model
+
+from tests.support.commands import RECIPE, epbuild, write_model
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 

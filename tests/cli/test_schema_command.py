@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import epbuild
 
 from epbuild.commands.schema import SCHEMAS, editor_schema
+from tests.support.commands import epbuild
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, epbuild, write_model
 
 from epbuild.cli.arguments import expand_step_files
 from epbuild.core.errors import PlanError, Position
+from tests.support.commands import RECIPE, epbuild, write_model
 
 
 @pytest.fixture(autouse=True)

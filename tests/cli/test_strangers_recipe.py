@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import ROOT, epbuild
-from strangers import ANSWER, MARK, listening, write_interpreter, write_project
+
+from tests.cli.untrusted_recipe import ANSWER, MARK, listening, write_interpreter, write_project
+from tests.support.commands import ROOT, epbuild
 
 pytestmark = [
     pytest.mark.slow,  # each test starts the real command

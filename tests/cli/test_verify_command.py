@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import environment, epbuild, pack
 from onnx import TensorProto, helper
 
 from epbuild.archive.artifact import FileEntry, Role
 from epbuild.output.manifest import ManifestModel, PartManifest
+from tests.support.commands import environment, epbuild, pack
 
 pytestmark = pytest.mark.slow
 

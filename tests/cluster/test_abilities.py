@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from projects import RECIPES
 
 from epbuild.catalog.catalog import entries_for, entry
 from epbuild.cluster.abilities import Abilities, possible_abilities
@@ -22,6 +21,7 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import DeviceChoice
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
+from tests.support.projects import RECIPES
 
 QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"

@@ -9,11 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from clusters import Cluster, running_cluster
-from local_executor import LocalExecutor
 from msgspec.structs import replace
-from projects import Project
-from quick_builds import write_project
 
 from epbuild.cache.leases import Cancelled
 from epbuild.cluster.abilities import possible_abilities
@@ -39,6 +35,10 @@ from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import kind_of
 from epbuild.toolchain.environment import toolchains_here
 from epbuild.toolchain.platforms import platform_here
+from tests.support.clusters import Cluster, running_cluster
+from tests.support.local_executor import LocalExecutor
+from tests.support.projects import Project
+from tests.support.quick_builds import write_project
 
 pytestmark = pytest.mark.slow
 

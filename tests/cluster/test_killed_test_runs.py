@@ -9,9 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from quick_builds import wait_until
 
-ENDLESS = Path(__file__).parents[1] / "support" / "endless.py"
+from tests.support.quick_builds import wait_until
+
+ENDLESS = Path(__file__).with_name("endless_run.py")
 
 
 def in_groups(groups: set[int]) -> list[int]:

@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from clusters import Cluster
-from quick_builds import wait_until
 
 from epbuild.cache.leases import Cancelled
 from epbuild.cluster.address import ClusterAddress
@@ -18,6 +16,8 @@ from epbuild.cluster.placement import Placement
 from epbuild.cluster.protocol import MachineReply, SchedulerLostError
 from epbuild.cluster.request import ActionRequest
 from epbuild.engine.events import EventList
+from tests.support.clusters import Cluster
+from tests.support.quick_builds import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from projects import RECIPES
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cluster.request import LocalOnlyError, action_of, files_of, read_request, request_of
@@ -20,6 +19,7 @@ from epbuild.plan.steps import Action
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.toolchain.lock import LockedEnvironment, Package
+from tests.support.projects import RECIPES
 
 KEY = "0" * 64
 

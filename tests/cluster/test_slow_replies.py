@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import PATIENCE
 from distributed import LocalCluster, Worker
 
 from epbuild.cache.leases import Cancelled
@@ -20,6 +19,7 @@ from epbuild.cluster.placement import MEMORY, RELEASE, Placement
 from epbuild.cluster.protocol import MachineReply
 from epbuild.cluster.request import ActionRequest
 from epbuild.engine.events import EventList
+from tests.support.clusters import PATIENCE
 
 pytestmark = pytest.mark.slow
 

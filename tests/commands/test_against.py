@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from small_builds import Workshop, source_model
 
 from epbuild.commands.reporting.against import read_report, with_comparison
 from epbuild.commands.reporting.changes import ReportedAgainst
@@ -17,6 +16,7 @@ from epbuild.core.errors import NothingToVerify
 from epbuild.diff.traits import Incomparable
 from epbuild.report.html.report_page import page_of
 from epbuild.report.json.documents import json_text, report_document
+from tests.support.fake_builds import Workshop, source_model
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 
 from epbuild.cache.leases import lease
 from epbuild.cache.workspace import Workspace
@@ -18,6 +17,7 @@ from epbuild.engine.capacity import estimated_memory
 from epbuild.engine.events import EventList, StepFinished
 from epbuild.survey.orphans import lease_name
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 
 PATIENCE = 5
 """Seconds that a worker waits for the other to run at the same time."""

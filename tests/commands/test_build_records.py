@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build_records import EMPTY
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
 from epbuild.cache.state import Configuration
 from epbuild.commands.events import Fetched, Fetching, ToolchainReady, ToolchainStarted
@@ -24,6 +22,8 @@ from epbuild.plan.steps import Plan, Step
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.status import Survey
 from epbuild.toolchain.process import Ending
+from tests.support.build_records import EMPTY
+from tests.support.fake_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
 
 @pytest.fixture

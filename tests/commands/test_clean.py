@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moments import at_each_call
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
 
 from epbuild.cache.leases import lease
 from epbuild.cache.roots import Roots
@@ -19,6 +17,8 @@ from epbuild.core.errors import PlanError, StoreError
 from epbuild.publish.removal import Cleaned
 from epbuild.survey.snapshot import place_of
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
+from tests.support.moments import at_each_call
 
 GONE = dict.fromkeys(STEPS, "restorable") | {EMIT_DECODER: "new", EMIT_CLASSIFIER: "new"}
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
 
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.clean import clean
@@ -16,6 +15,7 @@ from epbuild.commands.plan import survey
 from epbuild.engine.events import Warned
 from epbuild.publish.removal import Cleaned
 from epbuild.survey.status import StepStatus
+from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
 
 CURRENT = dict.fromkeys(STEPS, "current")
 BY_QUALITY = ('path: "dist/${group}"', 'path: "dist/${vars.quality}/${group}"')

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, LET_THE_CPU, Workshop
 
 from epbuild.commands.events import ModelCovered
 from epbuild.commands.run import cover
 from epbuild.engine.events import EventList, RunFinished
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import CLASSIFIER, LET_THE_CPU, Workshop
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import RECIPE, write_model
 from msgspec.structs import replace
-from small_environments import install, make_environment
 
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.attempt import CompileAttempt
@@ -33,6 +31,8 @@ from epbuild.report.json.documents import json_text
 from epbuild.report.json.machine import devices_document, health_document
 from epbuild.report.terminal.doctor import HealthPrinter
 from epbuild.toolchain.environment import Toolchains
+from tests.support.commands import RECIPE, write_model
+from tests.support.packages import install, make_environment
 
 MOVE = "Take another folder."
 

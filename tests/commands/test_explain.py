@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from small_builds import CLASSIFIER, COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
 
 from epbuild.commands.explain import Explanation, explain
 from epbuild.core.errors import PlanError
+from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
 
 QUALITY = "option htp_graph_finalization_optimization_mode of QNNExecutionProvider changed: 3 -> 1"
 

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from small_builds import CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
 
 from epbuild.cache.collect import Limits
 from epbuild.cache.leases import Cancelled
@@ -20,6 +19,7 @@ from epbuild.commands.gc import Collection, collect_garbage, needs
 from epbuild.commands.remote import RemoteModels
 from epbuild.core.errors import StoreError
 from epbuild.recipe.model import ModelSpec
+from tests.support.fake_builds import CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
 
 NOTHING_OLD = Limits(0)
 

@@ -8,10 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from local_executor import LocalExecutor
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, Workshop
-from small_locks import digest
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cluster.machine import Machine
@@ -37,6 +34,9 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.identity import toolchain_records
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedToolchain, Package
 from epbuild.toolchain.lock_file import render
+from tests.support.fake_builds import CLASSIFIER, Workshop
+from tests.support.local_executor import LocalExecutor
+from tests.support.locks import digest
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 HERE, WINDOWS = "linux-x86_64", "windows-arm64"

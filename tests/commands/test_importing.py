@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import write_model
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -22,6 +21,7 @@ from epbuild.recipe.load import load
 from epbuild.report.json.documents import json_text
 from epbuild.report.json.recipes import imported_document
 from epbuild.report.terminal.recipes import print_imported
+from tests.support.commands import write_model
 
 REAL = Path(__file__).parent / "imported"
 TOOL = "ep_weight_sharing_ctx_gen"

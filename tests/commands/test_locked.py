@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fetching import FakeFetcher
 from msgspec.structs import replace
-from small_builds import EMIT_DECODER, Workshop, source_model
 
 from epbuild.commands.lock_fit import catalog_facts
 from epbuild.commands.locked import lock_path
@@ -24,6 +22,8 @@ from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import render
+from tests.support.fake_builds import EMIT_DECODER, Workshop, source_model
+from tests.support.fake_fetcher import FakeFetcher
 
 HERE = "linux-x86_64"
 ADDRESS = "https://models.example/decode.onnx"

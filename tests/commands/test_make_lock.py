@@ -9,9 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from fetching import FakeFetcher
 from onnx import TensorProto, helper
-from small_builds import RECIPE
 
 from epbuild.commands.events import Fetched, ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock import Upgrade, make_lock, write_lock
@@ -22,6 +20,8 @@ from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import read_lock, render
 from epbuild.toolchain.resolve import Python
+from tests.support.fake_builds import RECIPE
+from tests.support.fake_fetcher import FakeFetcher
 
 COMMIT = "c" * 40
 ADDRESS = f"hf://acme/tiny/decode.onnx@{COMMIT}"

@@ -7,15 +7,25 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from remote_places import Place
-from shared_machines import ALL_COMPILES, Machines, machines_in, origins, outputs, remote_place, shared_by, used, warnings
-from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
 
 from epbuild.commands.events import ModelCovered
 from epbuild.commands.plan import survey
 from epbuild.commands.request import RemoteChoice, Request
 from epbuild.commands.run import run
 from epbuild.engine.events import EventList, RunFinished, RunStarted, StepFailed
+from tests.commands.shared_machines import (
+    ALL_COMPILES,
+    Machines,
+    machines_in,
+    origins,
+    outputs,
+    remote_place,
+    shared_by,
+    used,
+    warnings,
+)
+from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
+from tests.support.remote_caches import Place
 
 RESULTS = {*COMPILES, SHARE, CLASSIFIER}
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from registry_pushes import as_nobody
-from remote_places import DirectoryPlace, Place
-from shared_machines import ALL_COMPILES, Machines, machines_in, origins, remote_place, warnings
-from small_builds import CLASSIFIER, SHARE, Workshop
-from stand_in_registry import Registry, serving
 
 from epbuild.commands.request import RemoteChoice
 from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, RunFinished
+from tests.commands.shared_machines import ALL_COMPILES, Machines, machines_in, origins, remote_place, warnings
+from tests.support.fake_builds import CLASSIFIER, SHARE, Workshop
+from tests.support.registry_pushes import as_nobody
+from tests.support.registry_server import Registry, serving
+from tests.support.remote_caches import DirectoryPlace, Place
 
 IMAGES = ("emit:decoder/npu/oci", "emit:classifier/plain/oci")
 

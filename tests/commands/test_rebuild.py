@@ -12,7 +12,6 @@ from typing import Any
 import onnx
 import pytest
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, STEPS, Workshop
 
 from epbuild.catalog.facts import KnownDifference
 from epbuild.commands.events import ComparisonFinished, ComparisonStarted, StepCompared
@@ -21,6 +20,7 @@ from epbuild.commands.run import run
 from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
 from epbuild.engine.events import EventList, RunFinished, StepFailed
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, STEPS, Workshop
 
 Change = Callable[[Path], None]
 """What a worker does to its output folder beside what it was asked for."""

@@ -7,11 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cache_server import CacheServer, Fault
 from msgspec.structs import replace
-from remote_places import DirectoryPlace, Place, ServerPlace
-from shared_machines import THEIRS, Machines, machines_in, outputs, remote_place, shared_by, warnings
-from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 
 from epbuild.cache.leases import Cancelled
 from epbuild.commands.remote_cache import Push, RemoteCheck, check_results, push_results
@@ -21,6 +17,10 @@ from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
 from epbuild.report.json.store import push_document, remote_check_document
 from epbuild.report.terminal.cache import print_push, print_remote_check
+from tests.commands.shared_machines import THEIRS, Machines, machines_in, outputs, remote_place, shared_by, warnings
+from tests.support.cache_server import CacheServer, Fault
+from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
+from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
 
 
 class Bytes:

@@ -8,9 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fetching import SIZE, FakeFetcher
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, HERE, SHARE, STEPS, Workshop, source_model
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
@@ -21,6 +19,18 @@ from epbuild.core.errors import StoreError
 from epbuild.engine.events import Event, EventList, RunStarted
 from epbuild.fetch.models import Pins
 from epbuild.recipe.model import ModelSpec
+from tests.support.fake_builds import (
+    CLASSIFIER,
+    COMPILES,
+    EMIT_CLASSIFIER,
+    EMIT_DECODER,
+    HERE,
+    SHARE,
+    STEPS,
+    Workshop,
+    source_model,
+)
+from tests.support.fake_fetcher import SIZE, FakeFetcher
 
 ADDRESS = "https://models.example/decode.onnx"
 PIN = "a" * 64

@@ -8,7 +8,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, LET_THE_CPU, SHARE, STEPS, Workshop
 
 from epbuild.commands.events import ModelCovered
 from epbuild.commands.reporting.report import report
@@ -19,6 +18,7 @@ from epbuild.engine.events import StepFinished
 from epbuild.publish.events import SharingSaved
 from epbuild.report.json.documents import report_document
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, LET_THE_CPU, SHARE, STEPS, Workshop
 
 VALIDATOR = jsonschema.Draft202012Validator(schema("report"))
 

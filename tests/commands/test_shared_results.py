@@ -8,24 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cache_server import CacheServer, Fault, serving_cache
-from moments import at_each_return
 from msgspec.structs import replace
-from remote_places import Place, ServerPlace
-from shared_machines import (
-    ALL_COMPILES,
-    OURS,
-    THEIRS,
-    Machines,
-    machines_in,
-    origins,
-    outputs,
-    remote_place,
-    shared_by,
-    used,
-    warnings,
-)
-from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
 
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.cache import check_cache
@@ -44,6 +27,23 @@ from epbuild.report.json.build import plan_document
 from epbuild.report.terminal.cache import NoBar
 from epbuild.report.terminal.event_lines import remote_line
 from epbuild.survey.remote_results import RemoteResults
+from tests.commands.shared_machines import (
+    ALL_COMPILES,
+    OURS,
+    THEIRS,
+    Machines,
+    machines_in,
+    origins,
+    outputs,
+    remote_place,
+    shared_by,
+    used,
+    warnings,
+)
+from tests.support.cache_server import CacheServer, Fault, serving_cache
+from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
+from tests.support.moments import at_each_return
+from tests.support.remote_caches import Place, ServerPlace
 
 SPACES = ("ac", "cas")
 

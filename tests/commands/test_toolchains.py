@@ -13,9 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from remote_places import DirectoryPlace
-from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
-from small_locks import digest
 
 from epbuild.commands.events import ToolchainReady, ToolchainStarted
 from epbuild.commands.lock_fit import catalog_facts
@@ -32,6 +29,9 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.identity import TOOLCHAIN, toolchain_records
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedToolchain, Package
 from epbuild.toolchain.lock_file import read_lock, render
+from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
+from tests.support.locks import digest
+from tests.support.remote_caches import DirectoryPlace
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 HERE = "linux-x86_64"

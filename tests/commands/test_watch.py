@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from small_builds import Workshop, source_model
 
 from epbuild.cli.run import build_and_watch
 from epbuild.commands.events import FilesChanged, Watching
@@ -19,6 +18,7 @@ from epbuild.engine.events import Event, EventList, RunFinished
 from epbuild.report.json.events import JsonLines
 from epbuild.report.listeners import Listener
 from epbuild.report.terminal.progress import PlainLines
+from tests.support.fake_builds import Workshop, source_model
 
 
 @pytest.fixture

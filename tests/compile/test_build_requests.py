@@ -11,12 +11,12 @@ from typing import Any
 
 import onnx
 import pytest
-from moments import at_each_call
-from small_builds import QNN, Workshop
 
 from epbuild.compile.executor import ALLOCATION
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import QNN, Workshop
+from tests.support.moments import at_each_call
 
 OPENVINO = "OpenVINOExecutionProvider"
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from small_builds import COMPILES, sharing_group
 
 from epbuild.catalog.facts import Limitation
 from epbuild.compile.failure import compile_error
@@ -20,6 +19,7 @@ from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.diagnosis import last_words, tells_progress, told_once
 from epbuild.toolchain.process import Ending, plain
+from tests.support.fake_builds import COMPILES, sharing_group
 
 GROUP = sharing_group("prefill", "decode", timeout=90)
 LOG = ".epbuild/logs/decoder.log"

@@ -8,10 +8,8 @@ from typing import Any
 
 import onnx
 import pytest
-from moments import at_each_return
 from msgspec.structs import replace
 from onnx import TensorProto, helper
-from small_builds import sharing_group
 
 from epbuild.catalog.catalog import entry
 from epbuild.compile.node_names import prefix_nodes
@@ -21,6 +19,8 @@ from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import DeviceChoice
+from tests.support.fake_builds import sharing_group
+from tests.support.moments import at_each_return
 
 QNN, OPENVINO, TENSORRT = "QNNExecutionProvider", "OpenVINOExecutionProvider", "TensorrtExecutionProvider"
 

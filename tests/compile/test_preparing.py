@@ -19,7 +19,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
-from small_builds import COMPILES, EMIT_DECODER, SHARE, Workshop, context_model, source_model
 
 from epbuild.commands.events import StepCompared
 from epbuild.commands.explain import explain
@@ -29,6 +28,7 @@ from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, NoProgress, StepFailed, StepFinished
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import COMPILES, EMIT_DECODER, SHARE, Workshop, context_model, source_model
 
 PREPARED = """\
 models:

@@ -11,12 +11,12 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from small_builds import EMIT_DECODER, SHARE, Workshop
 
 from epbuild.core.defaults import MANIFEST
 from epbuild.engine.events import StepFinished
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import EMIT_DECODER, SHARE, Workshop
 
 ON = ("share_weights: true", "share_weights: true\n    share_initializers: true")
 WEIGHTS = "decoder.weights.bin"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_builds import COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
 
 from epbuild.engine.events import StepFailed, StepFinished, StepOutput, StepStarted
 from epbuild.toolchain.process import Ending, WorkerListener
+from tests.support.fake_builds import COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
 
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
 CURRENT = dict.fromkeys(STEPS, "current")

@@ -11,14 +11,14 @@ from typing import Any
 
 import onnx
 import pytest
-from moments import at_each_call
 from msgspec.structs import replace
-from small_builds import SHARE, Workshop
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.commands.run import run
 from epbuild.engine.events import NoProgress
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import SHARE, Workshop
+from tests.support.moments import at_each_call
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows lets few users make links")
 

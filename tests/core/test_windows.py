@@ -16,8 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-from fake_windows import EPOCH_TICKS, FakeKernel, imitated
-from snapshots import take_snapshot
 
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
@@ -30,6 +28,8 @@ from epbuild.survey import snapshot
 from epbuild.toolchain import process as supervisor
 from epbuild.toolchain.packages import is_touched, state_of
 from epbuild.toolchain.process import end_tree
+from tests.core.fake_windows import EPOCH_TICKS, FakeKernel, imitated
+from tests.support.snapshots import take_snapshot
 
 PROCESS = 4242
 

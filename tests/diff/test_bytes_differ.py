@@ -12,11 +12,11 @@ from typing import Any
 import numpy
 import onnx
 import pytest
-from compiled_models import context_node, save
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.diff.bytes_differ import FileDifference, compare_bytes
+from tests.support.compiled_models import context_node, save
 
 STAMP, LATER = b'"timestamp": "2026-11-22 00:11:01 UTC"', b'"timestamp": "2026-11-22 00:12:05 UTC"'
 

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from compiled_models import SHARED, context_node, emitted, list_files, save
 
 from epbuild.diff.difference import Comparison, compare
 from epbuild.diff.sizes import SizeChange
+from tests.support.compiled_models import SHARED, context_node, emitted, list_files, save
 
 Sized = tuple[str, str, int | None, int | None]
 

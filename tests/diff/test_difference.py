@@ -9,14 +9,14 @@ from typing import Any
 
 import onnx
 import pytest
-from compiled_models import BINARY, QNN, SIGNATURE, context_node, save
-from moments import at_each_call
 from onnx import TensorProto, helper, numpy_helper
 
 from epbuild.core.errors import NothingToVerify
 from epbuild.diff.difference import Comparison, compare
 from epbuild.diff.traits import Incomparable
 from epbuild.verify.payload import Payload
+from tests.support.compiled_models import BINARY, QNN, SIGNATURE, context_node, save
+from tests.support.moments import at_each_call
 
 COMPATIBILITY = "ep_compatibility_info.QNNExecutionProvider"
 METADATA = {COMPATIBILITY: "v2:6:2.51.0:5.51.0:73:60:0:0"}

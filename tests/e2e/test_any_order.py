@@ -28,17 +28,17 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
-import warm_start
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
-from projects import Project
-from quick_builds import PATIENCE, no_worker_stays, start, write_model
-from recipe_edits import Document, edits_of
-from test_kills import KILLED_BEFORE_A_CHANGE
 
 from epbuild.remote.keys import SigningKey
 from epbuild.survey.snapshot import snapshots_of
+from tests.e2e.test_kills import KILLED_BEFORE_A_CHANGE
+from tests.support import warm_start
+from tests.support.projects import Project
+from tests.support.quick_builds import PATIENCE, no_worker_stays, start, write_model
+from tests.support.recipe_edits import Document, edits_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills builds by signals, and finds workers in /proc")
 

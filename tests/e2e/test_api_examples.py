@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from projects import Project
+
+from tests.support.projects import Project
 
 PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)

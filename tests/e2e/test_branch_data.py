@@ -8,7 +8,8 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from projects import Project
+
+from tests.support.projects import Project
 
 RECIPE = """\
 epbuild: 1

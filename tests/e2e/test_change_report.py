@@ -15,9 +15,10 @@ import onnx
 import pytest
 from cmarkgfm.cmark import Options
 from onnx import numpy_helper
-from projects import Project
-from quick_builds import write_model
 from rich.filesize import decimal
+
+from tests.support.projects import Project
+from tests.support.quick_builds import write_model
 
 DIST = "dist/quickstart"
 SOC = "soc_model: ${matrix.soc}"

@@ -23,11 +23,11 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from projects import Project
-from quick_builds import start
 
 from epbuild.cache.location import toolchain_directory
 from epbuild.toolchain.provision import Requirements, provision
+from tests.support.projects import Project
+from tests.support.quick_builds import start
 
 ORT, OTHER_ORT = "onnxruntime==1.31.1", "onnxruntime==1.31.0"
 QNN = "onnxruntime-qnn==2.7.0"

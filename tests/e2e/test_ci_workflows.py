@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from cache_server import serving_cache
-from projects import Project, copy_of_quickstart
-from workflow_runs import ROOT, Ci, Ran
 
 from epbuild.remote.keys import SigningKey
+from tests.e2e.workflow_runs import ROOT, Ci, Ran
+from tests.support.cache_server import serving_cache
+from tests.support.projects import Project, copy_of_quickstart
 
 OURS = SigningKey.generate()
 GITHUB, SMALL = (ROOT / "docs" / "ci" / f"{name}.yml" for name in ("github", "github-small"))

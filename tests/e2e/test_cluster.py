@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import PATIENCE, Cluster, compilers, on, outcomes, quick, running_cluster, slow_project
-from projects import RECIPES, Project, compiled
-from quick_builds import COMPILES, start, wait_until
 
 from epbuild.cluster.certificates import make_certificates
 from epbuild.commands.plan import survey
 from epbuild.commands.request import Request
 from epbuild.commands.workload import workloads_on
+from tests.support.clusters import PATIENCE, Cluster, compilers, on, outcomes, quick, running_cluster, slow_project
+from tests.support.projects import RECIPES, Project, compiled
+from tests.support.quick_builds import COMPILES, start, wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cache_server import Fault, serving_cache
-from clusters import PATIENCE, Cluster, compilers, on, outcomes, quick, running_cluster, slow_project
-from projects import Project, compiled, toolchain_python
-from quick_builds import COMPILES, start, wait_until
+
+from tests.support.cache_server import Fault, serving_cache
+from tests.support.clusters import PATIENCE, Cluster, compilers, on, outcomes, quick, running_cluster, slow_project
+from tests.support.projects import Project, compiled, toolchain_python
+from tests.support.quick_builds import COMPILES, start, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="processes and limits as Linux has them")]
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import psutil
 import pytest
-from clusters import Cluster, on, quick, running_cluster
 from distributed.comm.core import connect
-from projects import compiled
-from quick_builds import COMPILES
 
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.certificates import make_certificates
+from tests.support.clusters import Cluster, on, quick, running_cluster
+from tests.support.projects import compiled
+from tests.support.quick_builds import COMPILES
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="ports as Linux shows them")]
 

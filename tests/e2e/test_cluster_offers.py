@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import Cluster, running_cluster
-from projects import Project
-from quick_builds import COMPILES, write_project
+
+from tests.support.clusters import Cluster, running_cluster
+from tests.support.projects import Project
+from tests.support.quick_builds import COMPILES, write_project
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusters import PATIENCE, Cluster, GuardedProcess, on, quick, running_cluster
-from projects import compiled
-from quick_builds import COMPILES, wait_until
 
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
@@ -20,6 +17,9 @@ from epbuild.cluster.placement import MEMORY, RELEASE, Placement
 from epbuild.cluster.request import ActionRequest
 from epbuild.core.errors import BuildError
 from epbuild.engine.events import EventList
+from tests.support.clusters import PATIENCE, Cluster, GuardedProcess, on, quick, running_cluster
+from tests.support.projects import compiled
+from tests.support.quick_builds import COMPILES, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="ports as Linux shows them")]
 

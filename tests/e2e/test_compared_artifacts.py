@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from projects import Project
+from tests.support.projects import Project
 
 DIST = "dist/quickstart"
 

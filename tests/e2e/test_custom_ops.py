@@ -14,11 +14,11 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from projects import RECIPES, Project, compiled, emitted
 
 from epbuild.cache.location import toolchain_directory
 from epbuild.recipe.load import load
 from epbuild.toolchain.provision import Requirements, environment_folder
+from tests.support.projects import RECIPES, Project, compiled, emitted
 
 PACKAGES = "[onnxruntime==1.31.1, onnxruntime-qnn==2.7.0, onnxruntime-extensions==0.15.2]"
 RECIPE = f"""\

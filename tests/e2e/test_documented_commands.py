@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import warm_start
-from documented import Command, Shell, Unrun, missing, parts
-from projects import RECIPES, Project, copy_of_quickstart, toolchain_python
-from quick_builds import write_project
+
+from tests.support import warm_start
+from tests.support.console_blocks import Command, Shell, Unrun, missing, parts
+from tests.support.projects import RECIPES, Project, copy_of_quickstart, toolchain_python
+from tests.support.quick_builds import write_project
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(

@@ -13,8 +13,9 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project, compiled
-from quick_builds import start
+
+from tests.support.projects import Project, compiled
+from tests.support.quick_builds import start
 
 RECIPE = """
 epbuild: 1

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from projects import Project
 
 from epbuild.cache.state import OutputRecord, all_outputs
 from epbuild.cache.workspace import Workspace
+from tests.support.projects import Project
 
 WARNING = "EPB515"
 

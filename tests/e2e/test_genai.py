@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from genai_runs import ask, genai_python
 from msgspec.structs import replace
-from ort_package import CPU, QNN, open_package
-from projects import Project, copy_of_quickstart
 
 from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
+from tests.e2e.genai_runs import ask, genai_python
+from tests.e2e.ort_package import CPU, QNN, open_package
+from tests.support.projects import Project, copy_of_quickstart
 
 ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
 TARGET = "snapdragon-SM8750"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import onnx
-from projects import Project
+
+from tests.support.projects import Project
 
 
 def test_what_is_imported_from_a_command_line_of_the_tool_builds(quickstart: Project) -> None:

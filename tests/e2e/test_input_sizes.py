@@ -10,9 +10,9 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project
 
 from epbuild.onnxfile.read.headers import read_header
+from tests.support.projects import Project
 
 RECIPE = """\
 epbuild: 1

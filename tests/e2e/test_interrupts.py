@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from projects import Project
-from quick_builds import PATIENCE
+
+from tests.support.projects import Project
+from tests.support.quick_builds import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends signals as a terminal does")
 INTERRUPTED = "epbuild: interrupted; what was finished is kept"

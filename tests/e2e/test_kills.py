@@ -16,9 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-import warm_start
-from projects import Project
-from quick_builds import (
+
+from tests.support import warm_start
+from tests.support.projects import Project
+from tests.support.quick_builds import (
     GROUPS,
     PATIENCE,
     QUALITIES,

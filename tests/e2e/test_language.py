@@ -9,10 +9,10 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project, compiled, toolchain_python
 
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
+from tests.support.projects import Project, compiled, toolchain_python
 
 RECIPE = """
 epbuild: 1

@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy
 import onnx
 import pytest
-from machine_needs import need_device
 from onnx import TensorProto, helper, numpy_helper
-from ort_package import open_package
-from projects import Project, emitted
-from quick_builds import QUALITIES, start, write_model, write_project
+
+from tests.e2e.machine_needs import need_device
+from tests.e2e.ort_package import open_package
+from tests.support.projects import Project, emitted
+from tests.support.quick_builds import QUALITIES, start, write_model, write_project
 
 EVERY_FORM = """\
 outputs:

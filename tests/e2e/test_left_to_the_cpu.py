@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from left_models import write_models
-from projects import Project
+from tests.e2e.fallback_models import write_models
+from tests.support.projects import Project
 
 RECIPE = """\
 epbuild: 1

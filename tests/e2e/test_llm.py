@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from genai_runs import ask, genai_python
-from projects import RECIPES, Project, toolchain_python
+
+from tests.e2e.genai_runs import ask, genai_python
+from tests.support.projects import RECIPES, Project, toolchain_python
 
 # Weights of 8 bits and activations of 16 shift the logits by up to 5 % of the largest. After this text, the source prefers each of its next
 # tokens to all others by twice that.

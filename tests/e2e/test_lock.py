@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from projects import Project, compiled, copy_of_quickstart
 
 from epbuild.toolchain.platforms import platform_here
+from tests.support.projects import Project, compiled, copy_of_quickstart
 
 HERE = str(platform_here())
 ELSEWHERE = "windows-arm64" if HERE != "windows-arm64" else "linux-x86_64"

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ort_package import CPU, QNN, open_package
-from projects import Project, copy_of_quickstart
 
 from epbuild.archive.artifact import Role
 from epbuild.output.assets import share_files
@@ -20,6 +18,8 @@ from epbuild.output.files import OutputFile, UserFile
 from epbuild.output.inference import for_inference
 from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, package_manifest
 from epbuild.runtime.variants import find_variants
+from tests.e2e.ort_package import CPU, QNN, open_package
+from tests.support.projects import Project, copy_of_quickstart
 
 ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
 OUTPUT = """\

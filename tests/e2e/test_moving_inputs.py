@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from projects import Project, compiled, toolchain_python
-from quick_builds import PATIENCE, start, wait_until, workers, write_model, write_project
 
 from epbuild.toolchain.provision import Requirements, provision
+from tests.support.projects import Project, compiled, toolchain_python
+from tests.support.quick_builds import PATIENCE, start, wait_until, workers, write_model, write_project
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
 

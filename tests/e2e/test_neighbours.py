@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import Project, compiled
-from quick_builds import (
+
+from tests.support.projects import Project, compiled
+from tests.support.quick_builds import (
     COMPILES,
     GROUPS,
     PATIENCE,

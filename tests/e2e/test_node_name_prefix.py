@@ -6,10 +6,10 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project
-from quick_builds import write_model
 
 from epbuild.onnxfile.read.headers import read_header
+from tests.support.projects import Project
+from tests.support.quick_builds import write_model
 
 RECIPE = """\
 epbuild: 1

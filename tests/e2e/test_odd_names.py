@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from projects import Project
-from quick_builds import write_project
+
+from tests.support.projects import Project
+from tests.support.quick_builds import write_project
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows and macOS have no such names, or no such links")
 

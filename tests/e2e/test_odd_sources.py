@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project
+
+from tests.support.projects import Project
 
 RECIPE = """\
 epbuild: 1

@@ -8,11 +8,11 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project, compiled
-from quick_builds import write_model
 
 from epbuild.core.defaults import MANIFEST
 from epbuild.onnxfile.read.headers import read_header
+from tests.support.projects import Project, compiled
+from tests.support.quick_builds import write_model
 
 RECIPE = """\
 epbuild: 1

@@ -10,11 +10,11 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project, compiled, toolchain_python
 
 from epbuild.core.defaults import MANIFEST
 from epbuild.onnxfile.edit.initializers import share_initializers
 from epbuild.onnxfile.read.headers import read_header
+from tests.support.projects import Project, compiled, toolchain_python
 
 DECODER = "emit:decoder/snapdragon-SM8750/*"
 SHARE_BOTH = "share:both/npu"

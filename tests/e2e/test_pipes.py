@@ -10,9 +10,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-import warm_start
-from projects import Project
-from quick_builds import write_model, write_project
+
+from tests.support import warm_start
+from tests.support.projects import Project
+from tests.support.quick_builds import write_model, write_project
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
 SOON = 30

@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from worker_words import WorkerWords
 
 import epbuild
 from epbuild.cache.location import toolchain_directory
@@ -21,6 +20,7 @@ from epbuild.catalog.preparations import preparation
 from epbuild.core.errors import Problem
 from epbuild.toolchain.process import supervise
 from epbuild.toolchain.provision import Requirements, provision
+from tests.support.worker_listener import WorkerWords
 
 TOOLS = ("onnxruntime==1.31.1", "onnx==1.23.2", "onnxslim==0.1.98", "sympy==1.14.0")
 SCRIPTS = Path(epbuild.__file__).parent / "worker" / "preparations"

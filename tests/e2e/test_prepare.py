@@ -13,10 +13,10 @@ import numpy
 import onnx
 import pytest
 from onnx import numpy_helper
-from projects import Project, compiled, emitted
-from quick_builds import PATIENCE, no_worker_stays, start, wait_until, workers, write_project
 
 from epbuild.core.schemas import schema
+from tests.support.projects import Project, compiled, emitted
+from tests.support.quick_builds import PATIENCE, no_worker_stays, start, wait_until, workers, write_project
 
 PREPARED = """\
 models:

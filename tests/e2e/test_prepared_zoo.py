@@ -8,7 +8,8 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import RECIPES, Project, compiled, emitted
+
+from tests.support.projects import RECIPES, Project, compiled, emitted
 
 RECIPE = """
 epbuild: 1

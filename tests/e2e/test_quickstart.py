@@ -12,10 +12,10 @@ from pathlib import Path
 import jsonschema
 import onnx
 import pytest
-from projects import Project, compiled, copy_of_quickstart, emitted, toolchain_python
 
 from epbuild.core.schemas import schema
 from epbuild.toolchain.process import WorkerListener, supervise
+from tests.support.projects import Project, compiled, copy_of_quickstart, emitted, toolchain_python
 
 SOCS = ("SC8380XP", "SM8750")
 

@@ -14,10 +14,10 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project
-from quick_builds import GROUPS, PATIENCE, no_worker_stays, nothing_is_left_over, start, write_project
 
 from epbuild.core.schemas import schema
+from tests.support.projects import Project
+from tests.support.quick_builds import GROUPS, PATIENCE, no_worker_stays, nothing_is_left_over, start, write_project
 
 ONE_SOC, SOCS = "soc_model: SM8750", "soc_model: 'SC8380XP,SM8750'"
 MULTIPLIED = 128

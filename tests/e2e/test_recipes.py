@@ -7,8 +7,9 @@ import shutil
 import sys
 
 import pytest
-from ort_package import open_package
-from projects import RECIPES, Project, compiled, toolchain_python
+
+from tests.e2e.ort_package import open_package
+from tests.support.projects import RECIPES, Project, compiled, toolchain_python
 
 
 def _checked_in(project: Project, name: str) -> Project:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from projects import RECIPES, Project
+
+from tests.support.projects import RECIPES, Project
 
 RECIPE = """
 epbuild: 1

@@ -9,7 +9,8 @@ from typing import Any
 import numpy
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project
+
+from tests.support.projects import Project
 
 RECIPE = """\
 epbuild: 1

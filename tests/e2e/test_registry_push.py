@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import Project, copy_of_quickstart, emitted
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.archive.oci import Image, image
@@ -30,6 +29,7 @@ from epbuild.core.errors import EnvironmentFailure, HttpCancelled, StepId
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.recipe.image_reference import parse_image_reference
 from epbuild.remote.keys import SigningKey
+from tests.support.projects import Project, copy_of_quickstart, emitted
 
 pytestmark = pytest.mark.skipif(
     not (Path("/etc/debian_version").exists() and shutil.which("apt-get") and shutil.which("dpkg")),

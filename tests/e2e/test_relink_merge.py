@@ -12,9 +12,9 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project, toolchain_python
 
 from epbuild.onnxfile.read.headers import read_header
+from tests.support.projects import Project, toolchain_python
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"

@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 import jsonschema
-from left_models import write_models, write_refused
-from projects import Project
 
 from epbuild.core.schemas import schema
+from tests.e2e.fallback_models import write_models, write_refused
+from tests.support.projects import Project
 
 RECIPE = """\
 epbuild: 1

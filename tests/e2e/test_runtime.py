@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from projects import RECIPES, Project, toolchain_python
+
+from tests.support.projects import RECIPES, Project, toolchain_python
 
 ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from ort_package import open_package
-from projects import Project
-from quick_builds import write_project
+
+from tests.e2e.ort_package import open_package
+from tests.support.projects import Project
+from tests.support.quick_builds import write_project
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cache_server import CacheServer, Fault, serving_cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from projects import Project
-from quick_builds import COMPILES, PATIENCE, nothing_is_left_over, start, wait_until, write_model, write_project
-from remote_places import DirectoryPlace, Place, ServerPlace
 
 from epbuild.remote.keys import SigningKey
+from tests.support.cache_server import CacheServer, Fault, serving_cache
+from tests.support.projects import Project
+from tests.support.quick_builds import COMPILES, PATIENCE, nothing_is_left_over, start, wait_until, write_model, write_project
+from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
 
 OURS = SigningKey.generate()
 MANY = 30

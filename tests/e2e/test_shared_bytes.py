@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from projects import Project, compiled, emitted
+from tests.support.projects import Project, compiled, emitted
 
 EXPECT = "share_weights: true\n    expect: {ep_context_nodes: 1, fallback_nodes: 0"
 DECODER = "emit:decoder/snapdragon-SM8750/*"

@@ -7,10 +7,9 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from cache_server import serving_cache
-from projects import Project, compiled, copy_of_quickstart
-
 from epbuild.remote.keys import SigningKey
+from tests.support.cache_server import serving_cache
+from tests.support.projects import Project, compiled, copy_of_quickstart
 
 
 def machine_with(root: Path, remote: str, trust: str, name: str, **variables: str) -> Project:

@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from projects import Project, compiled
-from quick_builds import write_project
-from stand_in_registry import Registry, serving
 
 from epbuild.remote.keys import SigningKey
+from tests.support.projects import Project, compiled
+from tests.support.quick_builds import write_project
+from tests.support.registry_server import Registry, serving
 
 KEY = SigningKey.generate()
 PREPARED = """\

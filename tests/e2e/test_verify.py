@@ -13,11 +13,12 @@ from pathlib import Path
 
 import onnx
 import pytest
-from projects import Project, toolchain_python
-from quick_builds import write_model
+
+from tests.support.projects import Project, toolchain_python
+from tests.support.quick_builds import write_model
 
 ROOT = Path(__file__).parents[2]
-HOSTILE = ROOT / "tests" / "support" / "hostile.py"
+HOSTILE = ROOT / "tests" / "support" / "hostile_artifacts.py"
 
 RECIPE = """\
 epbuild: 1

@@ -11,8 +11,9 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project
-from quick_builds import RECIPE, write_project
+
+from tests.support.projects import Project
+from tests.support.quick_builds import RECIPE, write_project
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"

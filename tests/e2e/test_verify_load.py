@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project, copy_of_quickstart, toolchain_python
+
+from tests.support.projects import Project, copy_of_quickstart, toolchain_python
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"

@@ -10,9 +10,10 @@ import numpy
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project
-from quick_builds import write_model
-from small_wheels import only_from, write_wheel
+
+from tests.support.packages import only_from, write_wheel
+from tests.support.projects import Project
+from tests.support.quick_builds import write_model
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"

@@ -12,7 +12,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
 import pytest
-from projects import Project
+
+from tests.support.projects import Project
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a console is needed to send Ctrl-C")
 

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from projects import Project, toolchain_python
-from quick_builds import PATIENCE, no_worker_stays, nothing_is_left_over, start, wait_until, workers, write_project
+
+from tests.support.projects import Project, toolchain_python
+from tests.support.quick_builds import PATIENCE, no_worker_stays, nothing_is_left_over, start, wait_until, workers, write_project
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
-from projects import RECIPES, Project, compiled
+from tests.support.projects import RECIPES, Project, compiled
 
 TARGET = "snapdragon-SM8650"
 MODELS = {

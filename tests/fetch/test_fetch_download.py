@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fetching import Arrivals
-from file_server import File, FileServer, client_without_tls, serving
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
@@ -25,6 +23,8 @@ from epbuild.recipe.address import Address, WebAddress, parse_address
 from epbuild.transfer.limits import Speed
 from epbuild.transfer.objects import Download
 from epbuild.transfer.retry import RetryPolicy
+from tests.support.fake_fetcher import Arrivals
+from tests.support.file_server import File, FileServer, client_without_tls, serving
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: more than sockets buffer
 DIGEST = hashlib.sha256(BODY).hexdigest()

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from fetching import Arrivals
-from file_server import File, FileServer, client_without_tls, serving
 from onnx import TensorProto, helper
 
 from epbuild.cache.blobs import BlobStore
@@ -19,6 +17,8 @@ from epbuild.core.errors import EpbuildError
 from epbuild.fetch.models import Pins, RemoteModel, fetch_model, file_name
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.recipe.address import parse_address
+from tests.support.fake_fetcher import Arrivals
+from tests.support.file_server import File, FileServer, client_without_tls, serving
 
 WEIGHTS = bytes(range(256)) * 64
 

@@ -13,8 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from fetching import Arrivals
-from file_server import AT_ONCE, File, FileServer, client_without_tls, serving
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob
@@ -23,6 +21,8 @@ from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import FetchError
 from epbuild.recipe.address import parse_address
 from epbuild.transfer.bucket import BucketStore
+from tests.support.fake_fetcher import Arrivals
+from tests.support.file_server import AT_ONCE, File, FileServer, client_without_tls, serving
 
 BODY = bytes(range(256)) * 20480  # 5 MiB: more than one range of an object
 DIGEST = hashlib.sha256(BODY).hexdigest()

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from onnx_models import all_nodes, context_node, if_node, model, parse, subgraph
 
 from epbuild.onnxfile.edit.rewrite import embed, extract
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
+from tests.onnxfile.models import all_nodes, context_node, if_node, model, parse, subgraph
 
 
 def attributes(node: Any) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from onnx import helper
-from onnx_models import context_node, if_node, model, subgraph
 
 from epbuild.core.safepath import BadReference, MissingReference, check_reference, locate
 from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.read.headers import parse_header
+from tests.onnxfile.models import context_node, if_node, model, subgraph
 
 
 def read(*nodes: Any) -> tuple[EPContextNode, ...]:

@@ -15,7 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from onnx_models import (
+
+from epbuild.onnxfile.read.headers import parse_header, read_header
+from epbuild.onnxfile.read.model_header import ExternalData, Initializer, ModelHeader, ValueInfo
+from epbuild.onnxfile.read.wire import MalformedModel, encode_varint
+from tests.onnxfile.models import (
     CONTEXT_OP,
     context_node,
     external_tensor,
@@ -25,10 +29,6 @@ from onnx_models import (
     subgraph,
     two_level_model,
 )
-
-from epbuild.onnxfile.read.headers import parse_header, read_header
-from epbuild.onnxfile.read.model_header import ExternalData, Initializer, ModelHeader, ValueInfo
-from epbuild.onnxfile.read.wire import MalformedModel, encode_varint
 
 ROOT = Path(__file__).parents[2]
 LIGHT_MODELS = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))

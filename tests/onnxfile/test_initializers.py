@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx_models import external_tensor, if_node, model, subgraph
 
 from epbuild.onnxfile.edit.initializers import share_initializers
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.weights import WeightBytes
 from epbuild.onnxfile.read.wire import MalformedModel
+from tests.onnxfile.models import external_tensor, if_node, model, subgraph
 
 FILE = "group.weights.bin"
 PAGE, GRANULARITY, LARGE = 4096, 65536, 1024 * 1024

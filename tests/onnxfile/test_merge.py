@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 
 import onnx
 import pytest
-from context_models import OPENVINO, QNN, compiled, context, files, value, write
 from onnx import TensorProto, helper
-from onnx_models import external_tensor, if_node
 
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import ChangeRefused, EpbuildError
@@ -18,6 +16,8 @@ from epbuild.onnxfile.merge.connection import Connection, read_connections
 from epbuild.onnxfile.merge.merge import Merged, members_of, merge_models
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import encode_varint
+from tests.onnxfile.context_models import OPENVINO, QNN, compiled, context, files, value, write
+from tests.onnxfile.models import external_tensor, if_node
 
 
 def merged(folder: Path, *models: Path, prefixes: Sequence[str] = (), connect: Sequence[Connection] | None = None) -> Merged:

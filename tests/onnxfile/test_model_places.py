@@ -8,12 +8,12 @@ from typing import Any
 
 import onnx
 import pytest
-from context_models import QNN, compiled, value
 from onnx import TensorProto, helper
-from onnx_models import external_tensor, if_node, subgraph
 
 from epbuild.onnxfile.read.places import model_places
 from epbuild.onnxfile.read.wire import MalformedModel
+from tests.onnxfile.context_models import QNN, compiled, value
+from tests.onnxfile.models import external_tensor, if_node, subgraph
 
 
 def places_of(path: Path) -> dict[str, bytes]:

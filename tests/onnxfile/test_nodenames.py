@@ -6,12 +6,12 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx_models import all_nodes, context_node, model, parse, two_level_model
 
 from epbuild.onnxfile.edit.rewrite import rename_nodes
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
+from tests.onnxfile.models import all_nodes, context_node, model, parse, two_level_model
 
 
 def contexts(proto: onnx.ModelProto) -> list[onnx.NodeProto]:

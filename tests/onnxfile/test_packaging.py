@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from context_models import OPENVINO, compiled, context, files, value, write
-from moments import at_each_return
-from onnx_models import external_tensor
 
 from epbuild.core.errors import ChangeRefused, EpbuildError
 from epbuild.onnxfile.edit.packaging import Packaging, repackage
 from epbuild.onnxfile.edit.rewrite import embed, relink
 from epbuild.onnxfile.read.headers import read_header
+from tests.onnxfile.context_models import OPENVINO, compiled, context, files, value, write
+from tests.onnxfile.models import external_tensor
+from tests.support.moments import at_each_return
 
 
 def reference(model: Path) -> str | None:

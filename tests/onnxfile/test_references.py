@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from context_models import compiled
-
 from epbuild.onnxfile.edit.compiled import References
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
+from tests.onnxfile.context_models import compiled
 
 
 def test_each_header_is_read_once_for_any_number_of_binaries(tmp_path: Path) -> None:

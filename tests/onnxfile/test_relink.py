@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from onnx_models import context_node, if_node, model, parse, reference_attributes, subgraph, two_level_model
 
 from epbuild.onnxfile.edit.rewrite import relink
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel, encode_varint
+from tests.onnxfile.models import context_node, if_node, model, parse, reference_attributes, subgraph, two_level_model
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300)
 

@@ -8,11 +8,11 @@ from typing import BinaryIO
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from onnx_models import context_node, if_node, model, parse, subgraph, two_level_model
 
 from epbuild.onnxfile.edit.splice import Splice, splice
 from epbuild.onnxfile.read.headers import parse_header, read_header
 from epbuild.onnxfile.read.wire import MalformedModel, encode_varint
+from tests.onnxfile.models import context_node, if_node, model, parse, subgraph, two_level_model
 
 
 def doc_string(text: str) -> bytes:

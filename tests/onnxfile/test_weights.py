@@ -8,10 +8,10 @@ from typing import Any
 import numpy
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import if_node, model, subgraph
 
 from epbuild.onnxfile.read.weights import _SAMPLE, Weight, WeightBytes, count_weights, most_in_common, read_weights
 from epbuild.onnxfile.read.wire import MalformedModel
+from tests.onnxfile.models import if_node, model, subgraph
 
 SIZE = 40_000
 

@@ -12,13 +12,13 @@ from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, quickstart, with_source
 
 from epbuild.archive.artifact import FileEntry
 from epbuild.output.bom import BomModel, bill, list_base_models, list_compiled_models
 from epbuild.output.manifest import ManifestModel
 from epbuild.output.materials import gather
 from epbuild.plan.made import Made
+from tests.output.quickstart_outputs import CLASSIFIER, CPU, DECODER, LIBRARY, quickstart, with_source
 
 OFFICIAL = JsonStrictValidator(SchemaVersion.V1_6)
 NAME = "quickstart.ortpackage"

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recipe_edits import Document, edits_of
-from test_every_field import CASES, FEW, Case, Checkout, base_recipe, edited
 
 from epbuild.cli.app import execute
 from epbuild.core.schemas import schema
 from epbuild.survey.snapshot import answer, snapshots_of
+from tests.output.test_every_field import CASES, FEW, Case, Checkout, base_recipe, edited
+from tests.support.recipe_edits import Document, edits_of
 
 pytestmark = pytest.mark.slow
 

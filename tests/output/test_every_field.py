@@ -22,7 +22,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from small_builds import Workshop, context_model
 
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.numbers import METRICS
@@ -34,6 +33,7 @@ from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import Workshop, context_model
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from small_builds import Workshop, source_model
 
 from epbuild.core.schemas import schema
 from epbuild.diff.difference import compare
@@ -19,6 +18,7 @@ from epbuild.runtime.variants import find_variants
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.live.source import NoSource, Sources
 from epbuild.verify.static import check_artifact
+from tests.support.fake_builds import Workshop, source_model
 
 GROUP = "  classifier:\n    models: [classifier]\n"
 MERGED = "  classifier:\n    models: [prefill, decode]\n    merge: SETTINGS\n"

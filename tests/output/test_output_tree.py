@@ -6,7 +6,6 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from small_builds import Workshop
 
 from epbuild.archive.artifact import FileEntry
 from epbuild.output.tree import OutputTree, plan_output
@@ -14,6 +13,7 @@ from epbuild.plan.key import action_key
 from epbuild.plan.outputs import PROVENANCE
 from epbuild.recipe.load import load
 from epbuild.survey.status import Survey
+from tests.support.fake_builds import Workshop
 
 MORE = """outputs:
   - {layout: directory, path: "dist/stated/${group}", bom: true, provenance: true, base: "base/${model}.onnx"}

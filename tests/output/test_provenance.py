@@ -24,7 +24,6 @@ from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
 from in_toto_attestation.v1.statement import Statement
 from msgspec.structs import replace
-from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, RECIPE, quickstart, sha256, with_source
 from packageurl import PackageURL
 
 from epbuild import __version__
@@ -36,6 +35,7 @@ from epbuild.engine.events import NoProgress
 from epbuild.output.materials import Distribution, InputFile, Materials, RecipeFiles, gather, recipe_file
 from epbuild.output.provenance import statement
 from epbuild.plan.made import Made
+from tests.output.quickstart_outputs import CLASSIFIER, CPU, DECODER, LIBRARY, RECIPE, quickstart, sha256, with_source
 
 MODELS = RECIPE.parent / "models"
 SUBJECTS = (FileEntry("prefill_ctx.onnx", "model", 1, "01" * 32), FileEntry("prefill_qnn.bin", "context-binary", 1, "03" * 32))

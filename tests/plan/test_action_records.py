@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_builds import Workshop
 
 from epbuild.commands.cache import check_cache
 from epbuild.commands.gc import blobs_of
 from epbuild.plan.result import action_records, is_action_record
 from epbuild.report.terminal.cache import NoBar
+from tests.support.fake_builds import Workshop
 
 SEED = 7
 FLIPS = 24

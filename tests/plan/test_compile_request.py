@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from plan_recipes import RECIPE, TOOLCHAIN, edited, plan_of, write_models
 
 from epbuild.core.digest import file_digest
 from epbuild.core.safepath import real_path
 from epbuild.plan.request import CompileRequest, places
 from epbuild.plan.steps import SessionGroup
+from tests.support.plan_recipes import RECIPE, TOOLCHAIN, edited, plan_of, write_models
 
 Keys = tuple[str | int, ...]
 FULL = edited(  # with an option and a session key that change nothing of what is compiled

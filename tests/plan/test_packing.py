@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_recipes import RECIPE, edited, write_models
-from plan_recipes import plan_of as recipe_plan
-from work_to_pack import Work, works
 
 from epbuild.plan.packing import Bundle, bundles, names, pack
 from epbuild.plan.selection import select_steps
 from epbuild.plan.shards import Shard, steps_of
 from epbuild.plan.steps import Plan, Step
+from tests.support.actions_to_pack import Work, works
+from tests.support.plan_recipes import RECIPE, edited, write_models
+from tests.support.plan_recipes import plan_of as recipe_plan
 
 
 def plan_of(actions: Mapping[str, Work]) -> Plan:

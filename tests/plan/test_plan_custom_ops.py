@@ -6,10 +6,10 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from plan_recipes import MARK, RECIPE, document_of, edited, plan_of, problems_of, told, write_models
 
 from epbuild.plan.key import differences
 from epbuild.plan.steps import SessionGroup
+from tests.support.plan_recipes import MARK, RECIPE, document_of, edited, plan_of, problems_of, told, write_models
 
 PACKAGES = "    packages: [onnxruntime-qnn==2.7.0]\n"
 SHARED = "share:decoder/phone"

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_model, write_models
 
 from epbuild.core.errors import PlanError, Position
 from epbuild.plan.key import action_key, differences
@@ -19,6 +18,19 @@ from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import ModelSpec
+from tests.support.plan_recipes import (
+    MARK,
+    RECIPE,
+    codes,
+    document_of,
+    edited,
+    places,
+    plan_of,
+    problems_of,
+    told,
+    write_model,
+    write_models,
+)
 
 TARGET = "    ep: OpenVINOExecutionProvider\n    provider_options:\n      device_type: CPU\n"
 OPENVINO = "openvino:\n    packages: [onnxruntime-openvino==1.24.1]"

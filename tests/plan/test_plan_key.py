@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from plan_recipes import RECIPE, TOOLCHAIN, document_of, edited, plan_of, write_model, write_models
 
 from epbuild.catalog.catalog import session_keys
 from epbuild.core.canonical import canonical_json
 from epbuild.plan.key import Change, action_key, changes, differences
+from tests.support.plan_recipes import RECIPE, TOOLCHAIN, document_of, edited, plan_of, write_model, write_models
 
 SHARED = "share:decoder/phone"
 EXTERNAL = "    share_weights: true\n    compile: {initializers: {store: external, file: '${model}.w', threshold: 64}}\n"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_models
 
 from epbuild.onnxfile.merge.connection import Connection
 from epbuild.plan.steps import Step
+from tests.support.plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_models
 
 SHARED = "share:decoder/phone"
 MERGE = "merge:decoder/phone"

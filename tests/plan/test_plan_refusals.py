@@ -8,9 +8,21 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_model, write_models
 
 from epbuild.catalog.catalog import known_eps
+from tests.support.plan_recipes import (
+    MARK,
+    RECIPE,
+    codes,
+    document_of,
+    edited,
+    places,
+    plan_of,
+    problems_of,
+    told,
+    write_model,
+    write_models,
+)
 
 PREFILL = "prefill: models/prefill.onnx"
 OUTPUT = "path: dist/${group}/${target}\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_model, write_models
 
 from epbuild.core.errors import EpbuildError
+from tests.support.plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_model, write_models
 
 Dims = Sequence[int | str | None]
 PHONE = "  decoder:\n    models: [prefill, decode]"

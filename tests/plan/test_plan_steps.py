@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
-from plan_recipes import RECIPE, codes, edited, plan_of, problems_of, write_model, write_models
 
 from epbuild.core.errors import PlanError
 from epbuild.plan.steps import Plan, Step
+from tests.support.plan_recipes import RECIPE, codes, edited, plan_of, problems_of, write_model, write_models
 
 SHARING = [
     Step("compile:decoder/phone/prefill", "compile", (), "share:decoder/phone"),

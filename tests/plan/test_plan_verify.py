@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_models
 
 from epbuild.plan.steps import Step
 from epbuild.plan.verification import Verification
+from tests.support.plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_models
 
 SHARED = "share:decoder/phone"
 VERIFY = "verify:decoder/phone"

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from remote_places import DirectoryPlace, Maker
-from small_builds import Workshop
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.cache import Miss
 from epbuild.remote.envelope import Reason, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
+from tests.support.fake_builds import Workshop
+from tests.support.remote_caches import DirectoryPlace, Maker
 
 KEY = SigningKey.generate()
 

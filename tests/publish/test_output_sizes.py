@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
 
 from epbuild.commands.events import OutputRemoved
 from epbuild.core.digest import Blob
@@ -15,6 +14,7 @@ from epbuild.onnxfile.read.weights import WeightBytes
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature
 from epbuild.publish import sizes as sizes_of
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
+from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
 
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
 GATE = EXPECT.replace("}", ", shared_bytes: {min_ratio: 0.3}}")

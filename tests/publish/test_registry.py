@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from registry_pushes import BYTES, FILES, LARGE, LARGE_UPLOAD, Pusher, Start, as_nobody, holds_all, pour
-from stand_in_registry import Answer, Registry, Server, Trouble, digest, said, serving
 
 from epbuild.archive.artifact import Artifact
 from epbuild.core.digest import Write
 from epbuild.core.errors import HttpCancelled
+from tests.support.registry_pushes import BYTES, FILES, LARGE, LARGE_UPLOAD, Pusher, Start, as_nobody, holds_all, pour
+from tests.support.registry_server import Answer, Registry, Server, Trouble, digest, said, serving
 
 
 @pytest.fixture(autouse=True)

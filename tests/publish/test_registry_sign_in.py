@@ -13,11 +13,11 @@ from urllib.parse import parse_qs
 
 import pytest
 import trustme
-from registry_pushes import PASSWORD, Pusher, Start, as_nobody, holds_all
-from stand_in_registry import Registry, TokenServer, Trouble, Tunnel, basic, digest, said, serving
 
 from epbuild.transfer.http import HttpClient
 from epbuild.transfer.objects import TransferError
+from tests.support.registry_pushes import PASSWORD, Pusher, Start, as_nobody, holds_all
+from tests.support.registry_server import Registry, TokenServer, Trouble, Tunnel, basic, digest, said, serving
 
 
 @pytest.fixture(autouse=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recipe_texts import MINIMAL, load_text
 
 from epbuild.core.errors import RecipeError
 from epbuild.recipe.address import BadAddress
 from epbuild.recipe.load import load
 from epbuild.recipe.remote_address import RemoteAddress, parse_remote
+from tests.recipe.texts import MINIMAL, load_text
 
 KEY = f"ed25519:{'A' * 43}="
 

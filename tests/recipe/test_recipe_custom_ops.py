@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recipe_texts import MARK, MINIMAL, load_text, problems_of, told
 
 from epbuild.recipe.load import load
 from epbuild.recipe.paths import names_library
+from tests.recipe.texts import MARK, MINIMAL, load_text, problems_of, told
 
 PACKAGES = "    packages: [onnxruntime-qnn==2.7.0]\n"
 

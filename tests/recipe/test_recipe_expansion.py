@@ -11,9 +11,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from recipe_texts import FULL, MINIMAL, load_text, problems_of, values
 
 from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, GroupSpec
+from tests.recipe.texts import FULL, MINIMAL, load_text, problems_of, values
 
 
 def target_names(tmp_path: Path, matrix: str) -> list[str]:

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from recipe_texts import MINIMAL, load_text, places, problems_of, told, values
 
 from epbuild.core.errors import Position, RecipeError
 from epbuild.recipe.load import load
 from epbuild.report.terminal.problems import print_problems
+from tests.recipe.texts import MINIMAL, load_text, places, problems_of, told, values
 
 
 def write(folder: Path, **files: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recipe_texts import load_text, problems_of
+
+from tests.recipe.texts import load_text, problems_of
 
 RECIPE = """\
 epbuild: 1

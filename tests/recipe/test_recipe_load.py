@@ -13,10 +13,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from recipe_texts import FULL, MINIMAL, load_text, places, problems_of, values
 
 from epbuild.core.errors import Position, RecipeError
 from epbuild.recipe.model import Recipe
+from tests.recipe.texts import FULL, MINIMAL, load_text, places, problems_of, values
 
 MODEL = "models/tiny-llm"
 

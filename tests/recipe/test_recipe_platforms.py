@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recipe_texts import MINIMAL, load_text, problems_of
+from tests.recipe.texts import MINIMAL, load_text, problems_of
 
 PACKAGES = "packages: [onnxruntime-qnn==2.7.0]"
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from recipe_texts import MARK, MINIMAL, load_text, places, problems_of, told
 
 from epbuild.core.errors import RecipeError
 from epbuild.recipe.load import load
+from tests.recipe.texts import MARK, MINIMAL, load_text, places, problems_of, told
 
 IN_GROUP = "    targets: [npu]\n"
 LEVEL = "{graph_optimization_level: ‸%s}"

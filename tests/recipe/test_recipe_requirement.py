@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recipe_texts import MINIMAL, load_text
 
 from epbuild.recipe.requirement import is_requirement, read_requirement
+from tests.recipe.texts import MINIMAL, load_text
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import jsonschema
-from recipe_texts import MINIMAL, load_text
 
 from epbuild.core.schemas import schema
 from epbuild.recipe.model import CompileSettings, DeviceChoice, GraphOptimization, OutputSpec
+from tests.recipe.texts import MINIMAL, load_text
 
 SCHEMA = schema("recipe")
 

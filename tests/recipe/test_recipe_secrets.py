@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from recipe_texts import FULL
 
 from epbuild.commands.planning import read_plan
 from epbuild.commands.request import RemoteChoice, Request
@@ -18,6 +17,7 @@ from epbuild.core.redact import concealed
 from epbuild.report.ci.sarif import SarifDocument
 from epbuild.report.json.documents import json_text, problem_views
 from epbuild.report.terminal.problems import print_problems
+from tests.recipe.texts import FULL
 
 pytestmark = pytest.mark.slow  # each place is planned twice
 

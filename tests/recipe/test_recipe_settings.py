@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recipe_texts import MINIMAL, load_text, problems_of, told
 
 from epbuild.core.errors import Argument, Problem
 from epbuild.recipe.variables import read_overrides
+from tests.recipe.texts import MINIMAL, load_text, problems_of, told
 
 ENVIRONMENT = {"SDK": "/opt/qnn", "EMPTY": "", "LEVEL": "3", "ProgramFiles(x86)": "C:/old", "BROKEN": "a\udcff"}
 

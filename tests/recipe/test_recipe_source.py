@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from recipe_texts import FULL, MINIMAL, load_text, problems_of, told, values
 
 from epbuild.core.errors import RecipeError
 from epbuild.recipe.nodes import MAX_DEPTH, MAX_NODES, MappingNode, plain
 from epbuild.recipe.source import read
+from tests.recipe.texts import FULL, MINIMAL, load_text, problems_of, told, values
 
 
 def parsed(text: str) -> object:

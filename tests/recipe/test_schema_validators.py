@@ -12,11 +12,11 @@ import jsonschema_rs
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from recipe_texts import FULL, MINIMAL
 
 from epbuild.core.schemas import schema
 from epbuild.recipe.nodes import plain
 from epbuild.recipe.source import read
+from tests.recipe.texts import FULL, MINIMAL
 
 DOCUMENT = schema("recipe")
 FAST = jsonschema_rs.Draft202012Validator(DOCUMENT)

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from quick_builds import wait_until
-from remote_places import COMPILE, Maker, Place
 
 from epbuild.remote.cache import RemoteStores
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.opening import web_stores
+from tests.support.quick_builds import wait_until
+from tests.support.remote_caches import COMPILE, Maker, Place
 
 PAGE = Path(__file__).parents[2] / "docs" / "remote-servers.md"
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")

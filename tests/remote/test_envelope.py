@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from remote_places import COMPILE
 
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import Blob, document_digest
 from epbuild.remote.envelope import MAX_BYTES, Reason, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.reapi import ReapiFile, ReapiResult
+from tests.support.remote_caches import COMPILE
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 TRUST = frozenset((OURS.public,))

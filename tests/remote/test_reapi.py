@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from cache_server import MESSAGES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.core.digest import Blob
 from epbuild.remote.reapi import MalformedMessage, ReapiFile, ReapiResult
+from tests.support.cache_server import MESSAGES
 
 DIGESTS = st.binary(max_size=8).map(lambda data: hashlib.sha256(data).hexdigest())
 BLOBS = st.builds(Blob, DIGESTS, st.integers(0, 2**63 - 1))

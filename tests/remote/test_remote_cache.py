@@ -19,13 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cache_server import CacheServer, Fault, serving_cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from object_servers import SERVERS, ObjectServer
-from quick_builds import wait_until
-from remote_places import COMPILE, DirectoryPlace, Maker, ObjectPlace, Place, ServerPlace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
@@ -37,6 +33,10 @@ from epbuild.remote.opening import web_stores
 from epbuild.remote.reapi import ReapiResult
 from epbuild.transfer.limits import Speed
 from epbuild.transfer.objects import MissingObjectError
+from tests.remote.object_servers import SERVERS, ObjectServer
+from tests.support.cache_server import CacheServer, Fault, serving_cache
+from tests.support.quick_builds import wait_until
+from tests.support.remote_caches import COMPILE, DirectoryPlace, Maker, ObjectPlace, Place, ServerPlace
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 TRUST = {OURS.public}

@@ -182,7 +182,7 @@ def test_a_directory_that_is_to_be_written_need_not_be_there(tmp_path: Path) -> 
     found = remote_settings(choice("builds"), tmp_path, {"EPBUILD_SIGNING_KEY": OURS.text}, "write")
     assert found is not None
     remote = open_remote(found, lambda problem: pytest.fail(str(problem)))
-    from remote_places import COMPILE
+    from tests.support.remote_caches import COMPILE
 
     assert remote.look_up(COMPILE, "0" * 64) == Miss()
 

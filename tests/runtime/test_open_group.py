@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from imagined_onnxruntime import Machine, device
 
 from epbuild import runtime
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.runtime import OpenError
 from epbuild.runtime.plugins import PLUGINS
+from tests.runtime.fake_onnxruntime import Machine, device
 
 QNN, OPENVINO = "QNNExecutionProvider", "OpenVINOExecutionProvider"
 NPU, EMULATOR = device(QNN, "NPU", "Qualcomm"), device(QNN, "CPU")

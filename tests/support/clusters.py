@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from projects import Project
-from quick_builds import GROUPS, wait_until, write_model, write_project
-
 from epbuild.cache.location import toolchain_directory
 from epbuild.remote.keys import SigningKey
+from tests.support.projects import Project
+from tests.support.quick_builds import GROUPS, wait_until, write_model, write_project
 
 RECOMMENDED = {
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",

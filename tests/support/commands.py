@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import onnx
-import warm_start
 from onnx import TensorProto, helper
 
 from epbuild.archive.artifact import Artifact
 from epbuild.archive.formats import ArchiveName, write_archive
 from epbuild.archive.oci import image
 from epbuild.core.digest import Write
+from tests.support import warm_start
 
 ROOT = Path(__file__).parents[2]
 

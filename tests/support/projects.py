@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import warm_start
 from filelock import FileLock
 
 from epbuild.cache.location import toolchain_directory
 from epbuild.survey.snapshot import snapshots_of
+from tests.support import warm_start
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 _CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy
 import onnx
-import warm_start
 from onnx import TensorProto, helper, numpy_helper
-from projects import Project
+
+from tests.support import warm_start
+from tests.support.projects import Project
 
 QUALITIES = ("1", "2", "3")
 """Values of `vars.quality`; each gives every output other bytes."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from stand_in_registry import Registry, Server, digest
 
 from epbuild.archive.artifact import Artifact
 from epbuild.archive.oci import Image, image
@@ -17,6 +16,7 @@ from epbuild.core.errors import EnvironmentFailure, StepId
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.recipe.image_reference import parse_image_reference
 from epbuild.transfer.retry import RetryPolicy
+from tests.support.registry_server import Registry, Server, digest
 
 STEP = StepId("emit:decoder/npu/oci")
 PASSWORD = "open sesame"

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moments import at_each_call
-from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
 
 from epbuild.cli.app import execute
 from epbuild.commands import run as building
 from epbuild.recipe.load import load
 from epbuild.survey.snapshot import forget, place_of, read_unchanged, snapshots_of
+from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
+from tests.support.moments import at_each_call
 
 SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, SHARE, Workshop
-from work_to_pack import Work, works
 
 from epbuild.cache.state import Measurement
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.jobs import matrix_of
 from epbuild.plan.steps import Action, SessionGroup
 from epbuild.survey.jobs import Runners, jobs_of, missing_actions
+from tests.support.actions_to_pack import Work, works
+from tests.support.fake_builds import CLASSIFIER, SHARE, Workshop
 
 
 @pytest.fixture

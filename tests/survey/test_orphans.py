@@ -8,9 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from moments import at_each_call, at_each_return
 from msgspec.structs import replace
-from small_builds import Workshop
 
 from epbuild.cache.state import Memory
 from epbuild.commands.events import OutputRemoved
@@ -18,6 +16,8 @@ from epbuild.commands.run import run
 from epbuild.engine.events import EventList, NoProgress
 from epbuild.publish.removal import Emitted
 from epbuild.survey.orphans import Outputs
+from tests.support.fake_builds import Workshop
+from tests.support.moments import at_each_call, at_each_return
 
 TARGET = ("targets: [npu]", "targets: [npu, plain]")
 PATH = ('path: "dist/${group}"', 'path: "dist/${group}/${target}"')

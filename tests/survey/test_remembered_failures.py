@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop
 
 from epbuild.commands.run import run
 from epbuild.engine.events import RunFinished, StepFailed, StepFinished, Warned
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop
 
 ALLOWED = ("    models: [classifier]\n", "    models: [classifier]\n    allow_failure: true\n")
 ALLOWED_BY_TARGET = ("plain: {toolchain: qnn, ", "plain: {allow_failure: true, toolchain: qnn, ")

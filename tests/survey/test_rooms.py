@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import imported_by
-from plan_recipes import RECIPE, write_models
+
+from tests.support.commands import imported_by
+from tests.support.plan_recipes import RECIPE, write_models
 
 
 @pytest.mark.slow

@@ -18,9 +18,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import on_cpu
-from moments import at_each_call
-from snapshots import take_snapshot
 from typer.main import get_command
 
 from epbuild import __version__
@@ -31,6 +28,9 @@ from epbuild.commands.run import run
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
 from epbuild.survey import snapshot
 from epbuild.survey.snapshot import FORMAT, answer, clock, read, read_unchanged, remove_older, snapshots_of
+from tests.support.fake_cpu import on_cpu
+from tests.support.moments import at_each_call
+from tests.support.snapshots import take_snapshot
 
 MARGIN_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
 needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")

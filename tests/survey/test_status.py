@@ -13,9 +13,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from moments import at_each_call
 from onnx import numpy_helper
-from small_builds import (
+
+from epbuild.cache.digests import Digests, StatKey
+from epbuild.cache.state import FileMemory
+from epbuild.cache.workspace import Workspace
+from epbuild.core.defaults import MANIFEST
+from epbuild.core.errors import PlanError, Problem, RecipeError, StoreError
+from epbuild.engine.events import StepFinished, Warned
+from epbuild.survey.orphans import Outputs
+from tests.support.fake_builds import (
     CLASSIFIER,
     COMPILES,
     EMIT_CLASSIFIER,
@@ -27,14 +34,7 @@ from small_builds import (
     source_model,
     tamper,
 )
-
-from epbuild.cache.digests import Digests, StatKey
-from epbuild.cache.state import FileMemory
-from epbuild.cache.workspace import Workspace
-from epbuild.core.defaults import MANIFEST
-from epbuild.core.errors import PlanError, Problem, RecipeError, StoreError
-from epbuild.engine.events import StepFinished, Warned
-from epbuild.survey.orphans import Outputs
+from tests.support.moments import at_each_call
 
 CURRENT = dict.fromkeys(STEPS, "current")
 DECODER = [*COMPILES, SHARE]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from small_locks import LOCK, NUMPY, ONNXRUNTIME, digest, environment, package
 
 from epbuild.toolchain.lock import Lock, LockChange, LockedModel, LockedToolchain, changes
+from tests.support.locks import LOCK, NUMPY, ONNXRUNTIME, digest, environment, package
 
 BOTH = ("linux-x86_64", "windows-arm64")
 

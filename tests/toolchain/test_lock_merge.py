@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from any_locks import digests, locks, models, toolchains, versions
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from small_locks import LOCK, ONNXRUNTIME, environment, package
 
 from epbuild.core.errors import PlanError
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedToolchain, Package
 from epbuild.toolchain.lock_file import read_lock, render, salvage
+from tests.support.locks import LOCK, ONNXRUNTIME, environment, package
+from tests.toolchain.lock_strategies import digests, locks, models, toolchains, versions
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
 

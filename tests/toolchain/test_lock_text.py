@@ -7,15 +7,15 @@ import tomllib
 from typing import Any
 
 import pytest
-from any_locks import locks
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from small_locks import LOCK, NUMPY, digest
 
 from epbuild.core.errors import PlanError, Position, Problem
 from epbuild.toolchain.lock import Lock
 from epbuild.toolchain.lock_file import read_lock, render, salvage
+from tests.support.locks import LOCK, NUMPY, digest
+from tests.toolchain.lock_strategies import locks
 
 TEXT = render(LOCK)
 HEAD = 2  # the comment and the format

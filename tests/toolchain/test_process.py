@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worker_words import WorkerWords
 
 from epbuild.toolchain import process as supervisor
 from epbuild.toolchain.process import Ending, WorkerListener, plain, supervise
+from tests.support.worker_listener import WorkerWords
 
 PATIENCE = 30
 """Seconds after which a wait that should have ended fails its test instead of hanging it."""

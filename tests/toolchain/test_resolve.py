@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_environments import write_wheel
 
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.schemas import schema
@@ -23,6 +22,7 @@ from epbuild.toolchain.lock import LockedEnvironment, Package
 from epbuild.toolchain.platforms import PLATFORMS, platform_here, platform_name
 from epbuild.toolchain.provision import Requirements, provision
 from epbuild.toolchain.resolve import asked, deviations, find_python, found_installed, named_python, resolve_packages
+from tests.support.packages import write_wheel
 
 WHERE = Position("epbuild.yaml", 4, 3)
 RUNNING = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
@@ -289,10 +289,10 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     monkeypatch.setenv("UV_FIND_LINKS", str(folder))
-    write_wheel(folder, "tiny-ep", "1.0", {"tiny_ep/__init__.py": b""}, ("tiny-base",))
-    write_wheel(folder, "tiny-base", "1.0", {"tiny_base/__init__.py": b"1"})
-    write_wheel(folder, "tiny-base", "1.1", {"tiny_base/__init__.py": b"1.1"})
-    write_wheel(folder, "tiny-windows", "1.0", {"tiny_windows/__init__.py": b""})
+    write_wheel(folder, "tiny-ep", "1.0", "tiny-base", files={"tiny_ep/__init__.py": b""})
+    write_wheel(folder, "tiny-base", "1.0", files={"tiny_base/__init__.py": b"1"})
+    write_wheel(folder, "tiny-base", "1.1", files={"tiny_base/__init__.py": b"1.1"})
+    write_wheel(folder, "tiny-windows", "1.0", files={"tiny_windows/__init__.py": b""})
     return folder
 
 
@@ -323,7 +323,7 @@ def test_a_version_is_kept_as_long_as_it_does(wheels: Path) -> None:
 
 @pytest.mark.slow
 def test_another_python_is_resolved_for_though_it_is_not_here(wheels: Path) -> None:
-    write_wheel(wheels, "tiny-old", "1.0", {"tiny_old/__init__.py": b""})
+    write_wheel(wheels, "tiny-old", "1.0", files={"tiny_old/__init__.py": b""})
     wanted = toolchain("tiny-ep", "tiny-old; python_version < '3.10'", python="3.9")
     assert [package.name for package in really_resolved(wanted).packages] == ["tiny-base", "tiny-ep", "tiny-old"]
 
@@ -365,7 +365,7 @@ def test_a_file_that_is_not_the_locked_one_is_not_installed(
 ) -> None:
     locked = really_resolved(toolchain("tiny-base==1.0"))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "another cache"))  # the first one has the file that was locked
-    write_wheel(wheels, "tiny-base", "1.0", {"tiny_base/__init__.py": b"something else"})
+    write_wheel(wheels, "tiny-base", "1.0", files={"tiny_base/__init__.py": b"something else"})
     assert "Hash mismatch" in refused(tmp_path / "home", toolchain("tiny-base==1.0"), locked)
 
 

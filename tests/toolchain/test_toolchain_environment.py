@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from small_environments import install, make_environment, site_of, write_wheel
 
 from epbuild.catalog.catalog import entry
 from epbuild.core.errors import Position, Problem, ToolchainError
@@ -17,6 +16,7 @@ from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.provision import Requirements, environment_folder
+from tests.support.packages import install, make_environment, site_of, write_wheel
 
 WHERE = Position("epbuild.yaml", 4, 3)
 QNN = entry("QNNExecutionProvider")
@@ -201,7 +201,7 @@ def test_the_version_of_onnx_runtime_is_known_however_it_is_packaged(distributio
 def test_a_toolchain_is_provisioned_by_uv_used_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-    wheel = write_wheel(tmp_path, "onnxruntime-openvino", "1.24.1", {"onnxruntime/capi/libep.so": b"EP"})
+    wheel = write_wheel(tmp_path, "onnxruntime-openvino", "1.24.1", files={"onnxruntime/capi/libep.so": b"EP"})
     toolchain = ToolchainSpec("npu", WHERE, packages=(str(wheel),))
     assert not Toolchains(tmp_path / "home").ready(toolchain, tmp_path)
     environment = Toolchains(tmp_path / "home").prepare(toolchain, tmp_path, [OPENVINO])

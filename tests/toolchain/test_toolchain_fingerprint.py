@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from moments import at_each_call
-from small_environments import install, make_environment, posix_only, site_of, write_script
 
 from epbuild.core.errors import Position, ToolchainError
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint, look, probe
 from epbuild.toolchain.packages import digests_of
+from tests.support.moments import at_each_call
+from tests.support.packages import install, make_environment, posix_only, site_of, write_script
 
 MODULES = ("tiny_ep", "tiny_runtime")
 LIBRARIES = {

@@ -10,7 +10,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from machines import on_cpu
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN, entries_for, entry
@@ -18,6 +17,7 @@ from epbuild.catalog.facts import Driver, HostDependence
 from epbuild.core import host as machine
 from epbuild.toolchain import platforms
 from epbuild.toolchain.platforms import drivers_of, host_identity
+from tests.support.fake_cpu import on_cpu
 
 QNN, OPENVINO, TENSORRT = (entry(f"{name}ExecutionProvider") for name in ("QNN", "OpenVINO", "Tensorrt"))
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import on_cpu
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entry
@@ -26,6 +25,7 @@ from epbuild.toolchain.identity import (
     toolchain_records,
 )
 from epbuild.toolchain.lock import LockedEnvironment, Package
+from tests.support.fake_cpu import on_cpu
 
 QNN, OPENVINO = entry("QNNExecutionProvider"), entry("OpenVINOExecutionProvider")
 HERE = "linux-x86_64"

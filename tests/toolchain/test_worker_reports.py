@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_builds import Workshop
 
 from epbuild.toolchain.process import Ending, WorkerListener, supervise
 from epbuild.toolchain.reports import BadReport, read_report
+from tests.support.fake_builds import Workshop
 
 GOOD: list[Mapping[str, Any]] = [
     {"event": "started", "onnxruntime": "1.31.1"},

@@ -10,9 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from fetching import Arrivals
-from file_server import client_without_tls
-from raw_server import RawServer, raw_server
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.fetch.download import fetch
@@ -24,6 +21,9 @@ from epbuild.transfer.limits import Speed, Timeouts
 from epbuild.transfer.objects import Content, TransferError
 from epbuild.transfer.retry import RetryPolicy
 from epbuild.transfer.web import WebStore
+from tests.support.fake_fetcher import Arrivals
+from tests.support.file_server import client_without_tls
+from tests.transfer.raw_server import RawServer, raw_server
 
 SAFETY_SECONDS = 60
 """After this long a call counts as hanging; each takes about a second."""

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiled_models import (
+
+from epbuild.verify.artifact import find_artifacts
+from epbuild.verify.findings import Finding
+from epbuild.verify.static import check_artifact, faulty_models
+from tests.support.compiled_models import (
     BINARY,
     GRAPHS,
     OPENVINO,
@@ -25,10 +29,6 @@ from compiled_models import (
     relu,
     save,
 )
-
-from epbuild.verify.artifact import find_artifacts
-from epbuild.verify.findings import Finding
-from epbuild.verify.static import check_artifact, faulty_models
 
 CHECKS = (
     "manifest", "files", "digests", "model", "schema", "references", "source data", "source", "target", "partitions", "sharing",

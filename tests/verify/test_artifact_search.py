@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiled_models import context_node, emitted, list_files, relu, save
 
 from epbuild.core.errors import NothingToVerify
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.static import check_artifact
+from tests.support.compiled_models import context_node, emitted, list_files, relu, save
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 

@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from compiled_models import GRAPHS, SHARED, context_node, emitted, save
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
@@ -19,8 +18,9 @@ from epbuild.core.errors import EpbuildError
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.inspection import inspect_model
 from epbuild.verify.static import check_artifact
+from tests.support.compiled_models import GRAPHS, SHARED, context_node, emitted, save
 
-HOSTILE = Path(__file__).parents[1] / "support" / "hostile.py"
+HOSTILE = Path(__file__).parents[1] / "support" / "hostile_artifacts.py"
 ROOT = HOSTILE.parents[2]
 
 names = st.sampled_from(

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from compiled_models import BINARY, QNN, context_node, list_files, relu, save
-from moments import at_each_call
 from onnx import helper
 
 from epbuild.core.errors import VerifyError
 from epbuild.verify.inspection import inspect_files, inspect_model
 from epbuild.verify.payload import Payload
+from tests.support.compiled_models import BINARY, QNN, context_node, list_files, relu, save
+from tests.support.moments import at_each_call
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from compiled_models import BINARY, OPENVINO, QNN, TARGET_PATTERN, context_node, relu, save
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -24,6 +23,7 @@ from epbuild.verify.compiled import (
 )
 from epbuild.verify.facts import Model
 from epbuild.verify.payload import Payload
+from tests.support.compiled_models import BINARY, OPENVINO, QNN, TARGET_PATTERN, context_node, relu, save
 
 STEP = "share:decoder/npu"
 MODELS = {"prefill": "prefill_ctx.onnx", "decode": "decode_ctx.onnx"}

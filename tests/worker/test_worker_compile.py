@@ -12,15 +12,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
-import fake_onnxruntime as fake
-import old_onnxruntime
 import pytest
-from fake_onnxruntime import device
-from worker_scripts import FOLDER, load
-from worker_words import WorkerWords
 
 from epbuild.recipe.model import GraphOptimization
 from epbuild.toolchain.process import Ending, supervise
+from tests.support.worker_listener import WorkerWords
+from tests.worker import fake_onnxruntime as fake
+from tests.worker import old_onnxruntime
+from tests.worker.fake_onnxruntime import device
+from tests.worker.scripts import FOLDER, load
 
 worker: Any = load("compile")
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_sessions import write_package
-from worker_scripts import FOLDER
-from worker_words import WorkerWords
 
 from epbuild.toolchain.process import Ending, supervise
+from tests.support.fake_sessions import write_package
+from tests.support.worker_listener import WorkerWords
+from tests.worker.scripts import FOLDER
 
 pytestmark = pytest.mark.slow  # every test starts a process
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_scripts import FOLDER, load
+
+from tests.worker.scripts import FOLDER, load
 
 probe: Any = load("probe")
 

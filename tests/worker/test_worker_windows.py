@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from worker_scripts import load
+
+from tests.worker.scripts import load
 
 windows: Any = load("windows")
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
 
 from epbuild.report.html.report_page import page_of
+from tests.support.sample_reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "epbuild" / "report" / "html" / "page"

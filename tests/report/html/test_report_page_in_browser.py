@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import opened_browser
-from opened_pages import opened, panel, show_all
 from playwright.sync_api import Browser, Page
-from reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
 
 from epbuild.report.formatting import format_size
+from tests.report.html.opened_pages import opened, panel, show_all
+from tests.support.browser import opened_browser
+from tests.support.sample_reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heard import ADDRESS, COMPILE, EVENTS, FAILURE, WARNING, WHERE
 
 from epbuild.commands.events import Fetching
 from epbuild.core.errors import Argument, Problem
@@ -22,6 +21,7 @@ from epbuild.report.reporter import reporter
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Orphan
 from epbuild.survey.status import Survey
+from tests.report.events import ADDRESS, COMPILE, EVENTS, FAILURE, WARNING, WHERE
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from build_records import EMPTY
 from msgspec.structs import replace
 
 from epbuild.commands.reporting.build_record import ReportedError, ReportedSpan, StepRun
 from epbuild.report.json.trace import trace_document
+from tests.support.build_records import EMPTY
 
 SHARE, ONE, TWO, OTHER, LOST = "share:g/npu", "compile:g/npu/one", "compile:g/npu/two", "compile:h/npu/x", "compile:i/npu/y"
 

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from heard import COMPILE, EVENTS, FAILURE, Terminal
 
 from epbuild.commands.events import OutputRemoved, ToolchainReady
 from epbuild.engine.events import Event, RunFinished, StepFailed, StepFinished, StepOutput
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.reporter import reporter
+from tests.report.events import COMPILE, EVENTS, FAILURE, Terminal
 
 BUILT = RunFinished(0, 20.0, 1, 0, 0, 0, 0)
 NEW = OutputCompared("emit:a/t/directory", "dist/a", None, 1_500_000, (ChangedFile("a.bin", None, 1_500_000),))

@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from heard import Terminal
-from moments import at_each_call
-from small_builds import Workshop
 
 from epbuild import api
 from epbuild.commands.clean import clean
@@ -19,6 +16,9 @@ from epbuild.commands.explain import explain
 from epbuild.engine.events import EventList
 from epbuild.report.reporter import reporter
 from epbuild.report.terminal.waiting import WaitingRow
+from tests.report.events import Terminal
+from tests.support.fake_builds import Workshop
+from tests.support.moments import at_each_call
 
 GB = 1_000_000_000
 HALF = Hashing(GB, 2 * GB, 10.0)

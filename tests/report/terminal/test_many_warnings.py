@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import RECIPE, epbuild
-from small_builds import source_model
 
 from epbuild import __main__ as process
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import RunStarted, StepFailed, Warned
 from epbuild.report.reporter import reporter
 from epbuild.report.terminal.problems import print_problems, print_warnings
+from tests.support.commands import RECIPE, epbuild
+from tests.support.fake_builds import source_model
 
 MANY = 200
 

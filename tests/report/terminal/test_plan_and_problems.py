@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heard import Terminal
 
 from epbuild.core.errors import Argument, Location, Position, Problem, StepId
 from epbuild.plan.steps import Plan, Step
@@ -16,6 +15,7 @@ from epbuild.report.terminal.plan import print_plan
 from epbuild.report.terminal.problems import print_problems
 from epbuild.survey.action_status import ActionStatus, StepState
 from epbuild.survey.status import Survey
+from tests.report.events import Terminal
 
 HERE = Position("recipes/epbuild.yaml", 12, 5)
 PROBLEM = Problem("EPB110", "there is no target 'npuu'", HERE, "Did you mean 'npu'?")

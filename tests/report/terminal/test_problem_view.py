@@ -9,12 +9,12 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from heard import Terminal
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import Position, Problem, StepId
 from epbuild.report.terminal.problems import excerpt, print_count, print_problems
+from tests.report.events import Terminal
 
 GUTTER = len("   12 | ")
 

@@ -10,13 +10,13 @@ import threading
 from collections.abc import Iterable
 
 import pytest
-from heard import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Terminal
 
 from epbuild.commands.events import ComparisonStarted, Fetched, Fetching
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
 from epbuild.report.reporter import reporter
 from epbuild.report.terminal.event_lines import summary
 from epbuild.report.terminal.progress import LiveRows, PlainLines
+from tests.report.events import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Terminal
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|10\d)(?:;\d+)*m")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from reports import large_report, zoo_report
-from small_builds import Workshop
 
 from epbuild.commands.reporting.changes import (
     ComparedFile,
@@ -25,6 +23,8 @@ from epbuild.core.typed_json import from_json
 from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList
 from epbuild.report.terminal.report import report_lines
+from tests.support.fake_builds import Workshop
+from tests.support.sample_reports import large_report, zoo_report
 
 A, B = (ComparedFile(size, "ab" * 32) for size in (2_000_000, 1_500_000))
 AGAINST = ReportedAgainst(

@@ -13,7 +13,6 @@ import onnx
 import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper
-from small_builds import HERE, Workshop, sharing_group
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
@@ -30,6 +29,7 @@ from epbuild.report.json.build import plan_document
 from epbuild.report.json.documents import json_text
 from epbuild.survey.verifications import Verifications
 from epbuild.toolchain.process import Ending
+from tests.support.fake_builds import HERE, Workshop, sharing_group
 
 VERIFY = "verify:classifier/plain"
 EMIT = "emit:classifier/plain/directory"

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from fake_trials import QNN, environment, fake_worker, planned
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
@@ -35,6 +34,7 @@ from epbuild.verify.live.comparison import OutputComparison
 from epbuild.verify.live.session import LoadOptions
 from epbuild.verify.live.source import Sources
 from epbuild.verify.manifest import ListedModel, Manifest
+from tests.verify.live.fake_trials import QNN, environment, fake_worker, planned
 
 pytestmark = pytest.mark.slow  # every test starts processes
 

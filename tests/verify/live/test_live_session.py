@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from onnx import helper
-from small_builds import sharing_group
 
 from epbuild.catalog.catalog import entries_for, entry
 from epbuild.core.errors import Position, Problem, ToolchainError
@@ -32,6 +31,7 @@ from epbuild.verify.live.source import Sources
 from epbuild.verify.live.toolchain import Wanted, toolchain_at, toolchain_of
 from epbuild.verify.live.worker import Session
 from epbuild.verify.manifest import Manifest
+from tests.support.fake_builds import sharing_group
 
 QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"

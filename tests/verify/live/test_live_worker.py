@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_trials import QNN, fake_worker, planned, session
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entry
@@ -17,6 +16,7 @@ from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import EnvironmentFailure
 from epbuild.recipe.model import DeviceChoice
 from epbuild.verify.live.worker import Attempt, Feed, Load, list_devices, run_models
+from tests.verify.live.fake_trials import QNN, fake_worker, planned, session
 
 pytestmark = pytest.mark.slow  # every test starts a process
 

@@ -1,4 +1,4 @@
-"""Small virtual environments with packages that are only folders, made without pip and without a network."""
+"""Small virtual environments and wheels, made without pip and without a network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 import venv
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -35,20 +36,35 @@ def install(interpreter: Path, distribution: str, version: str, libraries: dict[
         (site / name).write_bytes(content)
 
 
-def write_wheel(folder: Path, distribution: str, version: str, files: dict[str, bytes], requires: tuple[str, ...] = ()) -> Path:
-    """A wheel that an installer takes from disk."""
-    stem = f"{distribution.replace('-', '_')}-{version}"
-    path = folder / f"{stem}-py3-none-any.whl"
+def write_wheel(
+    folder: Path,
+    distribution: str,
+    version: str,
+    *requires: str,
+    files: Mapping[str, bytes] | None = None,
+    tag: str = "py3-none-any",
+) -> Path:
+    """Write a wheel with one empty module and the given `files`. Its bytes are always the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    module = distribution.replace("-", "_")
+    path = folder / f"{module}-{version}-{tag}.whl"
+    needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    content: dict[str, str | bytes] = {
+        f"{module}/__init__.py": f"__version__ = '{version}'\n",
+        **(files or {}),
+        f"{module}-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n{needs}",
+        f"{module}-{version}.dist-info/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n",
+    }
+    record = "".join(f"{name},,\n" for name in [*content, f"{module}-{version}.dist-info/RECORD"])
     with zipfile.ZipFile(path, "w") as wheel:
-        for name, content in files.items():
-            wheel.writestr(name, content)
-        needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
-        wheel.writestr(f"{stem}.dist-info/METADATA", _metadata(distribution, version) + needs)
-        wheel.writestr(
-            f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{stem}.dist-info/RECORD", "".join(f"{name},,\n" for name in files))
+        for name, text in {**content, f"{module}-{version}.dist-info/RECORD": record}.items():
+            wheel.writestr(zipfile.ZipInfo(name), text)
     return path
+
+
+def only_from(wheels: Path, cache: Path) -> dict[str, str]:
+    """Return the environment variables with which uv installs from one folder."""
+    return {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(cache), "UV_FIND_LINKS": str(wheels)}
 
 
 def write_script(path: Path, text: str) -> Path:

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from clusters import Worker
+from tests.support.clusters import Worker
 
 _PARENT = (
     "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); time.sleep(600)"

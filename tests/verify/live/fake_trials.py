@@ -1,8 +1,7 @@
-"""Sessions in a worker that meets an onnxruntime whose models say how they behave: see tests/support/fake_sessions.py."""
+"""Sessions whose worker imports the onnxruntime of `tests/support/fake_sessions.py`."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -19,20 +18,15 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.process import Ending, supervise
 from epbuild.verify.live.worker import Session
+from tests.support.fake_sessions import write_package
 
 QNN = "QNNExecutionProvider"
-_FAKE = Path(__file__).with_name("fake_sessions.py")
 _WORKER = Path(epbuild.__file__).parent / "worker" / "load.py"
 
 
 def fake_worker(folder: Path) -> None:
     """Write `worker.py` into a folder: the worker, with the fake in place of onnxruntime."""
-    specification = importlib.util.spec_from_file_location("fake_sessions", _FAKE)
-    assert specification is not None
-    assert specification.loader is not None
-    fake = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(fake)
-    fake.write_package(folder / "packages")
+    write_package(folder / "packages")
     script = folder / "worker.py"
     code = f"""
         import runpy, sys

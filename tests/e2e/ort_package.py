@@ -29,7 +29,7 @@ def open_package(
     onnxruntime takes, with its `folder` below the package; the `inputs` and `outputs` of a session that it made, unless `sessions` is
     False; and `error`: why nothing was selected or no session made, or None.
     """
-    from projects import toolchain_python
+    from tests.support.projects import toolchain_python
 
     request = {"package": str(package), "ep": ep, "options": dict(provider_options or {}), "sessions": sessions}
     with tempfile.TemporaryDirectory() as folder:

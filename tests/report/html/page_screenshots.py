@@ -1,4 +1,4 @@
-"""`python tests/support/page_screenshots.py FOLDER [PAGE.html]`: pictures of a report's page, to be looked at.
+"""`python -m tests.report.html.page_screenshots FOLDER [PAGE.html]`: pictures of a report's page.
 
 Each section, and the panel, at three widths in both themes, and each section on paper; of a made-up report where no page is named.
 """
@@ -6,15 +6,13 @@ Each section, and the panel, at three widths in both themes, and each section on
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from browser import opened_browser
 from playwright.sync_api import Page
-from reports import zoo_report
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from epbuild.report.html.report_page import page_of
+from tests.support.browser import opened_browser
+from tests.support.sample_reports import zoo_report
 
 _WIDTHS = (360, 900, 1600)
 _THEMES = ("light", "dark")

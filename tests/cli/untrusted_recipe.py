@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-from commands import RECIPE, write_model
+from tests.support.commands import RECIPE, write_model
 
 KEY = f"ed25519:{'A' * 43}="
 MARK = "it-ran"

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cache_server import serving_cache
-from remote_places import DirectoryPlace, Place, ServerPlace
-from small_builds import Workshop
 
 from epbuild.commands.events import RemoteCacheUsed
 from epbuild.commands.request import RemoteChoice
 from epbuild.engine.events import StepFinished, Warned
 from epbuild.remote.keys import SigningKey
+from tests.support.cache_server import serving_cache
+from tests.support.fake_builds import Workshop
+from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 ALL_COMPILES = ["prefill+decode", "classifier"]

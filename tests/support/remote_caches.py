@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from cache_server import CacheServer
-
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import Problem
@@ -21,6 +19,7 @@ from epbuild.remote.keys import SigningKey
 from epbuild.remote.opening import bucket_stores, folder_stores, web_stores
 from epbuild.transfer.limits import Timeouts
 from epbuild.transfer.objects import Content, MissingObjectError
+from tests.support.cache_server import CacheServer
 
 QUICK = Timeouts(1.0, 0.4, 0.4, 0.4), Timeouts(1.0, 0.4, 0.6, 0.5)
 

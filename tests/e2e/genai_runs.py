@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from projects import toolchain_python
-
 from epbuild.cache.location import toolchain_directory
 from epbuild.toolchain.provision import Requirements, provision
+from tests.support.projects import toolchain_python
 
 GENAI = ("onnxruntime==1.31.1", "onnxruntime-genai==0.18.0")
 PROMPT = [5, 6, 7, 8]

@@ -1,6 +1,6 @@
 """Opens tens of thousands of spoilt artifacts in one process, as `inspect` and `verify` do, and says what they did wrong.
 
-    python hostile.py CORPUS WORK INPUTS SEED
+    python hostile_artifacts.py CORPUS WORK INPUTS SEED
 
 CORPUS has one whole artifact in each folder. The last line on standard output is JSON: how many inputs there were, what each outcome
 was, which of them ended in anything but an error of epbuild's own, what was opened outside the artifact, and the peak of memory.

@@ -1,0 +1,39 @@
+"""Helpers that the tests of several rooms share. What one room alone uses is in that room's folder.
+
+Run epbuild:
+    commands: run the command line in a folder with a small recipe; no EP is needed
+    projects: a project that the command line builds with the real EPs
+    quick_builds: a project that QNN builds in a second; its processes, outputs and store while a build runs
+    warm_start: run command lines in forks of a process that has imported epbuild
+    console_blocks: run the `console` blocks of a document and compare their output
+    moments: call a function of the test at one moment of a program
+
+Builds without an EP:
+    fake_builds: a small recipe with a fake toolchain and a fake worker
+    fake_sessions: an onnxruntime whose models say how their sessions behave
+    worker_listener: a listener that keeps what a worker reports and logs
+    plan_recipes: a recipe and small models to plan
+    recipe_edits: edits of a recipe, generated from its schema
+    locks: a small lock file
+    packages: small virtual environments and wheels
+    fake_cpu: a CPU of another name
+
+Files and records:
+    compiled_models: sound and damaged EPContext models
+    hostile_artifacts: open thousands of damaged artifacts in one process
+    build_records: the record of a build that did nothing
+    sample_reports: small, large and hostile reports
+    snapshots: the snapshot of a run that found three steps current
+    actions_to_pack: actions to distribute over jobs
+
+Servers and machines:
+    file_server: a local HTTP server that fails as told
+    fake_fetcher: a fetcher of models without a network
+    cache_server: a local remote cache that fails as told
+    remote_caches: remote caches in a directory or on a server
+    registry_server: a local OCI registry that fails as told
+    registry_pushes: a push of one image to that registry
+    clusters: a local Dask cluster of `epbuild worker` processes
+    local_executor: a cluster of one machine in the process of the test
+    browser: a headless browser for tests of pages
+"""
