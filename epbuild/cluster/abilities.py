@@ -21,7 +21,7 @@ from epbuild.compile.probing import ProbeResult
 from epbuild.core.errors import StoreError
 from epbuild.plan.ability import VIRTUAL, Ability, abilities_of
 from epbuild.plan.steps import Action
-from epbuild.toolchain.environment import Environment, made_toolchains
+from epbuild.toolchain.environment import Environment, provisioned_toolchains
 from epbuild.toolchain.platforms import lacks_driver
 
 _TYPES = ("cpu", "gpu", "npu")
@@ -85,7 +85,7 @@ class Abilities:
 
     def survey(self, home: Path, cancelled: threading.Event) -> None:
         """Probe the abilities of the toolchains below `home`. Raises Cancelled."""
-        made = list(made_toolchains(home))
+        made = list(provisioned_toolchains(home))
         for ability in possible_abilities():
             if ability.device or ability.runs:
                 continue

@@ -12,7 +12,7 @@ from epbuild.core.units import counted
 from epbuild.plan.member import Member
 from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
-from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, meets_address_limit, told_once
+from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, meets_address_limit, merge_reasons
 from epbuild.toolchain.process import Ending
 from epbuild.verify.expectations import most_concerned, with_hint
 from epbuild.verify.fallback import Outside
@@ -37,7 +37,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     subject = _subject(group, step)
     hint = f"The whole log: {log}."
     whole = found.raised
-    raised, quote = told_once(whole, ending.tail)
+    raised, quote = merge_reasons(whole, ending.tail)
     finished = f"at its exit, after it had compiled every model for {group.target.name}"
     moment = finished if last.get("event") == "finished" else f"while {subject}"
     if found.cause == "timed out":

@@ -1,4 +1,4 @@
-"""Diagnosis of a worker's end, by its exit status, reports and log."""
+"""Diagnosis of a failed worker, by its exit status, reports and log."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from epbuild.engine.capacity import memory_here
 from epbuild.toolchain.process import Ending
 
 Cause = Literal["timed out", "out of memory", "ended", "crashed", "unfit", "custom operators", "cannot write", "raised"]
-"""What ended a worker that did not succeed. It was `ended` by a signal from outside; `unfit` is its machine or toolchain; `raised` is an
-exception about the model or the EP."""
+"""Cause of a worker's failure. `ended` is a signal from outside; `unfit` is the machine or toolchain; `raised` is an exception about the
+model or the EP."""
 
 MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
 FREE_SPACE = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
-# Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped, and logged for one that it could validate no node.
+# Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped. One of its messages was that it could validate no node.
 _NEARLY = 0.75
-# An EP reports a lack of memory for graphs that it cannot compile, too. Such a worker had used a twentieth of the memory.
+# An EP also reports a lack of memory for graphs that it cannot compile. Such a worker had used a twentieth of the memory.
 _MUCH = 0.5
 _OUT_OF_MEMORY = re.compile(
     r"bad_alloc|MemoryError|[Oo]ut of memory|[Cc]annot allocate memory|OpenBLAS error: Memory allocation"
     r"|can't start new thread"
 )
 _CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
-# SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends them to itself by mistake. Not all are in Python's signal module on Windows.
+# SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends these to itself. Not all are in Python's signal module on Windows.
 _FROM_OUTSIDE = frozenset({1, 2, 9, 15})
 _WINDOWS_CRASHES = {0xC0000005: "an access violation", 0xC0000409: "an abort", 0xC00000FD: "a stack overflow"}
 _UNFIT: Mapping[str, Cause] = {"unfit": "unfit", "custom_ops": "custom operators"}
 
 
 class Diagnosis(Struct, frozen=True):
-    """Why a worker did not succeed."""
+    """Reason why a worker did not succeed."""
 
     cause: Cause
     ending: Ending
     report: Mapping[str, Any]
-    """What it reported of the exception that it raised; empty where it reported none."""
+    """Report of the exception that the worker raised; empty if there is none."""
     spare_memory: str = ""
-    """Sentence on the memory that was left, if the EP reported a lack of memory all the same; else empty."""
+    """Sentence on the unused memory, if the EP nevertheless reported a lack of memory; else empty."""
 
     @property
     def raised(self) -> str | None:
-        """The message of the exception, on one line; None where it reported none."""
+        """Message of the reported exception, on one line. None if there is none."""
         return (without_boilerplate(str(self.report["message"])) or str(self.report["type"])) if self.report else None
 
     @property
     def from_outside(self) -> bool:
-        """Whether a signal ended it that no program sends to itself."""
+        """Whether a signal that no program sends to itself ended the worker."""
         return -self.ending.status in _FROM_OUTSIDE
 
     @property
     def end(self) -> str:
-        """How it ended, as a clause without its subject."""
+        """The way the worker ended, as a clause without its subject."""
         status = self.ending.status
         if self.cause == "ended":
             by = "by the kernel for lack of memory" if self.ending.out_of_memory else "from outside"
@@ -68,7 +68,7 @@ class Diagnosis(Struct, frozen=True):
 
 
 def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | None:
-    """Why a worker did not succeed, which ran EPs with these catalog entries; None where it did."""
+    """Return why a worker did not succeed, or None if it did. `entries` are the catalog's entries of its EPs."""
     last = ending.reports[-1] if ending.reports else {}
     if ending.how == "exited" and ending.status == 0 and last.get("event") == "finished":
         return None
@@ -107,7 +107,7 @@ def _cause(ending: Ending, report: Mapping[str, Any], text: str, *, out_of_memor
 
 
 def could_not_write(lines: Sequence[str]) -> bool:
-    """Whether a log reports that there was no room for a file."""
+    """Return whether a log reports that a file could not be written for lack of space."""
     return _CANNOT_WRITE.search("\n".join(lines)) is not None
 
 
@@ -118,53 +118,54 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-_QUOTED = 3
-_LONGEST_REASON = 400
-_LONGEST_QUOTE = 300
-_LEFT_OUT = " [...] "
+_MAX_QUOTES = 3
+_MAX_REASON = 400
+_MAX_QUOTE = 300
+_ELLIPSIS = " [...] "
 _ERROR, _WARNING, _OTHER = range(3)  # the ranks of log lines
 _LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \[([VIWEF]):[^\]]*\]\s*")
 _SEVERITY_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARNING)\s*\]\s*", re.IGNORECASE)
 _ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\(\):", re.IGNORECASE)
 _BOILERPLATE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : ([A-Z_ ]+?) : "
-    # A place in the source, a signature and a condition, where words follow.
+    # A place in the source, a signature and a condition, if a message follows.
     r"|(?:Exception during initialization: |(?<!\S))\S*/onnxruntime/\S+\.(?:cc|h):\d+ .*? was false\. (?=\S)"
 )
 _PROGRESS = re.compile(r"\d ?%|(?<![\w/.-])\d+ ?(?:/|of) ?\d+(?![\w/.-])")
-# Logged on every Linux host, about nothing that went wrong.
+# Logged on every Linux host, whether or not something is wrong.
 _NOISE = re.compile(
     r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE"
     r"|Unable to get producer node for OrtValueInfo|Removing initializer '.*'\. It is not used by any node"
 )
 
 
-def told_once(raised: str | None, lines: Sequence[str]) -> tuple[str | None, str]:
-    """What ONNX Runtime raised, shortened, and what the EP logged beside it as a sentence to add, or empty if that is the same.
+def merge_reasons(raised: str | None, lines: Sequence[str]) -> tuple[str | None, str]:
+    """Return ONNX Runtime's exception message, shortened, and a sentence with the EP's log lines that add to it, or an empty one.
 
-    ONNX Runtime logs and raises what an EP reports to it, each time with other words around it: each reason is given once.
+    ONNX Runtime logs and raises an EP's reports, each time with other words around them. Each reason is returned once.
     """
-    quotes = _said(lines)
+    quotes = _quotable(lines)
     if raised is not None:
         quotes = [text for text in quotes if _core(text) not in _core(raised)]
         longer = [text for text in quotes if _core(raised) in _core(text)]
         if longer:
             raised, quotes = longer[-1], [text for text in quotes if text not in longer]
-        raised = shortened(raised, _LONGEST_REASON)
+        raised = shortened(raised, _MAX_REASON)
     words = _joined(quotes)
     return raised, f" The EP logged: {words}" if words else ""
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """What an EP logged last that bears on a failure: errors if any, else warnings, else anything; a few lines as one text."""
-    return _joined(_said(lines))
+    """Return the last few log lines that bear on a failure, as one text: errors if any, else warnings, else all others."""
+    return _joined(_quotable(lines))
 
 
 def _joined(quotes: Sequence[str]) -> str:
-    return " | ".join(shortened(text, _LONGEST_QUOTE) for text in quotes)
+    return " | ".join(shortened(text, _MAX_QUOTE) for text in quotes)
 
 
-def _said(lines: Sequence[str]) -> list[str]:
+def _quotable(lines: Sequence[str]) -> list[str]:
+    """Return the last distinct messages of the worst rank."""
     ranks: dict[int, list[str]] = {_ERROR: [], _WARNING: [], _OTHER: []}
     for line in lines:
         if _NOISE.search(line):
@@ -175,10 +176,10 @@ def _said(lines: Sequence[str]) -> list[str]:
     chosen = next((found for found in ranks.values() if found), [])
     distinct: list[str] = []
     for text in dict.fromkeys(chosen):
-        # What has only more words around it was logged before, or is logged now in fewer.
+        # Of two messages that contain each other, the shorter one counts.
         if not any(_core(other) in _core(text) for other in distinct):
             distinct = [other for other in distinct if _core(text) not in _core(other)] + [text]
-    return distinct[-_QUOTED:]
+    return distinct[-_MAX_QUOTES:]
 
 
 def _core(text: str) -> str:
@@ -186,26 +187,26 @@ def _core(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """`text` if it has at most so many characters, else its beginning and its end, which often has the reason."""
+    """Return `text`, or its beginning and its end (which often has the reason) if it has more than `most` characters."""
     if len(text) <= most:
         return text
     end = most // 3
-    return text[: most - end - len(_LEFT_OUT)].rstrip() + _LEFT_OUT + text[-end:].lstrip()
+    return text[: most - end - len(_ELLIPSIS)].rstrip() + _ELLIPSIS + text[-end:].lstrip()
 
 
 def readable(line: str) -> str:
-    """A line of a worker's log as a person wants it: without time stamps, source places and what is always logged."""
+    """Return a log line without its time stamp and source place; empty for a line that is always logged."""
     match = _LOG_PREFIX.match(line) or _SEVERITY_PREFIX.match(line)
     return "" if _NOISE.search(line) else line[match.end() :] if match else line
 
 
-def tells_progress(line: str) -> bool:
-    """Whether a line of a worker's log shows how far the EP is: most of what EPs write is on other matters, such as weights."""
+def shows_progress(line: str) -> bool:
+    """Return whether a log line shows the EP's progress. Most lines are about other matters, such as weights."""
     return _severity(line)[1] == _OTHER and _PROGRESS.search(readable(line)) is not None
 
 
 def _severity(line: str) -> tuple[str, int]:
-    """A log line without its time stamp, and its rank; no text for mere information."""
+    """Return a log line without its time stamp, and its rank. The text of mere information is empty."""
     match = _LOG_PREFIX.match(line)
     if match:
         rank = {"E": _ERROR, "F": _ERROR, "W": _WARNING}.get(match[1])
@@ -217,5 +218,5 @@ def _severity(line: str) -> tuple[str, int]:
 
 
 def without_boilerplate(message: str) -> str:
-    """An ORT message on one line, without its boilerplate and without a full stop at the end."""
+    """Return an ORT message on one line, without its boilerplate and without a full stop at the end."""
     return _BOILERPLATE.sub("", " ".join(message.split())).rstrip(". ")

@@ -1,4 +1,4 @@
-"""A toolchain that can be started: its interpreter and its fingerprint."""
+"""Environments of toolchains: an interpreter with a fingerprint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from epbuild.core.installer import UvListener
 from epbuild.core.safepath import user_path
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import Requirement, read_requirement
-from epbuild.toolchain.fingerprint import Fingerprint, look, of_package
+from epbuild.toolchain.fingerprint import Fingerprint, of_package, read_fingerprint
 from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.packages import FileState, is_touched, state_of
 from epbuild.toolchain.platforms import host_identity
@@ -47,44 +47,44 @@ class Environment(Struct, frozen=True):
     interpreter: Path
     fingerprint: Fingerprint
     memory: Path
-    """The file in which the fingerprint is kept."""
+    """File of the remembered fingerprint."""
     modules: frozenset[str] = frozenset()
-    """The Python packages whose bytes the fingerprint is of: ONNX Runtime's, those of the EPs, and those of custom operators."""
+    """Python packages whose bytes the fingerprint covers: those of ONNX Runtime, the EPs and custom operators."""
     states: Mapping[str, FileState | None] = field(default_factory=dict)
-    """What the file system had of each file and folder that the fingerprint came from."""
+    """State of each file and folder that the fingerprint was computed from."""
     run_worker: RunWorker = supervise
 
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
-        """What the environment is to a compile with these EPs, and these packages of custom operators, as a key holds it."""
+        """Return the environment's part of a key, for a compile with these EPs and packages of custom operators."""
         used = list(entries)
         modules = {*modules_of(used), *packages}
         return self.fingerprint.document(modules, host_identity(used))
 
     def watched(self) -> list[Path]:
-        """The files and folders whose stats show whether the environment is still this one."""
+        """Return the files and folders whose stats show whether the environment has changed."""
         installed = installed_file(self.memory.parent)
         return [self.interpreter, self.memory, *map(Path, self.states), *([installed] if installed.exists() else ())]
 
     def now(self) -> Environment:
-        """This environment as it is now: itself, as long as nobody has touched anything in it. Raises ToolchainError."""
+        """Return this environment as it is now: the same object if no file was touched. Raises ToolchainError."""
         if all(state_of(path) == state for path, state in self.states.items()):
             return self
-        seen = look(self.interpreter, self.modules, self.memory)
+        seen = read_fingerprint(self.interpreter, self.modules, self.memory)
         return replace(self, fingerprint=seen.fingerprint, states=seen.states)
 
     def touched_since(self, before: Environment) -> list[str]:
-        """The files that were written to, or were others for a while, since the environment was the one of `before`."""
+        """Return the files that were written or temporarily replaced since `before`."""
         if self.states is before.states:
             return []
         return [path for path in self.states if os.path.isfile(path) and is_touched(path, before.states, self.states)]  # noqa: PTH113
 
     def rewritten(self) -> list[str]:
-        """The files of its packages that are not those that were installed from a lock: by their names, sorted."""
+        """Return the sorted names of package files that differ from those installed from the lock."""
         installed = read_installed(self.memory.parent)
         found: set[str] = set()
         there = {**self.fingerprint.libraries, **self.fingerprint.files}
         for module in self.modules:
-            # A package inside another goes by its last name.
+            # A fingerprint names the files of a nested package by its last name.
             outer, _, folder = module.rpartition(".")
             inside = f"{outer.replace('.', '/')}/" if outer else ""
             within = {name.removeprefix(inside): digest for name, digest in installed.items() if name.startswith(inside)}
@@ -95,27 +95,27 @@ class Environment(Struct, frozen=True):
 
     @property
     def onnxruntime(self) -> str:
-        """The version of ONNX Runtime, under whatever name it is packaged."""
+        """Version of ONNX Runtime, whatever the name of its distribution."""
         packages = self.fingerprint.distributions
         return packages.get(RUNTIME) or next((packages[name] for name in sorted(packages) if name.startswith(RUNTIME)), "unknown")
 
 
 @dataclass(frozen=True)
 class Toolchains:
-    """The environments of toolchains: those that are made below `home`, and those of interpreters that recipes name."""
+    """Environments of toolchains: those provisioned below `home`, and those of interpreters that recipes name."""
 
     home: Path
     may_run: bool = True
-    """Whether interpreters may be started; else only what is remembered of an environment is known."""
+    """Whether interpreters may be started. Otherwise only remembered fingerprints are available."""
 
     def ready(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> bool:
-        """Whether the environment is there, so that `prepare` has nothing to make."""
+        """Return whether the environment exists, so that `prepare` need not provision it."""
         if toolchain.interpreter is not None:
-            return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - which is false, too, where nobody may look
+            return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - also false if a folder may not be read
         return provisioned(environment_folder(_requirements(toolchain, locked), self.home)) is not None
 
     def place(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> Path:
-        """A file that is there as soon as the environment is."""
+        """Return a file that exists as soon as the environment is complete."""
         if toolchain.interpreter is not None:
             return _existing(toolchain, base)
         return complete_file(environment_folder(_requirements(toolchain, locked), self.home))
@@ -131,10 +131,10 @@ class Toolchains:
     ) -> Environment:
         """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
 
-        One that is made holds exactly what is `locked` (None: what the installer chooses for the toolchain's packages). `entries` are the
-        EPs that it is used for, `packages` the modules of custom operators and where each is asked for. Raises ToolchainError, also when
-        one of them is not in it, or when an existing environment does not hold what the recipe requires; NotProbed where nothing may be
-        started and its fingerprint is not remembered. `listener`: that of uv.
+        A provisioned environment holds exactly the `locked` packages (None: the installer's choice for the toolchain's requirements).
+        `entries` are the EPs that the toolchain is used for; `packages` are the modules of custom operators, with their positions in
+        the recipe. `listener` receives uv's log. Raises ToolchainError, also if an EP or a module is missing, or if an existing
+        environment does not meet the recipe's requirements. Raises NotProbed if an interpreter would have to be started and may not.
         """
         if toolchain.interpreter is not None:
             interpreter = _existing(toolchain, base)
@@ -152,12 +152,16 @@ class Toolchains:
             interpreter = provision(requirements, self.home, name=toolchain.name, where=toolchain.where, listener=listener)
             memory = environment_folder(requirements, self.home) / "fingerprint.json"
         modules = frozenset({*modules_of(entries), *packages})
-        seen = look(interpreter, modules, memory, toolchain.where, may_run=self.may_run)
-        taken = seen.fingerprint
-        wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries), *_without(toolchain, taken, packages)]
-        if wrong:
-            raise ToolchainError(*wrong)
-        return Environment(toolchain.name, interpreter, taken, memory, modules, seen.states)
+        seen = read_fingerprint(interpreter, modules, memory, toolchain.where, may_run=self.may_run)
+        fingerprint = seen.fingerprint
+        problems = [
+            *_unmet_requirements(toolchain, fingerprint),
+            *_missing_eps(toolchain, fingerprint, entries),
+            *_missing_modules(toolchain, fingerprint, packages),
+        ]
+        if problems:
+            raise ToolchainError(*problems)
+        return Environment(toolchain.name, interpreter, fingerprint, memory, modules, seen.states)
 
 
 def toolchains_here() -> Toolchains:
@@ -166,19 +170,18 @@ def toolchains_here() -> Toolchains:
 
 
 def modules_of(entries: Iterable[EpEntry]) -> set[str]:
-    """The Python packages whose libraries take part: ONNX Runtime's, and those of the EPs."""
+    """Return the Python packages of ONNX Runtime and of the EPs."""
     return {RUNTIME, *(entry.module for entry in entries)}
 
 
-def _held(toolchain: ToolchainSpec) -> tuple[Requirement, ...]:
-    """What the recipe requires of an existing environment; in one that is made, the installer sees to the requirements."""
+def _requirements_to_check(toolchain: ToolchainSpec) -> tuple[Requirement, ...]:
+    """Return the recipe's requirements on an existing environment. In a provisioned one, the installer has met them."""
     return toolchain.requirements if toolchain.interpreter is not None else ()
 
 
-def _unmet(toolchain: ToolchainSpec, taken: Fingerprint) -> Iterator[Problem]:
-    """What an existing environment lacks of what it must hold."""
-    for requirement in _held(toolchain):
-        found = taken.distributions.get(requirement.distribution)
+def _unmet_requirements(toolchain: ToolchainSpec, fingerprint: Fingerprint) -> Iterator[Problem]:
+    for requirement in _requirements_to_check(toolchain):
+        found = fingerprint.distributions.get(requirement.distribution)
         if requirement.is_met_by(found):
             continue
         holds = f"holds {requirement.distribution} {found}" if found else "does not hold it"
@@ -186,11 +189,12 @@ def _unmet(toolchain: ToolchainSpec, taken: Fingerprint) -> Iterator[Problem]:
         yield Problem("EPB306", message, toolchain.where, "Install it there, or change the toolchain's packages.")
 
 
-def _missing(toolchain: ToolchainSpec, taken: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:
-    """The EPs that come in no package that is there, or is reported as missing."""
-    known = {*taken.distributions, *(requirement.distribution for requirement in _held(toolchain))}
+def _missing_eps(toolchain: ToolchainSpec, fingerprint: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:
+    """Yield a problem for each EP whose package is neither installed nor already reported as missing."""
+    required = (requirement.distribution for requirement in _requirements_to_check(toolchain))
+    known = {*fingerprint.distributions, *required}
     for entry in entries:
-        # What a catalog file names no package for may come in any.
+        # An EP without packages in the catalog may be part of any package.
         if entry.distributions and known.isdisjoint(entry.distributions):
             message = f"toolchain '{toolchain.name}' has no package {entry.distribution}, which {entry.ep} comes in"
             hint = known_environments([entry])
@@ -201,11 +205,11 @@ def _missing(toolchain: ToolchainSpec, taken: Fingerprint, entries: Sequence[EpE
             yield Problem("EPB305", message, toolchain.where, hint)
 
 
-def _without(toolchain: ToolchainSpec, taken: Fingerprint, packages: Mapping[str, Position]) -> Iterator[Problem]:
-    """The packages of custom operators that are not there."""
+def _missing_modules(toolchain: ToolchainSpec, fingerprint: Fingerprint, packages: Mapping[str, Position]) -> Iterator[Problem]:
+    """Yield a problem for each missing package of custom operators."""
     for module, where in packages.items():
         folder = module.rpartition(".")[2]
-        if not of_package(taken.files, folder) and not of_package(taken.libraries, folder):
+        if not of_package(fingerprint.files, folder) and not of_package(fingerprint.libraries, folder):
             message = f"toolchain '{toolchain.name}' has no Python package '{module}', which is to bring custom operators"
             place = "Install it there" if toolchain.interpreter is not None else "Add it to the toolchain's packages"
             yield Problem("EPB254", message, where, f"{place}, or name the library itself by its path.")
@@ -217,45 +221,45 @@ def _requirements(toolchain: ToolchainSpec, locked: LockedEnvironment | None) ->
 
 def _existing(toolchain: ToolchainSpec, base: Path) -> Path:
     # Not resolved: the python of a virtual environment is a link, and following it leaves the environment.
-    # From the root: a name alone would be looked for among the programs of the system, and the worker runs in another folder.
+    # Absolute: a bare name would be searched for on PATH, and the worker runs in another folder.
     return (base / user_path(str(toolchain.interpreter))).absolute()
 
 
-class MadeToolchain(Struct, frozen=True):
-    """The folder of a complete environment, and the requirements that it was made for."""
+class ProvisionedToolchain(Struct, frozen=True):
+    """Folder of a complete environment, and the requirements that it was provisioned for."""
 
     folder: Path
     packages: tuple[str, ...]
 
     def has(self, entry: EpEntry) -> bool:
-        """Whether the packages that were asked for have the EP's among them."""
+        """Return whether a package of the EP is among the requirements."""
         return not {read_requirement(package).distribution for package in self.packages}.isdisjoint(entry.distributions)
 
     def environment(self, entries: Sequence[EpEntry]) -> Environment | None:
-        """The environment, for these EPs; None where it does not run any more."""
+        """Return the environment, for these EPs. None if its interpreter no longer runs."""
         interpreter, memory = provisioned(self.folder), self.folder / "fingerprint.json"
         if interpreter is None:
             return None
         modules = frozenset(modules_of(entries))
         try:
-            seen = look(interpreter, modules, memory)
+            seen = read_fingerprint(interpreter, modules, memory)
         except ToolchainError:
             return None
         return Environment(self.folder.name, interpreter, seen.fingerprint, memory, modules, seen.states)
 
 
-def made_toolchains(home: Path) -> Iterator[MadeToolchain]:
-    """The complete environments below the folder of all, the newest first."""
+def provisioned_toolchains(home: Path) -> Iterator[ProvisionedToolchain]:
+    """Yield the complete environments below `home`, whatever their recipes, the newest first."""
     for marker in sorted(home.glob(f"*/{complete_file(home).name}"), key=_time_of, reverse=True):
         try:
             packages = tuple(str(package) for package in json.loads(marker.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             continue
-        yield MadeToolchain(marker.parent, packages)
+        yield ProvisionedToolchain(marker.parent, packages)
 
 
 def _time_of(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # it has gone meanwhile
+    except OSError:  # it was removed meanwhile
         return 0.0

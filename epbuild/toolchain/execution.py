@@ -17,19 +17,20 @@ from epbuild.core.digest import Blob, file_digest
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import real_path
 from epbuild.engine.events import Progress, StepOutput
-from epbuild.toolchain.diagnosis import readable, tells_progress
+from epbuild.toolchain.diagnosis import readable, shows_progress
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.process import Ending, WorkerListener
 from epbuild.toolchain.reports import BadReport
 
 REQUEST = "request.json"
-"""The file in the staging directory that a worker reads."""
+"""File in the staging directory that a worker reads."""
 
 
 class Worker(Struct, frozen=True):
-    """A script for the toolchain's Python, what errors call its process, and what it runs under."""
+    """A script for the toolchain's Python, with its time limit and environment."""
 
     title: str
+    """Name of the process in errors."""
     script: Path
     timeout: float | None = None
     """Seconds; None: no limit."""
@@ -37,20 +38,20 @@ class Worker(Struct, frozen=True):
 
 
 class StepLog(WorkerListener):
-    """Emits the lines of a worker's log as output of a step. What it reports is ignored here."""
+    """Listener that emits the lines of a worker's log as output of a step, and ignores reports."""
 
     def __init__(self, step: str, progress: Progress) -> None:
         self.step = step
         self.progress = progress
 
     def logged(self, line: str) -> None:
-        words = readable(line)
-        if words:
-            self.progress.report(StepOutput(self.step, words, status=tells_progress(line)))
+        text = readable(line)
+        if text:
+            self.progress.report(StepOutput(self.step, text, status=shows_progress(line)))
 
 
 class Kept(NamedTuple):
-    """What the store has of an action that was done: its artifacts by name, and its log."""
+    """Stored files of an action: its artifacts by name, and its log."""
 
     artifacts: Mapping[str, Blob]
     log: Blob
@@ -58,40 +59,40 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Execution:
-    """Where an action runs, what with, and where its results and events go. This one watches no inputs and holds no place in a build."""
+    """Context of a running action: environment, folder, log, store and progress. Subclasses also watch inputs and hold a slot."""
 
     environment: Environment
     staging: Path
     log: Path
     shown_log: str
-    """The log's name in messages."""
+    """Name of the log in messages."""
     store: BlobStore
     progress: Progress
     cancelled: threading.Event
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
-        """The SHA-256 of files, as they are now."""
+        """Return the current SHA-256 of files."""
         return {file: file_digest(file) for file in files}
 
     def recheck(self) -> None:
-        """Raises an error if an input of the action is no longer what its key holds."""
+        """Raise an error if an input of the action is no longer the one in its key."""
 
     def compiled(self) -> None:
-        """Take note that the worker has ended, and what is left is to read and write files."""
+        """Handle the end of the worker. Only reading and writing of files is left to do."""
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
-        """Surrounds what makes or removes a link to files, so that this does not count as a change of them; the shorter, the better."""
+        """Return a context for adding or removing hard links to files, so that this does not count as a change. Keep it short."""
         return nullcontext()
 
     def apart(self, staging: Path) -> Execution:
-        """An execution in another directory, with its log beside that, which watches nothing."""
+        """Return an execution in another directory, with its log beside the directory, that watches no inputs."""
         log = staging.with_suffix(".log")
         return Execution(self.environment, staging, log, self.shown_log, self.store, self.progress, self.cancelled)
 
     def run(self, worker: Worker, step: StepId, log: StepLog) -> Ending:
-        """Run a worker on `REQUEST` in the staging directory, which belongs to a step, until it ends.
+        """Run a worker on `REQUEST` in the staging directory, for a step, until it ends.
 
-        Raises EnvironmentFailure where it cannot be started, BuildError where it reports what no worker does, and Cancelled.
+        Raises EnvironmentFailure if the worker cannot be started, BuildError for a malformed report, and Cancelled.
         """
         with process_failures(worker.title, step, self.shown_log):
             ending = self.environment.run_worker(
@@ -108,24 +109,24 @@ class Execution:
         return ending
 
     def keep(self, folder: Path, names: Iterable[str]) -> Kept:
-        """Store the artifacts of these names in a folder, and the log. Raises StoreError."""
+        """Store the artifacts of these names from a folder, and the log. Raises StoreError."""
         folder = real_path(folder)
         files = {name: real_path(folder / name) for name in names}
-        # Several names may lead to one file, which can be taken once; and what a link leads to elsewhere is not ours to take.
+        # Several names may lead to one file, which can be moved once. A link may lead to a file elsewhere, which must stay there.
         blobs = {file: self.store.put(file, move=file.is_relative_to(folder)) for file in dict.fromkeys(files.values())}
         return Kept({name: blobs[file] for name, file in files.items()}, self.store.put(self.log))
 
 
 class Workplace(Protocol):
-    """Opens further executions for an action."""
+    """Opener of further executions for an action."""
 
     def open(self, name: str) -> AbstractContextManager[Execution]:
-        """An execution with a staging directory and a log of that name."""
+        """Open an execution with a staging directory and a log of that name."""
 
 
 @contextmanager
 def process_failures(process: str, step: StepId | None = None, shown_log: str | None = None) -> Iterator[None]:
-    """Raise EnvironmentFailure (EPB413) where a process could not be started, BuildError (EPB311) where it reports what none does."""
+    """Raise EnvironmentFailure (EPB413) for a process that cannot be started, and BuildError (EPB311) for a malformed report."""
     try:
         yield
     except OSError as error:

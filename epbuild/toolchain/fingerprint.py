@@ -1,7 +1,8 @@
 """The fingerprint of a toolchain: its Python, platform, packages and their bytes.
 
-Hashing a few hundred MB of files at every run would cost more than all else, so a fingerprint is kept with the stat of every file, the
-listing of every package folder, and the links that lead to them; when any of those differs, the environment is probed and hashed again.
+Hashing a few hundred MB of files at every run would cost more than all other work. So a fingerprint is remembered with the stat of every
+file, the listing of every package folder, and the links on the way to them. If any of these differs, the environment is probed and hashed
+again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Position, Problem, ToolchainError
@@ -26,7 +27,7 @@ from epbuild.worker.scripts import PROBE
 FORMAT = 4
 PROBE_SECONDS = 120
 _MAX_ANSWER = 16 << 20
-"""Bytes that a probe may write; one of 10,000 distributions has 400 kB."""
+"""Limit on the bytes of a probe's output. With 10,000 distributions it has 400 kB."""
 _MAX_QUOTE = 500
 _CHECK_INTERPRETER = "Check the toolchain's interpreter."
 
@@ -39,15 +40,15 @@ class Fingerprint(Struct, frozen=True):
     platform: str
     distributions: Mapping[str, str]
     libraries: Mapping[str, str]
-    """SHA-256 of each shared library of ONNX Runtime and the EPs, by its name below the package folder's parent."""
+    """SHA-256 of each shared library of ONNX Runtime and the EPs, by its path relative to the packages' folder."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each other file of their packages, named in the same way."""
+    """SHA-256 of each other file of their packages, likewise."""
 
     def document(self, modules: Iterable[str], host: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The fingerprint as a key holds it, with the packages of those `modules` alone: not of EPs that other targets use.
+        """Return the fingerprint for a key, limited to the packages of `modules`: EPs of other targets do not count.
 
-        Libraries are in it one by one, the hundreds of other files of a package by one digest. `host` is what of the machine is part of
-        it, for EPs whose output depends on that.
+        It lists each library, and one digest for the hundreds of other files of a package. `host` is the document of `host_identity`,
+        for EPs whose output depends on the machine.
         """
         folders = sorted({module.rpartition(".")[2] for module in modules})
         others = {folder: of_package(self.files, folder) for folder in folders}
@@ -63,51 +64,81 @@ class Fingerprint(Struct, frozen=True):
         return document
 
 
-class Look(Struct, frozen=True):
-    """A fingerprint, and the state of every file and folder that it came from when it was taken, or was seen to hold still."""
+class Observation(Struct, frozen=True):
+    """A fingerprint, and the state of each file and folder behind it when the fingerprint was taken or confirmed."""
 
     fingerprint: Fingerprint
     states: Mapping[str, FileState | None]
 
 
+class ProbeAnswer(Struct, frozen=True):
+    """Answer of `worker/probe.py`."""
+
+    python: str
+    platform: str
+    distributions: dict[str, str]
+    modules: dict[str, str | None]
+    """Folder of each package that was asked for; None if there is none."""
+    site: list[str]
+    """Folders that Python imports from."""
+
+
+class _Memory(Struct, frozen=True):
+    """A remembered fingerprint, with everything that must be unchanged for it to hold."""
+
+    format: int
+    modules: list[str]
+    links: dict[str, str]
+    """Target of each link on the way to a file."""
+    folders: dict[str, list[str]]
+    """Names of installed distributions, by the folder that holds them."""
+    packages: dict[str, list[str]]
+    """Files of each package, by its folder."""
+    files: dict[str, list[int] | None]
+    """Part of the state of each file."""
+    fingerprint: Fingerprint
+
+
 def of_package(files: Mapping[str, str], folder: str) -> dict[str, str]:
-    """Those of a fingerprint's files that belong to the package in a folder of that name."""
+    """Return the files of a fingerprint that belong to the package in a folder of that name."""
     return {name: digest for name, digest in files.items() if name.partition("/")[0].removesuffix(REPAIRED) == folder}
 
 
 class NotProbed(Exception):
-    """Raised where an interpreter would have to be started, and must not be."""
+    """An interpreter would have to be started, and must not be."""
 
 
-def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None, *, may_run: bool = True) -> Look:
-    """Return the fingerprint of `interpreter`'s environment, whose `modules` are the packages that hold ONNX Runtime and the EPs.
+def read_fingerprint(
+    interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None, *, may_run: bool = True
+) -> Observation:
+    """Return the fingerprint of `interpreter`'s environment. `modules` are the packages that hold ONNX Runtime and the EPs.
 
-    `memory` is the file that keeps the last answer. Raises ToolchainError, which points at `where`, if the interpreter does not run, and
-    NotProbed if it had to run and may not.
+    `memory` is the file of the remembered fingerprint. Raises ToolchainError, which points at `where`, if the interpreter does not run,
+    and NotProbed if it had to run and may not.
     """
     wanted = sorted(modules)
-    remembered = _remembered(memory)
-    # Some steps alone may need fewer modules.
-    if remembered.get("format") == FORMAT and set(wanted) <= set(remembered.get("modules", ())):
+    remembered = _read_memory(memory)
+    # A selection of steps may need fewer modules than were remembered.
+    if remembered is not None and set(wanted) <= set(remembered.modules):
         with contextlib.suppress(OSError):
-            trees = {package: package_tree(package) for package in remembered["packages"]}
-            states = _states(remembered, trees)
+            trees = {package: package_tree(package) for package in remembered.packages}
+            states = _states([*remembered.files, *remembered.folders], trees)
             if (
-                {package: tree.files for package, tree in trees.items()} == remembered["packages"]
-                and all(_stat(states[path]) == stat for path, stat in remembered["files"].items())
-                and all(_listing(Path(path)) == listing for path, listing in remembered["folders"].items())
-                and links_on_the_way(remembered["files"]) == remembered["links"]
+                {package: tree.files for package, tree in trees.items()} == remembered.packages
+                and all(_stat(states[path]) == stat for path, stat in remembered.files.items())
+                and all(_listing(Path(path)) == listing for path, listing in remembered.folders.items())
+                and links_on_the_way(remembered.files) == remembered.links
             ):
-                return Look(Fingerprint(**remembered["fingerprint"]), states)
+                return Observation(remembered.fingerprint, states)
     if not may_run:
         raise NotProbed
-    return _take(interpreter, wanted, memory, where)
+    return _take_fingerprint(interpreter, wanted, memory, where)
 
 
 def probe(
     interpreter: Path, modules: Iterable[str], where: Position | None = None, *, seconds: float = PROBE_SECONDS
-) -> dict[str, Any]:
-    """Run `worker/probe.py` in the environment and return what it reports. Raises ToolchainError (EPB303)."""
+) -> ProbeAnswer:
+    """Run `worker/probe.py` in the environment and return its answer. Raises ToolchainError (EPB303)."""
 
     def failure(why: str) -> ToolchainError:
         return ToolchainError(Problem("EPB303", f"the interpreter {interpreter} {why}", where, _CHECK_INTERPRETER))
@@ -128,75 +159,69 @@ def probe(
         raise failure(f"could not be probed: {lines[-1][:_MAX_QUOTE] if lines else 'no output'}")
     try:
         # Packages may print when Python starts; the answer is the last line.
-        document = json.loads(done.output.decode("utf-8", "replace").splitlines()[-1])
-        _check_answer(document, wanted)
-    except (IndexError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return _read_answer(done.output.decode("utf-8", "replace").splitlines()[-1], wanted)
+    except (IndexError, ValueError, ValidationError, RecursionError) as error:
         raise failure("ran and did not answer as Python does") from error
-    return dict(document)
 
 
-def _check_answer(answer: Any, modules: Iterable[str]) -> None:
-    """Raise ValueError, KeyError, TypeError or AttributeError for what `probe.py` never answers: any program may be the interpreter."""
-    texts = [answer["python"], answer["platform"], *answer["distributions"].keys(), *answer["distributions"].values()]
-    folders = {module: answer["modules"][module] for module in modules}
-    paths = [*answer["site"], *(folder for folder in folders.values() if folder is not None)]
-    if not isinstance(answer["site"], list) or len(folders) != len(answer["modules"]):
-        raise TypeError
-    for text in texts:
+def _read_answer(line: str, modules: list[str]) -> ProbeAnswer:
+    """Return a probe's answer. Raises ValueError or ValidationError for any other output, as any program may be the interpreter."""
+    answer = convert(json.loads(line), ProbeAnswer)  # not msgspec's JSON, which refuses paths that are not UTF-8
+    if answer.modules.keys() != set(modules):
+        raise ValueError(modules)
+    for text in (answer.python, answer.platform, *answer.distributions, *answer.distributions.values()):
         text.encode("utf-8")
-    for path in paths:
-        if b"\0" in os.fsencode(path) or not isinstance(path, str) or not Path(path).is_absolute():
+    for path in (*answer.site, *filter(None, answer.modules.values())):
+        if b"\0" in os.fsencode(path) or not Path(path).is_absolute():
             raise ValueError(path)
+    return answer
 
 
-def _take(interpreter: Path, modules: list[str], memory: Path, where: Position | None) -> Look:
-    seen = probe(interpreter, modules, where)
+def _take_fingerprint(interpreter: Path, modules: list[str], memory: Path, where: Position | None) -> Observation:
+    answer = probe(interpreter, modules, where)
     try:
-        trees = {folder: package_tree(folder) for folder in seen["modules"].values() if folder}
+        trees = {folder: package_tree(folder) for folder in answer.modules.values() if folder}
         names = {
             Path(file).relative_to(Path(folder).parent).as_posix(): file for folder, tree in trees.items() for file in tree.files
         }
-        document: dict[str, Any] = {
-            "format": FORMAT,
-            "modules": modules,
-            # Before the files are read: what changes meanwhile is looked at again.
-            "links": links_on_the_way([str(interpreter), *names.values()]),
-            "folders": {path: _listing(Path(path)) for path in seen["site"]},
-            "packages": {folder: tree.files for folder, tree in trees.items()},
-            "files": dict.fromkeys([str(interpreter), *names.values()]),
-        }
-        states = _states(document, trees)
-        document["files"] = {path: _stat(states[path]) for path in document["files"]}
+        files = list(dict.fromkeys([str(interpreter), *names.values()]))
+        # Everything but the digests is read before the files: a file that changes meanwhile is then hashed again.
+        links = links_on_the_way(files)
+        folders = {path: _listing(Path(path)) for path in answer.site}
+        states = _states([*files, *folders], trees)
         digests = dict(zip(names, digests_of(names.values()), strict=True))
     except OSError as error:
         message = f"{error.filename or interpreter}, which is part of the toolchain, cannot be read: {error.strerror or error}"
         raise ToolchainError(Problem("EPB310", message, where, "Check its permissions, or install its package again.")) from error
-    document["fingerprint"] = {
-        "python": seen["python"],
-        "platform": seen["platform"],
-        "distributions": seen["distributions"],
-        "libraries": {name: digest for name, digest in digests.items() if is_library(name)},
-        "files": {name: digest for name, digest in digests.items() if not is_library(name)},
-    }
-    with contextlib.suppress(OSError):  # only a memory: an unwritable cache costs time, not correctness
+    fingerprint = Fingerprint(
+        answer.python,
+        answer.platform,
+        answer.distributions,
+        {name: digest for name, digest in digests.items() if is_library(name)},
+        {name: digest for name, digest in digests.items() if not is_library(name)},
+    )
+    packages = {folder: tree.files for folder, tree in trees.items()}
+    stats = {path: _stat(states[path]) for path in files}
+    document = to_builtins(_Memory(FORMAT, modules, links, folders, packages, stats, fingerprint))
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not correctness
         memory.parent.mkdir(parents=True, exist_ok=True)
         write_file(memory, json.dumps(document, sort_keys=True), durable=False)
-    return Look(Fingerprint(**document["fingerprint"]), states)
+    return Observation(fingerprint, states)
 
 
-def _states(document: Mapping[str, Any], trees: Mapping[str, Tree]) -> dict[str, FileState | None]:
-    """The state of all that a fingerprint's document names, and of the folders of its packages, as it is now."""
+def _states(paths: Iterable[str], trees: Mapping[str, Tree]) -> dict[str, FileState | None]:
+    """Return the current state of paths, and of the folders of packages."""
     folders = [folder for tree in trees.values() for folder in tree.folders]
-    return {path: state_of(path) for path in (*document["files"], *document["folders"], *folders)}
+    return {path: state_of(path) for path in (*paths, *folders)}
 
 
 def _stat(state: FileState | None) -> list[int] | None:
-    """The part of a file's state that a fingerprint is remembered with: how many links lead to the file is no part of it."""
+    """Return the part of a file's state to remember: all but the number of links to the file."""
     return None if state is None else list(state[:4])
 
 
 def _listing(folder: Path) -> list[str]:
-    """The names of installed distributions' metadata: they carry the version, so they change with every install."""
+    """Return the names of the metadata of installed distributions. They contain the version, so every installation changes them."""
     try:
         return sorted(
             item.name for item in folder.iterdir() if item.name.endswith((".dist-info", ".egg-info", ".egg-link", ".pth"))
@@ -205,9 +230,9 @@ def _listing(folder: Path) -> list[str]:
         return []
 
 
-def _remembered(memory: Path) -> dict[str, Any]:
+def _read_memory(memory: Path) -> _Memory | None:
     try:
-        document = json.loads(memory.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+        remembered = convert(json.loads(memory.read_text(encoding="utf-8")), _Memory)
+    except (OSError, ValueError, ValidationError):
+        return None
+    return remembered if remembered.format == FORMAT else None

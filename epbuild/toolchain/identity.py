@@ -1,18 +1,18 @@
 """Toolchain records: the identity of a locked environment, from what is locked.
 
-A key holds what a toolchain is: its Python, its platform, the versions of its packages, and the SHA-256 of the files of ONNX Runtime, the
-EPs and custom operators. Of a locked environment all of that follows from the lock, as it names each file by its SHA-256. So a build that
-has made one writes it down, and others need not make it to know their keys: there is a record for each Python package whose files are in
-an identity, kept in the store, and in a remote cache under a signature.
+An action key holds the identity of a toolchain: its Python, its platform, the versions of its packages, and the SHA-256 of the files of
+ONNX Runtime, the EPs and custom operators. A lock determines all of that, as it names each file by its SHA-256. So a build that has
+provisioned a locked environment records its identity, and other builds know their keys without provisioning it. There is one record for
+each Python package whose files are in an identity, in the store and, signed, in a remote cache.
 
-Its key is the digest of all that decides those files: the Python, the platform as Python calls it, every package with its version and the
-SHA-256 of what it may be installed from, and, where the lock leaves the installer a choice between several files of a package that is
-looked into, what it chooses by: the C library of this machine, or its macOS. What does not follow from a lock is in no record: an EP's
-output may depend on this machine, and that part of an identity is read here. What an installer builds from sources is pinned by its
-sources alone, and an environment may have been changed: so as soon as one is here, it counts, and not the record.
+The key of a record is the digest of everything that determines the files: the Python, the platform as Python calls it, and every package
+with its version and the SHA-256 of its candidate files. If the lock leaves the installer a choice between several files, the key also has
+the basis of that choice: the C library of this machine, or its macOS. A record never holds facts of the host that an EP's output may
+depend on: those are read on this machine. Packages built from sources are pinned by their sources alone, and an environment may have been
+changed. So an environment that exists takes precedence over its record.
 
-A wrong record can only lead to a wrong key, under which a result is used only if it was signed for the very document that has this key.
-Nothing is compiled by a record: it is compared with the environment first (`commands.provisioning`).
+A wrong record can only lead to a wrong key, and a result under that key is used only if it was signed for exactly the key's document.
+Before anything is compiled, the record is compared with the environment (`commands.provisioning`).
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _TAGS = {
     "windows-x86_64": "win-amd64",
     "windows-arm64": "win-arm64",
 }
-"""What Python calls a platform, by the name that a recipe has for it; of macOS it also has the system that a Python was built for."""
+"""Python's name of each platform. Those of macOS are missing: they have the version that the Python was built for."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Identified(Protocol):
-    """A toolchain whose identity is known, whether or not it is here."""
+    """A toolchain whose identity is known, whether or not its environment exists here."""
 
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
-        """What it is to an action that uses these EPs, and these packages of custom operators, as a key holds it."""
+        """Return the toolchain's part of a key, for an action with these EPs and packages of custom operators."""
 
 
 class ModuleIdentity(Struct, frozen=True):
-    """What an identity has of an environment and of one Python package in it."""
+    """Part of an identity: the facts of an environment and of one Python package in it."""
 
     python: str
     platform: str
@@ -67,12 +67,12 @@ class ModuleIdentity(Struct, frozen=True):
 
 
 class RecordedToolchain(Struct, frozen=True):
-    """A toolchain that is known by the records of its Python packages, by name."""
+    """A toolchain that is known only by the records of its Python packages, by name."""
 
     modules: Mapping[str, ModuleIdentity]
 
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
-        """As `Environment.identity` has it; what depends on the host is read from this machine."""
+        """Return the same as `Environment.identity`. Facts of the host are read from this machine."""
         used = list(entries)
         first = self.modules[RUNTIME]
         known = [self.modules[name] for name in sorted({*modules_of(used), *packages} & self.modules.keys())]
@@ -90,9 +90,9 @@ class RecordedToolchain(Struct, frozen=True):
 def record_documents(
     locked: LockedEnvironment, platform: str, entries: Iterable[EpEntry], packages: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """The documents that the records of a locked environment have their keys by, one for each Python package that is looked into.
+    """Return the documents behind the keys of a locked environment's records, by Python package.
 
-    None for an environment that is not made from the lock, and where it is not known here what an installer on `platform` would choose.
+    Empty for an environment that is not provisioned from the lock, and if an installer's choice on `platform` is unknown here.
     """
     used = list(entries)
     tag = sysconfig.get_platform() if platform == platform_here() else _TAGS.get(platform)
@@ -116,14 +116,14 @@ def record_documents(
 
 
 def recorded_toolchain(records: Mapping[str, Mapping[str, Any]]) -> RecordedToolchain | None:
-    """The toolchain of sound records, by Python package; None where there is none, or they are not of one environment."""
+    """Return the toolchain of sound records, given by Python package. None if there is none, or if their environments differ."""
     modules = {name: from_json(ModuleIdentity, record["result"]) for name, record in records.items()}
     shared = {(item.python, item.platform, tuple(sorted(item.distributions.items()))) for item in modules.values()}
     return RecordedToolchain(modules) if len(shared) == 1 and RUNTIME in modules else None
 
 
 def is_toolchain_record(record: Mapping[str, Any]) -> bool:
-    """Whether a record has the shape of a toolchain's, and what it states is possible for what its document has."""
+    """Return whether a record has the shape of a toolchain record, and its result is possible for its document."""
     try:
         document: Any = record["document"]
         found = from_json(ModuleIdentity, record.get("result"))
@@ -141,17 +141,17 @@ def is_toolchain_record(record: Mapping[str, Any]) -> bool:
 
 
 def record_key(document: Mapping[str, Any]) -> str:
-    """The key of the record that has this document."""
+    """Return the key of the record that has this document."""
     return document_digest(document)
 
 
 def toolchain_records(root: Path) -> ActionRecords:
-    """The toolchain records in the store at `root`, by key."""
+    """Return the toolchain records in the store at `root`."""
     return ActionRecords(root / "identities", is_toolchain_record)
 
 
 def records_of(environment: Environment, documents: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The records of an environment that was made from what is locked, by key; none where it has become another one."""
+    """Yield the key and the record of each document, unless the environment no longer matches its lock."""
     for document in documents:
         record = {"document": dict(document), "result": environment.fingerprint.document([document["module"]])}
         if is_toolchain_record(record):
@@ -159,7 +159,7 @@ def records_of(environment: Environment, documents: Iterable[Mapping[str, Any]])
 
 
 def _leaves_a_choice(locked: LockedEnvironment, module: str, entries: Iterable[EpEntry]) -> bool:
-    """Whether the package that a Python package comes in may be installed from several files."""
+    """Return whether a distribution that may contain the module can be installed from several files."""
     names = {plain_name(name) for entry in entries if entry.module == module for name in entry.distributions}
 
     def may_hold(package: Package) -> bool:
@@ -169,7 +169,7 @@ def _leaves_a_choice(locked: LockedEnvironment, module: str, entries: Iterable[E
 
 
 def _choice(platform: str) -> str | None:
-    """What an installer chooses by between files for `platform`, beside Python; None where that is not known here."""
+    """Return the basis, besides Python, of an installer's choice between files for `platform`. None if it is unknown here."""
     if platform.startswith("windows-"):
         return platform
     if platform != platform_here():
@@ -178,11 +178,11 @@ def _choice(platform: str) -> str | None:
         return f"macos {machine.mac_ver()[0]}"
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or "libc"
-    except (ValueError, OSError):  # one that is not GNU's
+    except (ValueError, OSError):  # not the GNU C library
         return "libc"
 
 
 TOOLCHAIN = RecordKind(
     KIND, lambda record: record_key(record["document"]), is_toolchain_record, lambda record: {}, is_result=False
 )
-"""The identity of a locked environment, as `toolchain.identity` has it; it has no files."""
+"""Toolchain records as a remote cache keeps them. They have no files."""

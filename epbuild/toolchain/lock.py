@@ -15,10 +15,10 @@ class Package(Struct, frozen=True, order=True):
     """One distribution of an environment, in one version."""
 
     name: str
-    """In the spelling that package indexes compare."""
+    """Normalized, as package indexes compare names."""
     version: str
     files: tuple[str, ...] = ()
-    """The SHA-256 of each file that it may be installed from, sorted; none for what was found in an environment that was there."""
+    """SHA-256 of each file that it may be installed from, sorted. Empty if it was found in an existing environment."""
 
     @property
     def requirement(self) -> str:
@@ -26,24 +26,24 @@ class Package(Struct, frozen=True, order=True):
 
     @property
     def is_installed(self) -> bool:
-        """Whether it was found in an environment that exists already."""
+        """Whether the package was found in an existing environment."""
         return not self.files
 
 
 class FileOrigin(Struct, frozen=True):
-    """Where a file was found when it was resolved: ("url", ADDRESS) or ("path", PATH)."""
+    """Place of a file when it was resolved: ("url", ADDRESS) or ("path", PATH)."""
 
     place: tuple[str, str]
     is_wheel: bool
 
 
 class LockedEnvironment(Struct, frozen=True):
-    """A toolchain on one platform: its Python, such as `cpython-3.11`, and every distribution in it, sorted by name."""
+    """A toolchain on one platform: its Python, such as `cpython-3.11`, and its distributions, sorted by name."""
 
     python: str
     packages: tuple[Package, ...]
     origins: Mapping[str, FileOrigin] = field(default_factory=dict)
-    """By SHA-256, where it was resolved just now: a lock on disk has none. Equality ignores them."""
+    """Origin of each file by SHA-256, known just after resolving. A lock on disk has none, so equality ignores it."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LockedEnvironment):
@@ -62,15 +62,15 @@ class LockedEnvironment(Struct, frozen=True):
 
 
 class LockedToolchain(Struct, frozen=True):
-    """A toolchain: what the recipe asked for when it was locked, in its own words, and what that came to on each platform."""
+    """A toolchain: the recipe's requirements when it was locked, and the resolved environment of each platform."""
 
     requires: tuple[str, ...] = ()
-    """Sorted, each once."""
+    """Distinct and sorted."""
     platforms: Mapping[str, LockedEnvironment] = field(default_factory=dict)
 
 
 class LockedModel(Struct, frozen=True):
-    """A remote model: the SHA-256 of its graph, and of each external data file by the location that the graph names."""
+    """A remote model: the SHA-256 of its graph, and of each external data file by its location in the graph."""
 
     graph: str
     data: Mapping[str, str] = field(default_factory=dict)
@@ -80,13 +80,13 @@ class Lock(Struct, frozen=True):
     """A whole lock."""
 
     recipe: str
-    """The name of the recipe that it was made for."""
+    """Name of the recipe."""
     toolchains: Mapping[str, LockedToolchain] = field(default_factory=dict)
     models: Mapping[str, LockedModel] = field(default_factory=dict)
     catalog: Mapping[str, str] = field(default_factory=dict)
-    """What was known of each EP, and of session keys: a revision that changes when that does, by subject."""
+    """Revision of the catalog's facts about each EP and about session keys, by subject."""
     wheels: tuple[Package, ...] = ()
-    """The releases that models are taken from, each with all its wheels, sorted; one package may be here in several versions."""
+    """Releases that contain models, each with all its wheels, sorted. A package may occur in several versions."""
 
 
 Kind = Literal["added", "updated", "removed"]
@@ -96,9 +96,9 @@ _Value = TypeVar("_Value")
 
 
 class LockChange(Struct, frozen=True):
-    """One thing that a lock has, has no more, or has otherwise: what it was and what it is, in a word; None where there is none.
+    """One fact that was added, updated or removed. `old` and `new` are its short values, None if absent.
 
-    Equal words mean the same version, and other files. `toolchain` and `platforms` are those of a package or a Python.
+    Equal values mean that the version is the same and the files differ. Packages and Pythons have a `toolchain` and `platforms`.
     """
 
     kind: Kind
@@ -111,7 +111,7 @@ class LockChange(Struct, frozen=True):
 
 
 def changes(old: Lock | None, new: Lock) -> list[LockChange]:
-    """What makes `new` of `old` (None: there was no lock), by recipe, catalog, models and toolchains, each by name."""
+    """Return the changes from `old` (None: there was no lock) to `new`: recipe, catalog, models, toolchains, each by name."""
     before = old or Lock("")
     found: list[LockChange] = []
     if old is not None and old.recipe != new.recipe:
@@ -139,7 +139,7 @@ def _toolchain(name: str, old: LockedToolchain, new: LockedToolchain) -> Iterato
     merged = [replace(change, platforms=tuple(where)) for change, where in platforms.items()]
     if merged:
         yield from sorted(merged, key=lambda change: (change.about != "python", change.name, change.platforms))
-    elif old.requires != new.requires:  # which came to the same packages
+    elif old.requires != new.requires:  # although they resolve to the same packages
         yield LockChange("updated", "toolchain", name, ", ".join(old.requires), ", ".join(new.requires))
 
 
@@ -157,7 +157,7 @@ def _packages(environment: LockedEnvironment | None) -> Mapping[str, Package]:
 
 
 def _pairs(old: Mapping[str, _Value], new: Mapping[str, _Value]) -> Iterator[tuple[Kind, str, _Value | None, _Value | None]]:
-    """What is not the same in both, by name."""
+    """Yield the entries that differ, by name."""
     for name in sorted(old.keys() | new.keys()):
         was, now = old.get(name), new.get(name)
         if was != now:

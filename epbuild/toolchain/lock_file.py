@@ -1,8 +1,8 @@
 """The lock as TOML: a sorted line for each fact, so that git merges it.
 
-A comment and the format come first. A line has its whole key, so that it means the same wherever a merge leaves it, and each key is there
-once: two versions of a package exclude each other. A change that lies beside another one is a conflict for git; the Python comes first on
-a platform, and seldom changes, so that a new toolchain does not lie beside the first package of the next. (No package has a capital.)
+A comment and the format come first. Each line has its whole key, so that its meaning does not depend on its position after a merge. Each
+key occurs once: two versions of a package contradict each other. Git reports changes of neighboring lines as a conflict. The Python of a
+platform sorts first, as no package name has a capital, and rarely changes: it separates a new toolchain from the packages of the next one.
 
     epbuild-lock = 2
     recipe = "NAME"
@@ -15,8 +15,8 @@ a platform, and seldom changes, so that a new toolchain does not lie beside the 
     toolchain.NAME.PLATFORM.PACKAGE = ["VERSION", "installed"]
     wheel.PACKAGE.VERSION = ["sha256:HEX", ...]
 
-Of a package, and of a release that models are taken from, it has each file that it may be installed from. A merge may leave the lines in
-another order; nothing else is forgiven, also not another spelling over several lines.
+A package, and a release that contains models, lists each file that it may be installed from. Lines may be in any order, as a merge may
+reorder them. Every other deviation is an error, also TOML's other spellings over several lines.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ _Key = tuple[str, ...]
 
 
 def decoded(content: bytes) -> str:
-    """A lock's bytes as text: without the mark that editors of Windows begin UTF-8 with; what is no UTF-8 is no fact either."""
+    """Return a lock's bytes as text, without a byte order mark. Bytes that are not UTF-8 are replaced, and so form no valid fact."""
     return content.decode("utf-8-sig", errors="replace")
 
 
 def render(lock: Lock) -> str:
-    """The text of a lock: the same for equal locks."""
+    """Return the text of a lock: the same for equal locks."""
     return "\n".join([_COMMENT, toml_line(_HEAD, FORMAT), *sorted(toml_line(*fact) for fact in _facts(lock))]) + "\n"
 
 
 def read_lock(text: str, file: str) -> Lock:
-    """The lock that `text`, from `file`, holds. Raises PlanError (EPB242) that names the first line that does not belong in one."""
+    """Return the lock in `text`, read from `file`. Raises PlanError (EPB242) that names the first invalid line."""
     lock, problem = salvage(text, file)
     if problem is not None:
         raise PlanError(problem)
@@ -71,10 +71,10 @@ def read_lock(text: str, file: str) -> Lock:
 
 
 def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
-    """What can be made out of a lock, and what is wrong with it first, such as a merge: of two facts that exclude each other, the first.
+    """Return the valid facts of a lock and its first problem, such as a merge conflict. The first of two contradicting facts counts.
 
-    Raises PlanError (EPB242) for a lock of another format, as there is something in it that this epbuild cannot know, and for what is
-    no lock: another program's file may have the same name.
+    Raises PlanError (EPB242) for a lock of another format, which may hold facts unknown to this epbuild, and for a file that is no
+    lock: another program's file may have the same name.
     """
     reading, seen = _LockReading(), dict[_Key, tuple[int, object]]()
     problems: list[Problem] = []
@@ -83,7 +83,7 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
         problems.append(Problem("EPB242", message, Position(file, number, 1), hint))
 
     number = 0
-    # Not by `splitlines`, which knows more ends of lines than git does.
+    # Not `splitlines`, which splits at more characters than git does.
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         key, value = _fact(line)
         if line.startswith(_CONFLICT):
@@ -110,7 +110,7 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
 
 
 def _fact(line: str) -> tuple[_Key, object]:
-    """The whole key of a line, and its value; none of both for an empty line, and no value for what is not TOML."""
+    """Return the whole key and the value of a line. An empty line has the value {}; a line that is not TOML has None."""
     key: _Key = ()
     try:
         value: object = tomllib.loads(line.removesuffix("\r"))
@@ -153,7 +153,7 @@ def _facts(lock: Lock) -> Iterator[tuple[_Key, object]]:
 
 @dataclass
 class _LockReading:
-    """The facts of a lock, line by line."""
+    """Facts of a lock that is read line by line."""
 
     recipe: str = ""
     catalog: dict[str, str] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class _LockReading:
     wheels: list[Package] = field(default_factory=list)
 
     def take(self, key: _Key, value: object) -> bool:
-        """Note a fact; False for what is none."""
+        """Add a fact. Return False if it is none."""
         match key, value:
             case ("recipe",), str(name) if _NAME.fullmatch(name):
                 self.recipe = name
@@ -194,7 +194,7 @@ class _LockReading:
         return True
 
     def gaps(self) -> Iterator[str]:
-        """What is missing beside the facts that are there."""
+        """Yield messages about facts that others require and that are missing."""
         for name in sorted(self.data.keys() - self.graphs.keys()):
             yield f"the lock has the external data of the model '{name}', and not its graph"
         for name, platform in sorted(self.packages.keys() - self.pythons.keys()):
@@ -206,7 +206,7 @@ class _LockReading:
                 yield f"the lock has the files of only some packages of the toolchain '{name}' on {platform}"
 
     def lock(self) -> Lock:
-        """The facts as a value; a platform with a gap is left out."""
+        """Return the facts as a value, without platforms that have a gap."""
         platforms: dict[str, dict[str, LockedEnvironment]] = {name: {} for name in self.requires}
         for (name, platform), python in sorted(self.pythons.items()):
             packages = self.packages.get((name, platform))
@@ -244,5 +244,5 @@ def toml_line(key: Iterable[str], value: object) -> str:
 
 
 def toml_value(value: object) -> str:
-    """A text, a number, a truth value or a list of these: as in JSON, whose escapes TOML has, but for one that only TOML needs."""
+    """Return a text, a number, a truth value or a list of these as TOML, which is JSON except for the escaped DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -15,7 +15,7 @@ _BYTECODE = "__pycache__"
 
 
 class FileState(NamedTuple):
-    """What the file system has of a file or folder; times in nanoseconds since the epoch, `ctime_ns` as `changed_ns` has it."""
+    """State of a file or folder. Times are nanoseconds since the epoch; `ctime_ns` is that of `changed_ns`."""
 
     size: int
     mtime_ns: int
@@ -25,7 +25,7 @@ class FileState(NamedTuple):
 
 
 def state_of(path: str) -> FileState | None:
-    """The state of a file or folder; None when it is not there."""
+    """Return the state of a file or folder, or None if it does not exist."""
     try:
         seen = os.stat(path)  # noqa: PTH116 - hundreds of them, before and after every compile
     except OSError:
@@ -34,10 +34,10 @@ def state_of(path: str) -> FileState | None:
 
 
 def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[str, FileState | None]) -> bool:
-    """Whether the file was written to, or was another one for a while, between two looks at it and the folder that it lies in.
+    """Return whether the file was written or temporarily replaced between two states of the file and its folder.
 
-    Installers link equal files of several environments: a link that is made or removed elsewhere changes the number of links and the
-    ctime of the file, and nothing of its folder.
+    Installers share equal files of several environments by hard links. Adding or removing such a link elsewhere changes the file's
+    number of links and its ctime, and nothing of its folder.
     """
     old, new = before.get(path), now.get(path)
     if old is None or new is None or old[:2] != new[:2] or old.inode != new.inode:
@@ -47,16 +47,16 @@ def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[s
 
 
 class Tree(NamedTuple):
-    """The paths of a package's files, sorted, and of the folders that these lie in."""
+    """Sorted paths of a package's files, and paths of their folders."""
 
     files: list[str]
     folders: list[str]
 
 
 def package_tree(package: str) -> Tree:
-    """What is in a package's folder, and in the `.libs` folder that wheel repair tools put beside it; not Python's bytecode caches.
+    """List a package's folder and the `.libs` folder that wheel repair tools add beside it, without Python's bytecode caches.
 
-    Links are followed, to folders as well. Raises OSError for a folder that cannot be read.
+    Links to files and folders are followed. Raises OSError for a folder that cannot be read.
     """
     files: list[str] = []
     folders: list[str] = []
@@ -83,7 +83,7 @@ def is_library(name: str) -> bool:
 
 
 def digests_of(paths: Iterable[str]) -> list[str]:
-    """The SHA-256 of each file, several of them hashed at a time. Raises OSError."""
+    """Return the SHA-256 of each file, hashing several at a time. Raises OSError."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
@@ -91,5 +91,5 @@ def digests_of(paths: Iterable[str]) -> list[str]:
 
 
 def digest_of_all(files: Mapping[str, str]) -> str:
-    """One digest for files of these names and digests."""
+    """Return one digest for files of these names and digests."""
     return digest_of("".join(f"{files[name]}  {name}\n" for name in sorted(files)))

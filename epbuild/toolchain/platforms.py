@@ -13,8 +13,8 @@ from epbuild.catalog.facts import Driver
 from epbuild.core.host import cpu_count, cpu_features, cpu_name, driver_version
 
 PLATFORMS = {
-    # The newest C library that uv has a name for: a platform that is too old for what was chosen is refused when it is installed, and the
-    # recipe can pin an older release; with an older C library, packages such as onnxruntime-qnn (2.35) could not be locked at all.
+    # The newest C library that uv has a name for. With an older one, packages such as onnxruntime-qnn (2.35) could not be locked at all.
+    # A machine that is too old for a locked release is refused at installation, and the recipe can then pin an older release.
     "linux-x86_64": "x86_64-manylinux_2_40",
     "linux-arm64": "aarch64-manylinux_2_40",
     "windows-x86_64": "x86_64-pc-windows-msvc",
@@ -22,7 +22,7 @@ PLATFORMS = {
     "macos-arm64": "aarch64-apple-darwin",
     "macos-x86_64": "x86_64-apple-darwin",
 }
-"""What `uv --python-platform` takes, by the name that a recipe has for it."""
+"""Argument of `uv --python-platform` for each platform of a recipe."""
 
 _MACHINE_MARKERS: Mapping[str, tuple[str, ...]] = {
     "linux": ("linux", "x86_64", "aarch64"),
@@ -37,32 +37,32 @@ MARKERS = {
 """The environment marker of each platform (PEP 508)."""
 
 PYTHON_SYSTEMS = {f"{system}-{kind}": _MACHINE_MARKERS[system][0] for system in _MACHINE_MARKERS for kind in ("x86_64", "arm64")}
-"""What `sys.platform` is on each platform."""
+"""Value of `sys.platform` on each platform."""
 
 MACOS_VERSION = "26.0"
-"""The macOS that packages are chosen for, for the same reason; uv reads it from MACOSX_DEPLOYMENT_TARGET."""
+"""The macOS that packages are chosen for, likewise the newest. uv reads it from MACOSX_DEPLOYMENT_TARGET."""
 
 _SYSTEMS = {"linux": "linux", "win": "windows", "macosx": "macos"}
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 def platform_name(tag: str) -> str | None:
-    """The name that epbuild has for the platform that Python calls `tag`, such as `win-amd64`; None for one that cannot be locked."""
+    """Return epbuild's name of the platform that Python calls `tag`, such as `win-amd64`. None if it cannot be locked."""
     system, _, rest = tag.partition("-")
     kind = rest.rpartition("-")[2]
-    if kind == "universal2":  # built for both: what counts is what it runs on
+    if kind == "universal2":  # built for both machines
         kind = machine.machine().lower()
     name = f"{_SYSTEMS.get(system)}-{_MACHINES.get(kind)}"
     return name if name in PLATFORMS else None
 
 
 def platform_here() -> str | None:
-    """The name that epbuild has for the platform that this Python is for; None for one that cannot be locked."""
+    """Return epbuild's name of this Python's platform. None if it cannot be locked."""
     return platform_name(sysconfig.get_platform())
 
 
 def host_identity(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
-    """What the outputs of these EPs may depend on of this machine, as a key holds it; None where they do not."""
+    """Return the facts of this machine that outputs of these EPs may depend on, for a key. None if there are none."""
     found = [entry.host for entry in entries if entry.output_depends_on_host]
     if not found:
         return None
@@ -79,12 +79,12 @@ def host_identity(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
 
 
 def drivers_of(entries: Iterable[EpEntry]) -> Mapping[Any, str]:
-    """The version of each driver that the outputs of these EPs may depend on, by how it is read."""
+    """Return the version of each driver that outputs of these EPs may depend on, by how it is read."""
     return {driver.plain: _version(driver) for entry in entries if entry.output_depends_on_host for driver in entry.host.drivers}
 
 
 def lacks_driver(entry: EpEntry) -> bool:
-    """Whether this machine has no version of a driver without which the EP compiles nothing, as far as the catalog knows."""
+    """Return whether this machine lacks a driver that, by the catalog, the EP needs to compile."""
     needed = {row.driver for row in entry.cannot} - {None}
     return any(driver.name in needed and not _version(driver) for driver in entry.host.drivers)
 
@@ -94,6 +94,6 @@ def _instructions() -> str:
     return cpu_features()
 
 
-@cache  # one answer for all that a build does
+@cache  # all actions of a build must see one version
 def _version(driver: Driver) -> str:
     return driver_version(*driver.plain)

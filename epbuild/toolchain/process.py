@@ -1,4 +1,4 @@
-"""A worker process: its reports are streamed, its log kept, its tree ended."""
+"""A worker process: streams its reports, keeps its log, kills its whole tree."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5
 _TAIL_LINES = 200
-_LONGEST_REPORT = 1 << 20
-_LONGEST_PIECE = 1 << 16
-_LONGEST_TEXT = 4000
+_MAX_REPORT = 1 << 20
+_MAX_PIECE = 1 << 16
+_MAX_TEXT = 4000
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
-# What a worker inherits of the environment: enough to start, nothing that an EP could read its settings from.
+# Variables that a worker inherits: enough to start, and none that an EP could read settings from.
 _INHERITED = frozenset({"PATH", "TMPDIR", "TEMP", "TMP"})
-# Of Windows also what its own libraries and those of drivers look places and the machine up in; VitisAI keeps its cache below USERNAME.
+# On Windows also those that libraries of the system and of drivers read. VitisAI keeps its cache below USERNAME.
 _INHERITED_ON_WINDOWS = _INHERITED | {
     "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "OS", "DRIVERDATA",
     "PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMW6432", "PROGRAMDATA", "ALLUSERSPROFILE", "PUBLIC",
@@ -46,37 +46,37 @@ _INHERITED_ON_WINDOWS = _INHERITED | {
 
 
 Worth = Literal["shown", "kept", "detail"]
-"""What becomes of a line that a worker writes: shown and kept, only kept in the log, or neither."""
+"""Handling of a line that a worker writes: shown and kept, only kept in the log, or neither."""
 
 
 class Ending(Struct, frozen=True):
-    """How a worker ended, what it reported, and the end of what it wrote on standard error."""
+    """End of a worker: its status, its reports, and its last lines on standard error."""
 
     how: Literal["exited", "timed out", "cancelled"]
     status: int
-    """The exit status; on POSIX, minus the signal that ended it."""
+    """Exit status; on POSIX, minus the signal that ended the worker."""
     reports: tuple[Mapping[str, Any], ...]
     tail: tuple[str, ...]
     out_of_memory: bool = False
-    """Whether the kernel ended a process of this machine for lack of memory in the meantime; known on Linux only."""
+    """Whether the kernel killed any process of this machine for lack of memory meanwhile. Known on Linux only."""
 
 
 class WorkerListener:
-    """Takes what a worker reports and logs while it runs. This one ignores it."""
+    """Receiver of a running worker's reports and log lines. This one discards them."""
 
     def reported(self, report: Mapping[str, Any]) -> None:
-        """Take note of a report."""
+        """Handle a report."""
 
     def logged(self, line: str) -> None:
-        """Take note of a line."""
+        """Handle a line that is shown."""
 
     def worth(self, line: str) -> Worth:
-        """What becomes of a line."""
+        """Return how to handle a line."""
         return "shown"
 
 
 class RunWorker(Protocol):
-    """Runs a worker until it ends, as `supervise` does."""
+    """Function that runs a worker to its end, as `supervise` does."""
 
     def __call__(
         self,
@@ -101,14 +101,13 @@ def supervise(
     environment: Mapping[str, str],
     cancelled: threading.Event,
 ) -> Ending:
-    """Run `command` in `folder`, with `environment` beside the little that is inherited, and wait for it.
+    """Run `command` in `folder` to its end, with `environment` and a few inherited variables.
 
-    Every report on its standard output goes to `listener`, as does every line on standard error, and into the file `log`; whatever
-    the process writes, no more of it is in memory than a report of a megabyte and the beginnings of a few lines. The `worth` of every
-    line is whether it is one of those, only for the log, or for neither. After `timeout` seconds (None: never), or when `cancelled` is
-    set, the process and all its children are killed; children that outlive it are
-    killed as well, as they could go on writing. Raises OSError when it cannot be started, BadReport when it reports what no worker does,
-    and what `listener` raises.
+    `listener` receives every report on standard output and the lines on standard error, which also go into the file `log`. The
+    listener's `worth` of a line can keep it from being shown, or also from the log. However much the process writes, memory holds no
+    more than a report of a megabyte and the beginnings of a few lines. After `timeout` seconds (None: never), or once `cancelled` is set,
+    the process and all its children are killed. Children that outlive the process are killed too, as they could go on writing. Raises
+    OSError if the process cannot be started, BadReport for a malformed report, and any exception of `listener`.
     """
     killed_before = _killed_for_memory()
     tree = _start(command, folder, environment)
@@ -118,18 +117,18 @@ def supervise(
     broken: list[BaseException] = []
 
     def read_reports(pipe: IO[bytes]) -> None:
-        for line in _whole_lines(pipe, _LONGEST_REPORT):
+        for line in _whole_lines(pipe, _MAX_REPORT):
             report = read_report(line)
             if report is not None:
                 reports.append(report)
                 listener.reported(report)
 
-    def read_words(pipe: IO[bytes]) -> None:
+    def read_lines(pipe: IO[bytes]) -> None:
         with log.open("wb") as file:
             begins, kind = True, "shown"
-            while piece := pipe.readline(_LONGEST_PIECE):
-                # Of a line that is longer, the log has all, and `listener` the beginning.
-                text = plain(piece.decode("utf-8", "replace"))[:_LONGEST_TEXT] if begins else ""
+            while piece := pipe.readline(_MAX_PIECE):
+                # The log gets all of a longer line, and `listener` its beginning.
+                text = plain(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if begins else ""
                 kind = listener.worth(text) if begins else kind
                 begins = piece.endswith(b"\n")
                 if kind == "detail":
@@ -144,14 +143,14 @@ def supervise(
         try:
             with pipe:
                 read(pipe)
-        except BaseException as error:  # noqa: BLE001 - a pipe that nobody reads any more would stop the process without a word
+        except BaseException as error:  # noqa: BLE001 - a pipe that is no longer read would block the process silently
             broken.append(error)
 
-    reported, words = process.stdout, process.stderr
-    if reported is None or words is None:
+    output, errors = process.stdout, process.stderr
+    if output is None or errors is None:
         raise AssertionError("both are pipes")
-    # Only the process itself may end these: they stop at the end of their pipes.
-    readers = [_Reader(lambda: follow(read_reports, reported)), _Reader(lambda: follow(read_words, words))]
+    # Readers stop at the end of their pipes, which only the end of the process closes.
+    readers = [_Reader(lambda: follow(read_reports, output)), _Reader(lambda: follow(read_lines, errors))]
     try:
         for reader in readers:
             reader.start()
@@ -172,7 +171,7 @@ def supervise(
 
 
 class ShortAnswer(Struct, frozen=True):
-    """How a program ended that only answers, and what it wrote on standard output and standard error."""
+    """End of a program that only answers, and its standard output and standard error."""
 
     how: Literal["exited", "timed out", "wrote too much"]
     status: int
@@ -181,9 +180,10 @@ class ShortAnswer(Struct, frozen=True):
 
 
 def ask_program(command: Sequence[str], folder: Path, *, timeout: float, most: int) -> ShortAnswer:
-    """Run a program in `folder` with the little that is inherited, and return what it wrote: at most `most` bytes on each stream.
+    """Run a program in `folder` with a few inherited variables, and return its output: at most `most` bytes on each stream.
 
-    One that writes more, or takes longer than `timeout` seconds, is killed with all its children. Raises OSError if it cannot be started.
+    A program that writes more, or takes longer than `timeout` seconds, is killed with all its children. Raises OSError if it cannot be
+    started.
     """
     tree = _start(command, folder, {})
     written: tuple[bytearray, bytearray] = (bytearray(), bytearray())
@@ -191,7 +191,7 @@ def ask_program(command: Sequence[str], folder: Path, *, timeout: float, most: i
 
     def follow(pipe: IO[bytes], into: bytearray) -> None:
         with pipe:
-            while len(into) <= most and (piece := os.read(pipe.fileno(), _LONGEST_PIECE)):
+            while len(into) <= most and (piece := os.read(pipe.fileno(), _MAX_PIECE)):
                 into.extend(piece)
 
     readers = [_Reader(partial(follow, pipe, into)) for pipe, into in zip(pipes, written, strict=True)]
@@ -214,14 +214,14 @@ def ask_program(command: Sequence[str], folder: Path, *, timeout: float, most: i
 
 
 class _Reader:
-    """A thread that reads. `Thread.start` of `threading` waits for ever for one that has no memory to begin with."""
+    """Thread that reads a pipe. `threading.Thread.start` would wait forever for a thread without memory to begin."""
 
     def __init__(self, read: Callable[[], object]) -> None:
         self._read = read
         self._begun, self._ended = threading.Event(), threading.Event()
 
     def start(self) -> None:
-        """Raises MemoryError where it does not begin, RuntimeError where there can be none."""
+        """Start the thread. Raises MemoryError if it does not begin, RuntimeError if it cannot be created."""
         _thread.start_new_thread(self._work, ())
         if not self._begun.wait(_GRACE_SECONDS):
             raise MemoryError("a thread did not begin")
@@ -241,7 +241,7 @@ class _Reader:
 
 
 def _whole_lines(pipe: IO[bytes], longest: int) -> Iterator[bytes]:
-    """The lines of a pipe that have at most `longest` bytes; the others are read and dropped, piece by piece."""
+    """Yield the lines of a pipe that have at most `longest` bytes. Longer ones are read piece by piece, and dropped."""
     begins = True
     while piece := pipe.readline(longest):
         ends = piece.endswith(b"\n") or len(piece) < longest
@@ -251,12 +251,12 @@ def _whole_lines(pipe: IO[bytes], longest: int) -> Iterator[bytes]:
 
 
 def plain(line: str) -> str:
-    """A line without the colour codes that ONNX Runtime writes even when nobody can see colours."""
+    """Return a line without the color codes that ONNX Runtime writes even if the output is no terminal."""
     return _ESCAPE_SEQUENCE.sub("", line).strip()
 
 
 def end_tree(pid: int) -> None:
-    """End a process, so that it reports no end of those that came from it, and then those, as far as their parents still lead to them."""
+    """Kill a process, then its descendants, so that it cannot report their end. Descendants whose parent has ended are not found."""
     import psutil
 
     with contextlib.suppress(psutil.Error):
@@ -267,19 +267,19 @@ def end_tree(pid: int) -> None:
 
 
 class _Tree(Struct, frozen=True):
-    """A process, and all that it starts: its group, on Windows its job."""
+    """A process and everything that it starts: its group, on Windows its job."""
 
     process: subprocess.Popen[bytes]
     job: Job | None = None
 
     def kill(self) -> None:
         if self.job is None:
-            end_tree(self.process.pid)  # also what has begun a group of its own
+            end_tree(self.process.pid)  # also descendants that have begun a group of their own
         self.kill_rest()
         self.process.wait()
 
     def kill_rest(self) -> None:
-        """End what there is of it; without a job, a process of Windows that has ended no longer leads to its children."""
+        """Kill the rest of the tree. On Windows without a job, an ended process no longer leads to its children."""
         if self.job is not None:
             self.job.end()
         elif not on_windows():
@@ -306,7 +306,7 @@ def _wait(
 ) -> Literal["exited", "timed out", "cancelled"]:
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        # The process closes its standard output when it ends: that is noticed at once, where `wait` would look now and then.
+        # The process closes its standard output when it ends. The reader notices at once, while `wait` would poll.
         reader.join(_POLL_SECONDS)
         try:
             tree.process.wait(0 if reader.is_alive() else _POLL_SECONDS)
@@ -324,8 +324,8 @@ def _wait(
 
 
 def _killed_for_memory() -> int:
-    """How many processes the kernel has ended for lack of memory, in any control group, since it started; 0 if unknown."""
-    # https://docs.kernel.org/filesystems/proc.html; the counter is there since Linux 4.13.
+    """Return how many processes the kernel has killed for lack of memory since it started; 0 if unknown."""
+    # https://docs.kernel.org/filesystems/proc.html; the counter exists since Linux 4.13 and covers all control groups.
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
             if line.startswith("oom_kill "):
@@ -333,14 +333,14 @@ def _killed_for_memory() -> int:
     return 0
 
 
-def _environment(folder: Path, asked: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a worker in `folder`: those that are `asked` for, before what every worker has and the little that is inherited."""
+def _environment(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a worker in `folder`. The `wanted` ones take precedence over fixed and inherited ones."""
     inherited = _INHERITED_ON_WINDOWS if on_windows() else _INHERITED
     kept = {name: value for name, value in os.environ.items() if (name.upper() if on_windows() else name) in inherited}
-    # ONNX Runtime and EPs write below HOME and read settings from there: give them the staging directory instead. Telemetry would begin
-    # a database in each such HOME, of events for Microsoft, in 0.05 s (docs/facts.md, "Telemetry").
+    # ONNX Runtime and EPs write below HOME and read settings from there: HOME is the staging directory. Telemetry would take 0.05 s to
+    # create a database of events for Microsoft in each such HOME (docs/facts.md, "Telemetry").
     found = {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", "ORT_DISABLE_TELEMETRY": "1"}
-    if on_windows():  # to which `Path` and `PATH` are one
-        names = {name.upper() for name in asked}
+    if on_windows():  # `Path` and `PATH` are the same variable
+        names = {name.upper() for name in wanted}
         found = {name: value for name, value in found.items() if name.upper() not in names}
-    return {**found, **asked}
+    return {**found, **wanted}

@@ -1,4 +1,4 @@
-"""Environments made by uv, one for each set of requirements, never changed."""
+"""Provisioning by uv: one environment for each set of requirements, never changed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from epbuild.toolchain.packages import digests_of, package_tree
 
 FORMAT = 1
 _LOCKED_FORMAT = 2
-"""Of environments that hold what a lock has: since 2 it is written down what was installed in them."""
+"""Format of environments made from a lock. Since 2 they have a list of installed files."""
 LOCKED = "locked-"
-"""What the name of an environment begins with that holds what a lock has, and nothing that was chosen when it was made."""
+"""Name prefix of environments made from a lock, without any choice by the installer."""
 _SITES = ("lib/*/site-packages", "Lib/site-packages")
 
 
 class Requirements(Struct, frozen=True):
-    """What an environment must hold: pip requirements for a Python (None: the one that epbuild runs on).
+    """Requirements on an environment: packages as for pip, and a Python (None: the one that epbuild runs on).
 
-    Where they are `locked`, it is exactly that, and its Python unless another is asked for.
+    If they are `locked`, the environment holds exactly the locked packages, and its Python unless the recipe names another.
     """
 
     packages: tuple[str, ...]
@@ -41,7 +41,7 @@ class Requirements(Struct, frozen=True):
     locked: LockedEnvironment | None = None
 
     def digest(self) -> str:
-        """A name for these requirements on this platform, the same whatever their order or spacing; locked ones have names of their own."""
+        """Return a name for these requirements on this platform, whatever their order and spacing. Locked ones have other names."""
         document: dict[str, object] = {"format": FORMAT, "platform": sysconfig.get_platform()}
         if self.locked is None:
             document["packages"] = sorted(re.sub(r"\s+", "", package) for package in self.packages)
@@ -55,35 +55,35 @@ class Requirements(Struct, frozen=True):
 
 
 def running_python() -> str:
-    """The implementation and minor version of the Python that epbuild runs on, such as `cpython-3.11`."""
+    """Return the implementation and minor version of the Python that epbuild runs on, such as `cpython-3.11`."""
     return f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def environment_folder(requirements: Requirements, home: Path) -> Path:
-    """Where the environment for these requirements is, or would be, below the folder of all environments."""
+    """Return the folder of the environment for these requirements, whether or not it exists."""
     return home / requirements.digest()
 
 
 def provisioned(folder: Path) -> Path | None:
-    """The interpreter of the environment in a folder, if it is complete, else None. Writes nothing and starts nothing."""
+    """Return the interpreter of the environment in a folder, or None if it is incomplete. Writes and starts nothing."""
     interpreter = _interpreter(folder)
     return interpreter if complete_file(folder).is_file() and interpreter.exists() else None
 
 
 def complete_file(folder: Path) -> Path:
-    """What marks the environment in a folder as complete."""
+    """Return the path of the file that marks the environment in a folder as complete."""
     return folder / "complete"
 
 
 def installed_file(folder: Path) -> Path:
-    """Where it is written down what was installed in the environment in a folder, if that was made from a lock."""
+    """Return the path of the list of files that were installed from a lock into the environment in a folder."""
     return folder / "installed.json"
 
 
 def read_installed(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file that was installed in the environment in a folder, by its name in the packages' folder.
+    """Return the SHA-256 of every installed file of the environment in a folder, by its path relative to the packages' folder.
 
-    Empty where nobody wrote it down, or that cannot be read: nothing then passes for what was installed.
+    Empty if there is no readable list: then every file counts as changed.
     """
     try:
         document = json.loads(installed_file(folder).read_bytes())
@@ -95,10 +95,10 @@ def read_installed(folder: Path) -> dict[str, str]:
 def provision(
     requirements: Requirements, home: Path, *, name: str, where: Position | None, listener: UvListener | None = None
 ) -> Path:
-    """The interpreter of the environment for `requirements`, made if it is not there yet.
+    """Return the interpreter of the environment for `requirements`, provisioning it if it does not exist.
 
-    `name` and `where` are the toolchain's, for messages; `listener` is that of uv. Two processes that want one environment
-    wait for each other. Raises ToolchainError (EPB301) that names the package, and what uv reported.
+    `name` and `where` are those of the toolchain, for messages. `listener` receives uv's log. Two processes that provision the same
+    environment wait for each other. Raises ToolchainError (EPB301) with the package and uv's report.
     """
     folder = environment_folder(requirements, home)
     ready = provisioned(folder)
@@ -117,7 +117,7 @@ def provision(
 
 
 def _make(requirements: Requirements, folder: Path, name: str, where: Position | None, listener: UvListener | None) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
+    shutil.rmtree(folder, ignore_errors=True)  # remains of a killed run
     interpreter = _interpreter(folder)
 
     def uv(*arguments: str, changes: Mapping[str, str | None] | None = None) -> None:
@@ -126,7 +126,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
             shutil.rmtree(folder, ignore_errors=True)
             raise _failure(requirements, name, where, done.stderr, lacks_python=arguments[0] == "venv")
 
-    # Not linked to uv's cache: what is done to another environment's files would be done to these (docs/facts.md, "Hard links").
+    # No hard links to uv's cache: a change to another environment's files would change these (docs/facts.md, "Hard links").
     install = ["pip", "install", "--no-config", "--link-mode", "copy", "--python", str(interpreter)]
     uv("venv", "--no-project", "--python", _python(requirements), str(folder / "env"))
     if requirements.locked is None:
@@ -135,13 +135,12 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
     else:
         held = tuple(package.requirement for package in requirements.locked.packages)
         listed = folder / "locked.txt"
-        # These files, and no others.
         pins = (
             [package.requirement, *(f"--hash=sha256:{one}" for one in package.files)] for package in requirements.locked.packages
         )
         listed.write_text("".join(" ".join(pin) + "\n" for pin in pins), encoding="utf-8")
         uv(*install, "--require-hashes", "--requirements", str(listed))
-        # With nothing to install from, this succeeds where all that the recipe asks for is there already.
+        # A check: without any source of packages, this succeeds only if the locked packages meet all requirements of the recipe.
         uv(*install, "--offline", "--no-index", "--", *requirements.packages, changes={"UV_FIND_LINKS": None})
         installed_file(folder).write_text(json.dumps(_installed(folder / "env")), encoding="utf-8")
     complete_file(folder).write_text(json.dumps(sorted(held)), encoding="utf-8")
@@ -149,7 +148,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
 
 
 def _installed(environment: Path) -> dict[str, str]:
-    """The SHA-256 of every file in the folder, or folders, of an environment's packages, by its name there. Raises OSError."""
+    """Return the SHA-256 of every file in the packages' folders of an environment, by its relative path. Raises OSError."""
     found: dict[str, str] = {}
     for site in sorted({path.resolve() for pattern in _SITES for path in environment.glob(pattern)}):
         files = package_tree(str(site)).files
@@ -158,7 +157,7 @@ def _installed(environment: Path) -> dict[str, str]:
 
 
 def _python(requirements: Requirements) -> str:
-    """The Python to make the environment of, as uv is asked for it."""
+    """Return the Python for the environment, as an argument for uv."""
     if requirements.python is not None:
         return requirements.python
     locked = requirements.locked
@@ -171,7 +170,7 @@ def _failure(requirements: Requirements, name: str, where: Position | None, stde
         message = f"toolchain '{name}' could not be made from the lock; uv reported: {quote}"
         hint = "Check the network." if is_network(text) else "Where the lock is wrong, write it anew with `epbuild lock`."
         if lacks_python:
-            # What is locked stays as it is, its Python too, until a user asks for newer versions.
+            # A lock keeps its Python, as its packages, until a user upgrades it.
             hint = f"It is locked for {requirements.locked.python}: install that, or lock it anew with `epbuild lock --upgrade`."
         return ToolchainError(Problem("EPB307", message, where, hint))
     blamed = [package for package in requirements.packages if _names(package, text)]
@@ -182,7 +181,7 @@ def _failure(requirements: Requirements, name: str, where: Position | None, stde
 
 
 def _names(requirement: str, text: str) -> bool:
-    name = read_requirement(requirement).distribution  # as uv writes it, however the recipe does
+    name = read_requirement(requirement).distribution  # normalized, as uv writes it
     return bool(name) and re.search(rf"(?<![\w.-]){name}(?![\w-])", text) is not None
 
 
@@ -194,18 +193,18 @@ _STARTED = re.compile(r"\s*Downloading (\S+) \(([0-9.]+)([KMGT]?i?B)\)")
 _ARRIVED = re.compile(r"\s*Downloaded (\S+)")
 _STAGES = re.compile(r"(Resolved|Building|Prepared|Installed) ")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 
 
 class InstallReport(Protocol):
-    """Gets how far an installation is."""
+    """Receiver of an installation's progress."""
 
     def installing(self, doing: str, done: int, total: int) -> None:
-        """What it does, and how many bytes have been fetched of those that are known to be needed."""
+        """Report uv's current work, and the downloaded bytes out of those known to be needed."""
 
 
 class InstallProgress(UvListener):
-    """Reports each change of what uv does."""
+    """Listener that turns uv's log into progress reports."""
 
     def __init__(self, report: InstallReport, cancelled: threading.Event) -> None:
         super().__init__(cancelled)
@@ -221,11 +220,8 @@ class InstallProgress(UvListener):
         elif not _STAGES.match(line):
             return
         left = [name for name in self._sizes if name not in self._arrived]
-        more = f" and {len(left) - _MOST_NAMES} more" if len(left) > _MOST_NAMES else ""
-        doing = f"fetching {', '.join(left[:_MOST_NAMES])}{more}" if left else _in_lower_case(line.strip())
+        more = f" and {len(left) - _MAX_NAMES} more" if len(left) > _MAX_NAMES else ""
+        stage = line.strip()
+        doing = f"fetching {', '.join(left[:_MAX_NAMES])}{more}" if left else stage[:1].lower() + stage[1:]
         done = sum(size for name, size in self._sizes.items() if name in self._arrived)
         self._report.installing(doing, done, sum(self._sizes.values()))
-
-
-def _in_lower_case(line: str) -> str:
-    return line[:1].lower() + line[1:]

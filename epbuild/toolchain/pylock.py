@@ -1,6 +1,6 @@
 """A locked toolchain as a `pylock.toml` (PEP 751), which other installers read.
 
-Such a file names the address of each file, which epbuild's own lock does not: it is for the index that the lock was made from.
+Unlike epbuild's own lock, the file names the address of each package file: it works with the index that the lock was made from.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from epbuild.toolchain.platforms import MARKERS
 
 
 def pylock_name(toolchain: str) -> str:
-    """The file of a toolchain; what stands between `pylock.` and `.toml` has no full stop."""
+    """Return the file name of a toolchain. PEP 751 allows no full stop between `pylock.` and `.toml`."""
     return f"pylock.{toolchain.replace('.', '-')}.toml"
 
 
 def pylock_text(toolchain: LockedToolchain) -> str | None:
-    """The text of the file; None for an environment that exists already, whose packages come from no file that is known.
+    """Return the text of the file, or None if all environments exist already: the files of their packages are unknown.
 
-    The same package in another version on another platform is an entry of its own.
+    A package that has different versions on different platforms has an entry for each.
     """
     platforms = {name: found for name, found in sorted(toolchain.platforms.items()) if not found.is_installed}
     if not platforms:
@@ -49,7 +49,7 @@ def pylock_text(toolchain: LockedToolchain) -> str | None:
 
 
 def origins_of(document: Mapping[str, Any], folder: Path) -> dict[str, FileOrigin]:
-    """Where each file of a `pylock.toml` in `folder` comes from, by its SHA-256."""
+    """Return the origin of each file of a `pylock.toml` in `folder`, by its SHA-256."""
     packages = document.get("packages", ())
     files = [(file, True) for package in packages for file in package.get("wheels", ())]
     files += [(package["sdist"], False) for package in packages if "sdist" in package]

@@ -26,26 +26,26 @@ from epbuild.toolchain.provision import running_python
 from epbuild.toolchain.pylock import origins_of
 
 _VERSION = re.compile(r"(?:cpython[-@]?)?([0-9]+\.[0-9]+)(\.[0-9]+)?")
-# What is no package of an index in some version: an address, a file, an option of the installer's.
+# Requirements that are not a version of a package in an index: an address, a file, an option of the installer.
 _PLACE = re.compile(r"\s*-|.*://|.*\s@\s|\s*[.~/\\]|[A-Za-z]:[\\/]", re.DOTALL)
 _DIRECT = ("archive", "directory", "vcs")
 _WHEEL_HINT = "Write <name>==<version>; where the package is in no index, name the folder of its wheel in UV_FIND_LINKS."
 
 
 class Python(Struct, frozen=True):
-    """The Python that a toolchain is resolved for: as a fingerprint names it, and as uv takes it."""
+    """The Python that a toolchain is resolved for: its name in fingerprints, and its arguments for uv."""
 
     name: str
     arguments: tuple[str, ...]
 
 
 def asked(toolchain: ToolchainSpec) -> tuple[str, ...]:
-    """What a toolchain's packages ask for, each on one line, sorted, each once."""
+    """Return the requirements of a toolchain, each on one line, distinct and sorted."""
     return tuple(sorted({" ".join(package.split()) for package in toolchain.packages}))
 
 
 def named_python(request: str | None) -> str | None:
-    """The Python that a recipe's `python` means, such as `cpython-3.11`; None where it has to be looked for."""
+    """Return the Python that a recipe's `python` names, such as `cpython-3.11`, or None if uv must find it."""
     if request is None:
         return running_python()
     found = _VERSION.fullmatch(request.strip().lower())
@@ -53,12 +53,12 @@ def named_python(request: str | None) -> str | None:
 
 
 def find_python(toolchain: ToolchainSpec) -> Python:
-    """The Python of a toolchain that is made. Raises ToolchainError (EPB309) where it is not there to be asked which version it is."""
+    """Return the Python to provision a toolchain with. Raises ToolchainError (EPB309) if uv must find it and does not."""
     request, name = toolchain.python, named_python(toolchain.python)
     if name is not None:
         version = _VERSION.fullmatch((request or name).strip().lower())
         if version:
-            # Without its last number a version means the first of its line: a lock must do for all of them.
+            # uv reads 3.11 as 3.11.0, its first release: the lock must suit all releases.
             return Python(name, ("--python", sys.executable, "--python-version", f"{version[1]}{version[2] or ''}"))
         return Python(name, ("--python", sys.executable))
     done = run_uv(["python", "find", "--no-project", "--no-config", "--", str(request)])
@@ -67,14 +67,14 @@ def find_python(toolchain: ToolchainSpec) -> Python:
         message = f"toolchain '{toolchain.name}' asks for the Python '{request}', which is not here: uv reported: {quote}"
         raise ToolchainError(Problem("EPB309", message, toolchain.where, "Install it, or write a version, such as '3.11'."))
     interpreter = Path(done.stdout.strip())
-    return Python(str(probe(interpreter, [], toolchain.where)["python"]), ("--python", str(interpreter)))
+    return Python(probe(interpreter, [], toolchain.where).python, ("--python", str(interpreter)))
 
 
 def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, preferred: Mapping[str, str]) -> LockedEnvironment:
-    """The packages that a toolchain's requirements come to on one of PLATFORMS, with the files that are for it.
+    """Resolve a toolchain's requirements on one of PLATFORMS. Return the packages, with the files for that platform.
 
-    `preferred` versions, by distribution, are kept where they still do. Raises ToolchainError (EPB309) for what cannot be resolved, or
-    not be locked, as it is no package of an index.
+    `preferred` versions, by distribution, are kept where they meet the requirements. Raises ToolchainError (EPB309) if a requirement
+    cannot be resolved, or cannot be locked since it is no package of an index.
     """
     if place := next(filter(_PLACE.match, toolchain.packages), None):
         raise _not_lockable(toolchain, place)
@@ -104,14 +104,14 @@ def found_installed(environment: Environment) -> LockedEnvironment:
 
 
 def deviations(environment: Environment, platform: str, locked: LockedEnvironment) -> list[str]:
-    """In what an environment is not the one that was locked for `platform`: a few words for each thing."""
-    taken = environment.fingerprint
+    """Return phrases on how an environment deviates from the one locked for `platform`."""
+    fingerprint = environment.fingerprint
     found = []
-    if taken.python != locked.python:
-        found.append(f"its Python is {taken.python} instead of {locked.python}")
-    if not locked.is_installed and platform_name(taken.platform) != platform:
-        found.append(f"it is for {taken.platform} instead of {platform}")
-    held = {plain_name(name): version for name, version in taken.distributions.items()}
+    if fingerprint.python != locked.python:
+        found.append(f"its Python is {fingerprint.python} instead of {locked.python}")
+    if not locked.is_installed and platform_name(fingerprint.platform) != platform:
+        found.append(f"it is for {fingerprint.platform} instead of {platform}")
+    held = {plain_name(name): version for name, version in fingerprint.distributions.items()}
     wanted = {package.name: package.version for package in locked.packages}
     for name in sorted(held.keys() | wanted.keys()):
         if name not in held:
@@ -128,13 +128,13 @@ def deviations(environment: Environment, platform: str, locked: LockedEnvironmen
 
 
 def _packages(toolchain: ToolchainSpec, document: Mapping[str, Any]) -> tuple[Package, ...]:
-    """The packages of a `pylock.toml` (PEP 751) that was written for one platform; where they come from is left out."""
+    """Return the packages of a `pylock.toml` (PEP 751) for one platform, without their origins."""
     packages = []
     for item in document.get("packages", ()):
         name = str(item["name"])
         if any(kind in item for kind in _DIRECT):
             raise _not_lockable(toolchain, name)
-        # What can be installed as it is, is; only where there is no such file is one built from the sources.
+        # The source distribution counts only if there is no wheel, as installers then build from it.
         files: Sequence[Mapping[str, Any]] = item.get("wheels") or [item[kind] for kind in ("sdist",) if kind in item]
         digests = sorted({str(file["hashes"]["sha256"]) for file in files if "sha256" in file.get("hashes", {})})
         if not digests:
@@ -145,7 +145,7 @@ def _packages(toolchain: ToolchainSpec, document: Mapping[str, Any]) -> tuple[Pa
 
 
 def _preferences(versions: Mapping[str, str]) -> str:
-    """Versions as a `pylock.toml` that uv finds where it is to write: it keeps what it can of it."""
+    """Return versions as a `pylock.toml`: uv prefers the versions in the file that it overwrites."""
     packages = (f'[[packages]]\nname = "{name}"\nversion = "{version}"\n' for name, version in versions.items())
     return "\n".join(['lock-version = "1.0"\ncreated-by = "epbuild"\n', *packages])
 

@@ -17,7 +17,7 @@ from epbuild.compile.failure import compile_error
 from epbuild.core.errors import BuildError, EnvironmentFailure
 from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
-from epbuild.toolchain.diagnosis import last_words, tells_progress, told_once
+from epbuild.toolchain.diagnosis import last_words, merge_reasons, shows_progress
 from epbuild.toolchain.process import Ending, plain
 from tests.support.fake_builds import COMPILES, sharing_group
 
@@ -573,7 +573,7 @@ SETUP = "QNN SetupBackend failed Failed to create device. Error: QNN_DEVICE_ERRO
 def test_one_reason_is_told_once_however_often_it_was_said(
     raised: str | None, said: list[str], reason: str | None, quote: str
 ) -> None:
-    assert told_once(raised, said) == (reason, quote)
+    assert merge_reasons(raised, said) == (reason, quote)
 
 
 def test_a_reason_as_long_as_a_model_is_told_by_its_beginning_and_its_end() -> None:
@@ -604,4 +604,4 @@ def test_a_reason_as_long_as_a_model_is_told_by_its_beginning_and_its_end() -> N
     ],
 )
 def test_of_what_an_ep_says_only_how_far_it_is_is_taken_for_a_status(line: str, told: bool) -> None:
-    assert tells_progress(line) is told
+    assert shows_progress(line) is told

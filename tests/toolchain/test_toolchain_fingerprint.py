@@ -14,7 +14,7 @@ import pytest
 
 from epbuild.core.errors import Position, ToolchainError
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.fingerprint import Fingerprint, look, probe
+from epbuild.toolchain.fingerprint import Fingerprint, probe, read_fingerprint
 from epbuild.toolchain.packages import digests_of
 from tests.support.moments import at_each_call
 from tests.support.packages import install, make_environment, posix_only, site_of, write_script
@@ -59,7 +59,7 @@ SOUND = json.dumps(
 
 
 def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Fingerprint:
-    return look(interpreter, modules, memory, where).fingerprint
+    return read_fingerprint(interpreter, modules, memory, where).fingerprint
 
 
 def sha256(content: bytes) -> str:
@@ -289,7 +289,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_told(interpreter: Path, tmp_pa
 def seen_again(interpreter: Path, memory: Path, change: Callable[[Path], object]) -> list[str]:
     """The files that count as touched after a change in an environment, by their names."""
     site = site_of(interpreter)
-    first = look(interpreter, MODULES, memory)
+    first = read_fingerprint(interpreter, MODULES, memory)
     before = Environment("tiny", interpreter, first.fingerprint, memory, frozenset(MODULES), first.states)
     assert before.now() is before
     change(site)

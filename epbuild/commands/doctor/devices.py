@@ -25,7 +25,7 @@ from epbuild.plan.steps import Plan, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import DeviceChoice, Recipe
 from epbuild.recipe.requirement import read_requirement
-from epbuild.toolchain.environment import RUNTIME, Environment, MadeToolchain, Toolchains, made_toolchains
+from epbuild.toolchain.environment import RUNTIME, Environment, ProvisionedToolchain, Toolchains, provisioned_toolchains
 from epbuild.toolchain.platforms import lacks_driver
 from epbuild.verify.live.eps import planned_ep
 from epbuild.verify.live.worker import Session, list_devices
@@ -104,8 +104,8 @@ class EpSurvey(Struct, frozen=True):
 
     def here(self) -> tuple[list[ToolchainHealth], int]:
         """The newest toolchains that are here and have an EP that compiles, and how many more there are."""
-        found: dict[str, tuple[MadeToolchain, list[EpEntry]]] = {}
-        for made in made_toolchains(self.toolchains.home):
+        found: dict[str, tuple[ProvisionedToolchain, list[EpEntry]]] = {}
+        for made in provisioned_toolchains(self.toolchains.home):
             entries = [entry for ep in known_eps() for entry in entries_for(ep) if entry.sources and made.has(entry)]
             if entries:
                 known = {RUNTIME, *(name for entry in entries for name in entry.distributions)}
@@ -134,7 +134,7 @@ class EpSurvey(Struct, frozen=True):
         mend = "Install ONNX Runtime there again." if spec.interpreter else _remove(environment.memory.parent)
         return self._looked(ToolchainHealth(name, shown, check or _sound(name)), environment, asked, recipe, mend)
 
-    def _of_made(self, packages: str, made: MadeToolchain, entries: Sequence[EpEntry]) -> ToolchainHealth:
+    def _of_made(self, packages: str, made: ProvisionedToolchain, entries: Sequence[EpEntry]) -> ToolchainHealth:
         environment = made.environment(entries)
         if environment is None:
             check = HealthCheck(

@@ -15,7 +15,7 @@ from epbuild.cache.leases import Cancelled
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.request import HERE, ep_document, places
 from epbuild.plan.target import PlannedEp
-from epbuild.toolchain.diagnosis import diagnose, told_once
+from epbuild.toolchain.diagnosis import diagnose, merge_reasons
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import REQUEST, process_failures
 from epbuild.toolchain.process import Ending, WorkerListener
@@ -213,7 +213,7 @@ def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFail
     doing = _last_model(ending)
     model = doing[1] if doing else None
     act, moment = _DOING[doing[0]] if doing else _BEFORE
-    reason, quote = told_once(found.raised, lines)
+    reason, quote = merge_reasons(found.raised, lines)
     reason = reason or ""
     known = _limitation((*lines, found.raised or ""), session.eps)
     if known is not None:
