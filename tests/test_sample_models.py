@@ -59,7 +59,7 @@ def test_every_input_and_output_has_a_fixed_shape_as_npu_compilers_need(name: st
         assert all(dimension.dim_value > 0 for dimension in dimensions), value.name
 
 
-def test_prefill_and_decode_hold_the_same_weights_so_that_there_is_something_to_share() -> None:
+def test_prefill_and_decode_hold_the_same_weights_to_share() -> None:
     prefill, decode = (external_tensors(DECODER / f"{name}.onnx") for name in ("prefill", "decode"))
     assert prefill == decode
     assert {tensor["location"] for tensor in prefill.values()} == {"weights.bin"}
@@ -67,7 +67,7 @@ def test_prefill_and_decode_hold_the_same_weights_so_that_there_is_something_to_
     assert end == (DECODER / "weights.bin").stat().st_size
 
 
-def test_decode_continues_prefill_through_the_cache_as_if_the_text_had_been_read_at_once() -> None:
+def test_decode_continues_prefill_through_the_cache_as_if_read_at_once() -> None:
     prefill = ReferenceEvaluator(str(DECODER / "prefill.onnx"))
     decode = ReferenceEvaluator(str(DECODER / "decode.onnx"))
     tokens = np.random.default_rng(0).integers(0, 256, (1, 64), dtype=np.int32)

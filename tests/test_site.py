@@ -125,7 +125,7 @@ def pages(site: Path) -> dict[str, Page]:
 
 
 @pytest.mark.slow
-def test_a_page_is_the_same_on_the_forge_and_on_the_site_and_loads_nothing_from_elsewhere(site: Path) -> None:
+def test_a_page_is_the_same_on_the_forge_and_the_site_and_loads_nothing_external(site: Path) -> None:
     for name, page in pages(site).items():
         source = ROOT / ("README.md" if name == "index.md" else f"docs/{name}")
         text = source.read_text(encoding="utf-8")

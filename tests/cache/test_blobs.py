@@ -152,7 +152,7 @@ def that_cannot_be_moved(path: Path) -> Iterator[Path]:
 
 @posix_only
 @pytest.mark.parametrize("arrange", [another_name, file_of_a_link, used_by_somebody, that_cannot_be_moved])
-def test_a_file_that_may_be_needed_where_it_is_is_copied_and_changing_it_never_changes_the_store(
+def test_a_file_that_may_be_needed_in_place_is_copied_and_never_shared(
     store: BlobStore, tmp_path: Path, arrange: Callable[[Path], AbstractContextManager[Path]]
 ) -> None:
     path = tmp_path / "made.bin"
@@ -266,9 +266,7 @@ def test_storing_the_same_content_again_keeps_the_blob_that_is_there(store: Blob
     assert list((store.root / "cas" / "tmp").iterdir()) == []
 
 
-def test_a_blob_that_was_altered_on_disk_is_never_handed_out_and_heals_when_it_is_made_again(
-    store: BlobStore, tmp_path: Path
-) -> None:
+def test_a_blob_altered_on_disk_is_never_returned_and_heals_when_it_is_put_again(store: BlobStore, tmp_path: Path) -> None:
     blob = stored(store, b"the real context binary")
     (place,) = stored_files(store)
     overwrite(place, b"a false context binary!")
@@ -489,9 +487,7 @@ def test_a_writer_killed_in_the_middle_leaves_nothing_under_a_blobs_name(store: 
 
 
 @posix_only
-def test_a_taker_is_left_alone_while_it_lives_and_leaves_nothing_under_a_blobs_name_when_it_is_killed(
-    store: BlobStore, tmp_path: Path
-) -> None:
+def test_a_killed_writer_leaves_nothing_under_a_blobs_name_and_a_live_one_goes_on(store: BlobStore, tmp_path: Path) -> None:
     (tmp_path / "made.bin").write_bytes(b"as built")
     code = """if True:
         import os, sys, time

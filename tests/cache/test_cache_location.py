@@ -60,9 +60,7 @@ def test_the_platforms_own_variable_is_obeyed(
     assert cache_directory() == home / "caches" / below
 
 
-def test_a_relative_xdg_directory_is_ignored_so_that_the_store_does_not_move_with_the_current_directory(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_xdg_directory_is_ignored_so_that_the_store_does_not_move(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "caches")
     assert cache_directory() == home / ".cache" / "epbuild"

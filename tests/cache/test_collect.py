@@ -185,7 +185,7 @@ def test_a_partial_download_goes_when_nobody_went_on_with_it_and_nobody_is_at_it
     assert list((store.root / "cas" / "partial").iterdir()) == [fresh]
 
 
-def test_a_remote_model_goes_as_a_whole_once_no_workspace_needs_it_and_nobody_fetches_it(store: AgedStore) -> None:
+def test_a_remote_model_is_removed_whole_once_no_workspace_needs_it(store: AgedStore) -> None:
     name = f"remote/{REMOTE}"
     graph = store.file(f"{name}/model.onnx", "graph", 31)
     data = store.file(f"{name}/weights/model.data", "data", 31)

@@ -95,7 +95,7 @@ def test_large_files_among_small_ones_get_their_own_digests_in_the_order_asked_f
     assert list(found.items()) == [(path, sha256(path.read_bytes())) for path in paths]
 
 
-def test_many_small_files_get_their_own_digests_even_where_one_of_them_cannot_be_read(tmp_path: Path, memory: NewMemory) -> None:
+def test_many_small_files_get_their_own_digests_even_if_one_cannot_be_read(tmp_path: Path, memory: NewMemory) -> None:
     paths = [write(tmp_path / str(number), b"x" * number) for number in range(450)]
     assert Digests(memory).of_many(paths) == {path: sha256(b"x" * number) for number, path in enumerate(paths)}
     with pytest.raises(StoreError) as failure:
@@ -151,9 +151,7 @@ def test_a_file_that_was_replaced_by_another_of_the_same_size_is_noticed(tmp_pat
     assert Digests(memory).of(path) == sha256(b"DATA")
 
 
-def test_a_file_written_a_moment_ago_is_read_again_because_another_write_might_not_show(
-    tmp_path: Path, memory: NewMemory, readings: Readings
-) -> None:
+def test_a_file_written_a_moment_ago_is_read_again(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
     path = write(tmp_path / "weights", b"data")
     readings.digests(memory).of(path)
     assert memory.entries == {}

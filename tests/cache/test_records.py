@@ -53,9 +53,7 @@ def test_an_action_that_was_never_recorded_is_a_miss(records: ActionRecords, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_equal_documents_are_equal_files_whatever_their_order_so_that_caches_can_be_compared(
-    records: ActionRecords, tmp_path: Path
-) -> None:
+def test_equal_documents_are_equal_files_whatever_the_order_of_their_keys(records: ActionRecords, tmp_path: Path) -> None:
     records.put(KEY, {"b": 1, "a": "größe"})
     first = place(tmp_path).read_bytes()
     records.put(KEY, {"a": "größe", "b": 1})
@@ -108,7 +106,7 @@ NEWER = sealed(format=RECORD_FORMAT + 1, key=KEY, result={})
 
 
 @pytest.mark.parametrize("other", [OLD, NEWER])
-def test_a_record_of_another_version_is_a_miss_and_stays_for_the_epbuild_that_can_read_it(
+def test_a_record_of_another_version_is_a_miss_and_stays_for_that_version(
     records: ActionRecords, tmp_path: Path, other: bytes
 ) -> None:
     records.put(KEY, {})

@@ -321,7 +321,7 @@ def test_the_state_of_an_older_schema_that_no_migration_leads_from_is_set_aside(
         assert workspace.fact("name") == "anew"
 
 
-def test_of_two_builds_that_meet_the_damage_the_second_keeps_what_the_first_has_learned_since(directory: Path) -> None:
+def test_the_second_build_that_meets_damage_keeps_what_the_first_recorded(directory: Path) -> None:
     damage_deeply(directory)
     with Workspace.open(directory) as first, Workspace.open(directory) as second:
         first.files.get("/models/1000")

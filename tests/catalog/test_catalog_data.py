@@ -42,7 +42,7 @@ def document(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def test_every_ep_that_the_catalog_promises_is_known_and_what_is_not_known_is_a_key_error() -> None:
+def test_every_promised_ep_is_in_the_catalog_and_an_unknown_one_is_a_key_error() -> None:
     assert known_eps() == (
         "CPUExecutionProvider",
         "CoreMLExecutionProvider",
@@ -59,7 +59,7 @@ def test_every_ep_that_the_catalog_promises_is_known_and_what_is_not_known_is_a_
 
 
 @each_file
-def test_a_data_file_holds_nothing_that_its_schema_does_not_know_or_that_contradicts_itself(path: Path) -> None:
+def test_a_data_file_has_only_keys_of_its_schema_and_no_contradiction(path: Path) -> None:
     assert list(problems(document(path))) == []
 
 
@@ -155,7 +155,7 @@ def test_a_soc_number_stands_for_one_soc() -> None:
     assert {row.facts["arch"] for row in table} == {"68", "69", "73", "75", "79", "81", "85"}
 
 
-def test_a_soc_whose_name_the_ep_does_not_know_is_given_by_number_since_the_ep_would_build_for_a_generic_one() -> None:
+def test_a_soc_whose_name_the_ep_does_not_know_is_passed_by_number() -> None:
     rows_by_name = {row.name: row for row in entry("QNNExecutionProvider").tables["soc_model"]}
     assert rows_by_name["SM8750"].canonical == "SM8750"
     assert rows_by_name["SM8735"].canonical == "85"
@@ -261,7 +261,7 @@ def test_a_row_that_some_releases_lack_says_which_have_it() -> None:
         ("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"], "load_config", "ov.json", ("ov.json",)),
     ],
 )
-def test_the_files_that_an_option_names_are_found_and_what_is_no_path_is_not_taken_for_one(
+def test_files_that_options_name_are_found_and_other_values_are_not_paths(
     ep: str, packages: list[str], name: str, value: str, files: tuple[str, ...]
 ) -> None:
     assert entry(ep, packages).options[name].files(value) == files

@@ -152,7 +152,7 @@ def test_no_text_makes_anything_but_an_entry_or_a_clear_refusal(tmp_path_factory
         load_catalog(path)
 
 
-def test_two_files_for_one_packaging_are_refused_since_which_one_holds_would_be_chance(tmp_path: Path) -> None:
+def test_two_files_for_one_packaging_are_refused(tmp_path: Path) -> None:
     one, two = written(tmp_path, GOOD, "one.toml"), written(tmp_path, GOOD, "two.toml")
     with pytest.raises(BadCatalog, match=r"two\.toml: ep: .* is already described by one\.toml"):
         Catalog.with_files([one, two])
@@ -181,7 +181,7 @@ def test_the_distributions_of_a_toolchain_decide_which_openvino_is_meant(distrib
     assert entry("OpenVINOExecutionProvider", distributions).kind == kind
 
 
-def test_a_digest_tells_how_the_ep_is_driven_and_is_not_moved_by_a_new_row_or_a_better_meaning() -> None:
+def test_a_digest_changes_with_how_the_ep_is_driven_but_not_with_a_new_row() -> None:
     qnn = entry("QNNExecutionProvider")
     digest = qnn.digest
     assert digest == replace(qnn, options={}, names={}, description="x", cannot=()).digest

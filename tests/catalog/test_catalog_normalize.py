@@ -129,7 +129,7 @@ def test_a_value_that_qnn_would_silently_read_as_its_default_is_refused(name: st
 
 
 @pytest.mark.parametrize("value", ["TPU", "GPU.", "AUTO", "AUTO:", "AUTO:NPU,", "CPU\nGPU", "CPUX"])
-def test_an_openvino_device_that_does_not_exist_is_refused_with_examples_of_those_that_do(value: str) -> None:
+def test_a_nonexistent_openvino_device_is_refused_with_examples_of_real_ones(value: str) -> None:
     with pytest.raises(BadValue, match=r"is not of the form that it takes: CPU, GPU, GPU\.1, NPU, AUTO:NPU,CPU"):
         openvino("device_type", value)
 
@@ -225,7 +225,5 @@ def test_a_number_is_one_value_whether_it_is_quoted_or_not(value: int) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [(True, "1"), (False, "0"), (3, "3"), (2.0, "2"), (0.5, "0.5"), (" text ", "text"), ("true", "true")]
 )
-def test_an_option_that_no_catalog_describes_is_passed_on_as_onnx_runtime_writes_such_values(
-    value: object, expected: str
-) -> None:
+def test_an_option_without_a_catalog_entry_is_passed_as_onnx_runtime_writes_it(value: object, expected: str) -> None:
     assert plain_text(value) == expected

@@ -35,9 +35,7 @@ mode = { type = "choice", values = ["quick", "slow"], output = "none", meaning =
     ("soc", "by"),
     [("SM8750", []), ("69", []), ("SC8380XP,SM8750", ["timestamp"]), ("60,85,69", ["timestamp"]), (None, [])],
 )
-def test_a_qnn_target_for_several_socs_is_known_for_times_of_day_and_one_for_a_single_soc_for_nothing(
-    soc: str | None, by: list[str]
-) -> None:
+def test_a_qnn_target_for_several_socs_differs_by_time_of_day_and_for_one_soc_never(soc: str | None, by: list[str]) -> None:
     options = {"backend_type": "htp", **({} if soc is None else {"soc_model": soc})}
     assert [row.by for row in entry(QNN).known_differences(options)] == by
 

@@ -113,7 +113,7 @@ def test_a_file_that_is_there_is_kept_unless_force_is_asked_for(folder: Path) ->
     assert written(folder, *FLAGS, "--force").models.keys() == {"relu"}
 
 
-def test_without_a_terminal_and_without_flags_it_says_what_it_needs_and_waits_for_nothing(folder: Path) -> None:
+def test_without_a_terminal_and_flags_init_says_what_it_needs_and_does_not_wait(folder: Path) -> None:
     for there, needs in ((folder, "it needs --ep, --target"), (folder / "empty", "it needs --model, --ep, --target")):
         there.mkdir(exist_ok=True)
         done = epbuild(there, "init")

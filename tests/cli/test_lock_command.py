@@ -273,7 +273,7 @@ def test_an_environment_that_is_there_is_locked_as_it_is_found(checkout: Checkou
     ]
 
 
-def test_an_environment_that_is_not_here_is_told_and_what_was_found_elsewhere_is_kept(checkout: Checkout) -> None:
+def test_a_missing_environment_is_reported_and_what_was_locked_elsewhere_is_kept(checkout: Checkout) -> None:
     other = "windows-x86_64" if HERE != "windows-x86_64" else "linux-x86_64"
     checkout.write_recipe((f"packages: {PACKAGES}", "interpreter: C:/nowhere/python.exe"))
     environment = f"toolchain.qnn.{other}"
@@ -361,7 +361,7 @@ def test_a_model_of_a_wheel_is_locked_with_its_bytes_and_other_bytes_are_refused
     assert "differs from epbuild.lock in its graph" in refused.stderr
 
 
-def test_the_wheel_of_a_model_is_locked_and_another_one_is_refused_with_and_without_locked(checkout: Checkout) -> None:
+def test_the_wheel_of_a_model_is_locked_and_another_wheel_is_refused(checkout: Checkout) -> None:
     write_model(checkout.folder / "relu.onnx")
     model = (checkout.folder / "relu.onnx").read_bytes()
 

@@ -63,7 +63,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
 
 
 @pytest.mark.parametrize("file", ["my_models/onnx/det.onnx", "onnx/det.onnx"])
-def test_a_file_is_named_from_the_root_of_its_wheel_or_from_the_folder_of_its_package(index: Index, file: str) -> None:
+def test_a_file_is_named_from_the_root_of_its_wheel_or_of_its_package(index: Index, file: str) -> None:
     index.has()
     graph = index.fetch(f"package:My_Models==1.0/{file}")
     assert graph.read_bytes() == MODEL

@@ -41,7 +41,7 @@ MISTAKES = ("bogus", "soc_modell", "banana", "dist/${taget}")  # a text that can
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "run"])
-def test_all_mistakes_in_options_are_shown_at_once_in_order_with_their_lines_underlined(wrong: Path, command: str) -> None:
+def test_all_mistakes_in_options_are_shown_at_once_in_order_and_underlined(wrong: Path, command: str) -> None:
     (wrong / "epbuild.yaml").write_text(WRONG.replace("taget", "target"), encoding="utf-8")
     done = epbuild(wrong, command)
     assert (done.returncode, done.stdout) == (2, "")

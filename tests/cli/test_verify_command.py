@@ -230,7 +230,7 @@ def test_a_folder_that_somebody_zipped_is_verified_with_its_own_name(tmp_path: P
     assert {row["subject"] for row in found if row["check"] == "digests"} == {"dist/m_ctx.onnx", "dist/m_qnn.bin"}
 
 
-def test_a_damaged_archive_is_a_failed_verification_and_no_archive_a_wrong_command_line(tmp_path: Path, temporary: Path) -> None:
+def test_a_damaged_archive_fails_verification_and_another_file_is_a_usage_error(tmp_path: Path, temporary: Path) -> None:
     path = pack(write(tmp_path / "dist"), tmp_path / "model.zip")
     whole = path.read_bytes()
     path.write_bytes(whole.replace(BINARY, BINARY[:-1] + b"!", 1))

@@ -126,7 +126,7 @@ def test_an_action_needs_the_device_that_its_target_names(group: SessionGroup) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what Linux cannot do")
-def test_what_the_catalog_knows_to_be_impossible_is_not_offered_and_a_gpu_without_its_driver_neither() -> None:
+def test_neither_impossible_targets_nor_a_gpu_without_its_driver_are_offered() -> None:
     offered = labels_here(possible_abilities(lambda found: found.ep == RTX))
     assert {f"ep:{QNN}", f"ep:{QNN}@npu", f"real:{QNN}", f"real:{QNN}@npu", f"ep:{OPENVINO}@gpu", "prepare"} <= offered
     # An emulator's device is never a real one.
@@ -134,7 +134,7 @@ def test_what_the_catalog_knows_to_be_impossible_is_not_offered_and_a_gpu_withou
     assert f"ep:{RTX}" in labels_here(possible_abilities(lambda found: False))
 
 
-def test_only_some_eps_are_offered_with_their_devices_and_preparations_if_they_are_named() -> None:
+def test_only_the_named_eps_are_offered_with_their_devices_and_preparations() -> None:
     only = labels_here(possible_abilities(), [QNN])
     assert {f"ep:{QNN}", f"real:{QNN}"} <= only
     assert not any(OPENVINO in label for label in only)

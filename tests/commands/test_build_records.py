@@ -153,7 +153,7 @@ def test_actions_that_run_at_once_have_places_of_their_own_and_leave_them_to_oth
     ]
 
 
-def test_each_model_of_a_group_lasts_until_the_next_begins_and_the_step_that_shares_as_long_as_all(workshop: Workshop) -> None:
+def test_each_model_of_a_group_lasts_until_the_next_and_share_lasts_throughout(workshop: Workshop) -> None:
     found = of_events(
         workshop.request,
         dict.fromkeys(("one", "two", "share"), "share"),

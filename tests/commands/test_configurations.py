@@ -209,9 +209,7 @@ def test_cleaning_one_recipe_leaves_what_another_one_has_in_its_place(workshop: 
     assert not (workshop.folder / "dist").exists()
 
 
-def test_an_output_whose_other_recipe_is_gone_can_be_cleaned_and_goes_when_it_is_not_wanted(
-    workshop: Workshop, other: Path
-) -> None:
+def test_an_output_whose_other_recipe_is_gone_can_be_cleaned(workshop: Workshop, other: Path) -> None:
     workshop.build(recipe=other)
     workshop.build()
     other.unlink()

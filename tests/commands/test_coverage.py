@@ -53,7 +53,7 @@ def test_only_the_steps_that_are_named_are_compiled(workshop: Workshop) -> None:
     assert workshop.compiled == ["classifier"]
 
 
-def test_a_model_that_fails_has_its_reason_and_so_has_the_one_that_shares_weights_with_it(
+def test_a_failed_model_has_its_reason_and_so_has_the_model_that_shares_with_it(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def worker(command: object, folder: Path, log: Path, **options: Any) -> Ending:
@@ -79,7 +79,7 @@ def test_a_build_tells_of_the_models_that_were_to_do(workshop: Workshop) -> None
     assert not any(isinstance(event, ModelCovered) for event in workshop.events)
 
 
-def test_a_build_tells_of_the_models_that_it_brings_out_of_the_store_into_a_checkout(workshop: Workshop) -> None:
+def test_a_build_reports_the_coverage_of_models_restored_into_a_checkout(workshop: Workshop) -> None:
     workshop.build()
     shutil.rmtree(workshop.folder / ".epbuild")
     workshop.events.clear()

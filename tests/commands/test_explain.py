@@ -91,7 +91,7 @@ def test_an_output_that_waits_is_explained_by_what_it_waits_for(built: Workshop)
     assert told(cause) == [QUALITY]
 
 
-def test_an_output_whose_compile_is_done_already_is_still_explained_by_what_changed_for_the_compile(built: Workshop) -> None:
+def test_an_output_of_a_done_compile_is_explained_by_what_changed_for_the_compile(built: Workshop) -> None:
     built.write_recipe(("quality: 3", "quality: 1"))
     assert built.build(SHARE).exit_code == 0
     found = why(built, EMIT_DECODER)
@@ -133,7 +133,7 @@ def test_what_a_step_is_needed_for_counts_also_when_that_step_alone_is_asked_abo
     assert why(built, SHARE).state == "current", "its outputs are in place, so `run` would not build it"
 
 
-def test_a_step_whose_toolchain_is_gone_is_explained_by_that_and_its_key_is_not_guessed(built: Workshop) -> None:
+def test_a_step_whose_toolchain_is_gone_is_explained_without_guessing_its_key(built: Workshop) -> None:
     built.toolchain_is_there = False
     found = why(built, CLASSIFIER)
     assert found.reasons == ("the toolchain 'qnn' is not provisioned yet",)

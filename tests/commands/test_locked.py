@@ -164,7 +164,7 @@ TOOLCHAIN_MISFITS: list[tuple[Callable[[Lock], Lock], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), TOOLCHAIN_MISFITS)
-def test_a_toolchain_that_was_not_locked_so_is_refused_and_otherwise_made_without_the_lock(
+def test_a_toolchain_that_differs_from_the_lock_is_refused_with_locked(
     workshop: LockedWorkshop, change: Callable[[Lock], Lock], message: str
 ) -> None:
     workshop.write_lock(change(workshop.fitting))
@@ -254,7 +254,7 @@ def test_the_lock_of_another_recipe_is_refused_and_otherwise_left_alone(workshop
     assert workshop.made_with == [None]
 
 
-def test_a_platform_that_is_not_locked_is_refused_and_otherwise_made_without_the_lock(workshop: LockedWorkshop) -> None:
+def test_an_unlocked_platform_is_refused_with_locked_and_provisioned_without_it(workshop: LockedWorkshop) -> None:
     toolchain = LockedToolchain(("onnxruntime-qnn==2.7.0",), {"windows-arm64": ENVIRONMENT})
     workshop.write_lock(replace(workshop.fitting, toolchains={"qnn": toolchain}))
     with pytest.raises(PlanError) as caught:
@@ -268,7 +268,7 @@ def test_a_platform_that_is_not_locked_is_refused_and_otherwise_made_without_the
     assert workshop.made_with == [None]
 
 
-def test_a_toolchain_that_no_selected_step_needs_may_be_locked_for_other_platforms_only(workshop: LockedWorkshop) -> None:
+def test_a_toolchain_that_no_selected_step_needs_may_be_locked_for_other_platforms(workshop: LockedWorkshop) -> None:
     vendor = "  vendor: {interpreter: 'C:/ryzen-ai/python.exe'}\n"
     target = "  laptop: {toolchain: vendor, ep: VitisAIExecutionProvider}\n"
     workshop.write_recipe(REMOTE, ("models: {", f"{vendor}models: {{"), ("groups:\n", f"{target}groups:\n"))

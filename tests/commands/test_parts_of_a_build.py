@@ -87,7 +87,7 @@ def test_outputs_stay_as_they_are_while_results_are_made(workshop: Workshop) -> 
     assert (workshop.compiled, workshop.output().exists()) == ([], False)  # now they are no longer asked for
 
 
-def test_results_of_a_recipe_that_is_up_to_date_are_made_where_the_store_has_lost_them(workshop: Workshop) -> None:
+def test_lost_results_of_a_current_recipe_are_compiled_again(workshop: Workshop) -> None:
     workshop.build()
     workshop.lose_blobs()
     workshop.build()

@@ -93,7 +93,7 @@ def everything(workshop: Workshop) -> dict[Path, bytes]:
     }
 
 
-def test_a_build_that_comes_out_the_same_is_told_so_for_every_group_and_leaves_nothing(fickle: Fickle) -> None:
+def test_an_equal_rebuild_is_reported_for_every_group_and_leaves_nothing(fickle: Fickle) -> None:
     assert fickle.workshop.build().exit_code == 0
     before = everything(fickle.workshop)
     finished = fickle.compare()
@@ -207,7 +207,7 @@ def test_a_time_of_day_is_no_excuse_where_the_target_is_not_known_for_it(fickle:
     assert fickle.codes() == ["EPB650"]
 
 
-def test_a_compile_that_fails_the_second_time_is_told_as_that_and_the_rest_is_compared(fickle: Fickle) -> None:
+def test_a_compile_that_fails_the_second_time_is_reported_and_the_rest_compared(fickle: Fickle) -> None:
     fickle.again["classifier"] = lambda folder: (folder / "classifier_ctx_qnn.bin").unlink()
     assert fickle.compare(keep_going=True).exit_code == 1
     [failed] = [event for event in fickle.workshop.events if isinstance(event, StepFailed)]
@@ -227,7 +227,7 @@ def test_nothing_is_made_again_after_a_build_that_failed(fickle: Fickle) -> None
     assert fickle.compared().keys() == {SHARE}
 
 
-def test_an_input_that_changes_meanwhile_voids_the_comparison_instead_of_being_told_as_a_difference(fickle: Fickle) -> None:
+def test_an_input_that_changes_meanwhile_voids_the_comparison(fickle: Fickle) -> None:
     fickle.workshop.build()
 
     def changes_its_source(folder: Path) -> None:

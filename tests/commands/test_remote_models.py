@@ -93,9 +93,7 @@ def test_a_model_whose_file_is_gone_is_fetched_again(models: RemoteModels, netwo
     ],
     ids=["address", "digest", "no digest", "data"],
 )
-def test_another_address_or_pin_is_another_model_and_never_answered_with_the_old_one(
-    models: RemoteModels, network: FakeFetcher, other: ModelSpec
-) -> None:
+def test_another_address_or_pin_is_another_model(models: RemoteModels, network: FakeFetcher, other: ModelSpec) -> None:
     fetched(models)
     assert models.known(other) is None
     fetched(models, other)
@@ -148,9 +146,7 @@ def test_a_look_at_a_build_fetches_nothing_and_says_what_is_not_here(workshop: W
     assert not (workshop.folder / ".epbuild").exists()
 
 
-def test_a_build_fetches_what_it_needs_before_it_starts_and_the_next_one_asks_nobody(
-    workshop: Workshop, network: FakeFetcher
-) -> None:
+def test_a_build_fetches_before_it_starts_and_the_next_build_fetches_nothing(workshop: Workshop, network: FakeFetcher) -> None:
     assert workshop.build().exit_code == 0
     kinds = [type(event) for event in workshop.events]
     assert kinds.index(Fetching) < kinds.index(Fetched) < kinds.index(RunStarted)
@@ -185,7 +181,7 @@ def test_an_output_whose_remote_model_is_gone_is_no_longer_known_to_be_right(wor
 
 
 @pytest.mark.parametrize("output", ["provenance: true", "bom: true", "provenance: true, bom: true"])
-def test_whoever_fetches_with_another_secret_gets_the_same_output_and_no_secret_is_told(
+def test_another_secret_gives_the_same_output_and_no_secret_is_printed(
     workshop: Workshop, network: FakeFetcher, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     recipe = (workshop.folder / "epbuild.yaml").read_text(encoding="utf-8")

@@ -135,7 +135,7 @@ def test_with_all_results_shared_no_toolchain_is_made_and_nothing_compiled(machi
 @pytest.mark.parametrize("here", [True, False])
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_environment_comes_before_the_store_and_the_store_before_the_remote_cache(
+def test_the_order_is_environment_then_store_then_remote_cache(
     here: bool, stored: bool, shared: bool, machine: Callable[[str], Machine], place: DirectoryPlace
 ) -> None:
     """Each of the three has another library: the key shows which one was believed."""
@@ -250,7 +250,7 @@ def test_a_record_that_nobody_trusted_signed_is_not_believed(
     assert outputs(reader) == outputs(writer)
 
 
-def test_a_wrong_record_leads_to_a_key_that_nobody_has_a_result_for_and_compiles_nothing_under_it(
+def test_a_wrong_record_leads_to_a_key_without_result_and_compiles_nothing_under_it(
     machine: Callable[[str], Machine], place: DirectoryPlace
 ) -> None:
     writer = shared_by(machine)
@@ -381,7 +381,7 @@ def test_what_windows_compiled_is_restored_and_published_on_linux(
     assert (reader.build().exit_code, reader.failures, reader.made) == (3, ["EPB416"], 0)
 
 
-def test_results_that_depend_on_the_machine_are_not_looked_for_from_another_platform(machine: Callable[[str], Machine]) -> None:
+def test_machine_dependent_results_are_not_looked_up_from_another_platform(machine: Callable[[str], Machine]) -> None:
     reader = machine("reader")
     npu = "plain: {toolchain: qnn, ep: OpenVINOExecutionProvider, provider_options: {device_type: NPU}}"
     packages = ("[onnxruntime-qnn==2.7.0]", "[onnxruntime-qnn==2.7.0, onnxruntime-openvino==1.24.1]")
@@ -395,7 +395,7 @@ def test_results_that_depend_on_the_machine_are_not_looked_for_from_another_plat
     assert ([problem.code for problem in caught.value.problems], caught.value.exit_code, reader.made) == (["EPB416"], 3, 0)
 
 
-def test_a_toolchain_that_a_lock_would_have_saved_is_noted_once_where_results_are_shared(
+def test_a_missing_lock_is_noted_once_where_results_are_shared(
     machine: Callable[[str], Machine],
 ) -> None:
     shared_by(machine)

@@ -82,9 +82,7 @@ def test_the_eps_of_a_target_reach_the_worker_in_order_each_with_its_own_options
     assert openvino["options"] == {"device_type": "CPU"}
 
 
-def test_a_library_of_the_users_own_reaches_the_worker_as_a_path_that_holds_wherever_it_runs(
-    with_two_eps: Workshop, heard: Heard
-) -> None:
+def test_a_users_own_library_reaches_the_worker_as_an_absolute_path(with_two_eps: Workshop, heard: Heard) -> None:
     with_two_eps.build()
     qnn, openvino = heard.requests["classifier"]["here"]["eps"]
     assert Path(qnn["library"]) == (with_two_eps.folder / "own" / "libqnn_ep.so").resolve()
@@ -92,9 +90,7 @@ def test_a_library_of_the_users_own_reaches_the_worker_as_a_path_that_holds_wher
     assert (openvino["library"], installed["library"]) == (None, None)
 
 
-def test_a_file_that_an_option_names_lies_before_the_ep_under_the_name_that_it_is_given(
-    with_two_eps: Workshop, heard: Heard
-) -> None:
+def test_a_file_that_an_option_names_is_staged_for_the_ep_under_its_given_name(with_two_eps: Workshop, heard: Heard) -> None:
     with_two_eps.build()
     named = heard.requests["classifier"]["eps"][0]["options"]["backend_path"]
     assert heard.files["classifier"][named] == b"libQnnHtp.so"
@@ -120,7 +116,7 @@ def test_an_input_of_the_users_outlives_the_build_that_was_given_it(with_two_eps
     assert mine() == before
 
 
-def test_each_ep_of_a_target_has_its_own_binary_in_the_output_and_the_manifest_names_both(with_two_eps: Workshop) -> None:
+def test_each_ep_of_a_target_has_its_own_binary_and_the_manifest_names_both(with_two_eps: Workshop) -> None:
     assert with_two_eps.build().exit_code == 0
     output = with_two_eps.contents("classifier")
     binaries = {name: content for name, content in output.items() if name.endswith(".bin")}

@@ -349,7 +349,7 @@ def test_a_failure_is_told_as_what_it_is(name: str) -> None:
     assert problem.where == (COMPILES[1] if "decode" in last else COMPILES[0])
 
 
-def test_where_no_node_was_taken_the_reasons_for_single_nodes_are_told_in_place_of_a_guess() -> None:
+def test_if_no_node_was_taken_the_reasons_for_single_nodes_are_reported() -> None:
     raised = "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. Check that the session EPs support compilation"
     ending = Ending("exited", 1, (*AT_DECODE, failed(raised)), ())
     refused = [LeftNode(f"conv{number}", "Conv", "Cannot get shape") for number in range(3)]
@@ -366,7 +366,7 @@ def test_where_no_node_was_taken_the_reasons_for_single_nodes_are_told_in_place_
     assert "It took none of 3 nodes, and logged: Cannot get shape (3 nodes)." in problem.message
 
 
-def test_a_model_that_onnxruntime_itself_refuses_is_told_so_in_its_own_words_without_the_place_in_its_source() -> None:
+def test_a_refusal_by_onnxruntime_is_quoted_without_its_source_location() -> None:
     where = "/onnxruntime_src/onnxruntime/core/graph/graph.cc:1421 onnxruntime::Graph::Graph(const onnxruntime::Model&, bool)"
     why = "Initializer 'If_0' references an ORT in-memory address marker, which is not allowed in a model protobuf."
     raised = f"Exception during initialization: {where} !utils::HasExternalDataInMemory(tensor) was false. {why}"
@@ -408,7 +408,7 @@ SHOWN: dict[str, tuple[tuple[Mapping[str, Any], ...], int, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("ep", [0, 1])
 @pytest.mark.parametrize("shown", SHOWN)
-def test_a_limitation_that_is_known_is_told_as_one_sentence_instead_of_the_eps_riddle(shown: str, ep: int) -> None:
+def test_a_known_limitation_is_reported_in_one_sentence(shown: str, ep: int) -> None:
     reports, status, said = SHOWN[shown]
     error = compile_error(group_of(LIMITATION, ep=ep), Ending("exited", status, reports, said), LOG)
     assert isinstance(error, EnvironmentFailure)
@@ -442,7 +442,7 @@ def test_a_failure_is_not_blamed_on_a_limitation_that_it_does_not_show(limitatio
     assert [problem.code for problem in error.problems] == ["EPB401"]
 
 
-def test_a_limitation_of_other_options_or_of_loading_is_no_reason_for_a_compile_to_fail() -> None:
+def test_a_limitation_of_other_options_does_not_explain_a_failed_compile() -> None:
     said = (STARTED, failed("no CUDA-capable device"))
     for limitation in (replace(LIMITATION, when={"device": "^GPU"}), replace(LIMITATION, during="load")):
         error = compile_error(group_of(limitation), Ending("exited", 1, said, ()), LOG)

@@ -39,7 +39,7 @@ def log(*lines: str) -> tuple[NodeLog, list[str]]:
     return found, [found.read(line) for line in lines]
 
 
-def test_each_node_gets_the_reason_that_the_ep_gave_for_it_without_the_nodes_name_in_it() -> None:
+def test_each_node_gets_the_eps_reason_without_the_nodes_name_in_it() -> None:
     lines = [
         f"{MARK}enc",
         *refusal("Gather", "/embedding/Gather", "Cannot get shape"),
@@ -82,7 +82,7 @@ def test_of_nodes_without_a_name_none_gets_the_reason_of_another() -> None:
     assert [left.reason for left in found.left("m", [NamedNode("", "Add"), NamedNode("", "Mul")])] == [None, "same"]
 
 
-def test_an_operator_of_another_domain_is_found_although_the_log_leaves_the_domain_out() -> None:
+def test_an_operator_of_another_domain_is_found_though_the_log_omits_the_domain() -> None:
     found, _ = log(f"{MARK}m", *refusal("Gelu", "gelu", "one"))
     assert found.left("m", [NamedNode("gelu", "com.microsoft::Gelu")])[0].reason == "one"
 

@@ -66,7 +66,7 @@ def test_each_ep_of_several_has_its_own_nodes_renamed_by_its_own_rule(tmp_path: 
     assert names(path) == ["m_a", "m_b", "m_c"]
 
 
-def test_members_that_share_no_context_are_renamed_though_they_are_compiled_together(tmp_path: Path) -> None:
+def test_members_that_share_no_context_are_renamed_though_compiled_together(tmp_path: Path) -> None:
     path = compiled(tmp_path, ("a", OPENVINO), ("b", OPENVINO))
     group = group_for(OPENVINO, models=("m", "n"))
     prefix_nodes(group, group.members[0], path)

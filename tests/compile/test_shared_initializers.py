@@ -117,7 +117,7 @@ def test_an_ep_that_reads_the_sources_data_gets_the_one_file_in_place_of_theirs(
     assert {file["path"]: file["role"] for file in manifest["files"]}[WEIGHTS] == "external-data"
 
 
-def test_weights_that_the_ep_reads_and_the_models_as_they_were_need_too_are_emitted_once(workshop: Workshop) -> None:
+def test_weights_that_both_the_ep_and_the_source_models_need_are_emitted_once(workshop: Workshop) -> None:
     workshop.packages = {"onnxruntime": "1.31.1", "onnxruntime-ep-openvino": "1.8.1"}
     workshop.write_recipe(*OPENVINO, ("{layout: directory, ", '{layout: directory, base: "${model}.onnx", '))
     assert workshop.build(EMIT_DECODER).exit_code == 0, workshop.failures

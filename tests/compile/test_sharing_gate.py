@@ -95,7 +95,7 @@ def test_what_is_compiled_to_be_measured_is_not_stored(gated: Workshop, tmp_path
     assert sorted(path.name for path in gated.blobs()) == sorted(path.name for path in plain.blobs())
 
 
-def test_measuring_is_told_as_progress_of_the_share_step_with_what_the_ep_says_of_whom(
+def test_measuring_is_progress_of_the_share_step_with_the_eps_messages(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def supervise(command: Any, folder: Path, log: Path, listener: WorkerListener, **options: Any) -> Ending:
@@ -180,7 +180,7 @@ def test_a_gate_that_is_gone_asks_nothing(workshop: Workshop) -> None:
     assert workshop.compiled == ["prefill+decode"]
 
 
-def test_a_member_that_cannot_be_compiled_alone_fails_the_share_step_and_costs_nothing_that_was_done(
+def test_a_member_that_cannot_be_compiled_alone_fails_the_share_step_alone(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(request: dict[str, Any], folder: Path) -> Ending | None:
@@ -245,7 +245,7 @@ def test_measuring_leaves_the_log_of_the_compile_as_it_is(gated: Workshop) -> No
     assert (logs / "share+decoder+npu.log").read_text(encoding="utf-8") == "compiled prefill\n"
 
 
-def test_a_gate_on_a_result_that_the_store_has_lost_says_that_all_of_it_is_made_again(workshop: Workshop) -> None:
+def test_a_gate_on_a_result_that_the_store_lost_compiles_everything_again(workshop: Workshop) -> None:
     workshop.build()
     workshop.lose_blobs()
     workshop.write_recipe(gate(0.3))
@@ -254,7 +254,7 @@ def test_a_gate_on_a_result_that_the_store_has_lost_says_that_all_of_it_is_made_
     assert workshop.compiled == ["prefill+decode", "prefill", "decode"]
 
 
-def test_a_measured_result_that_the_store_has_lost_stays_current_while_its_outputs_are_in_place(gated: Workshop) -> None:
+def test_a_lost_measured_result_stays_current_while_its_outputs_are_in_place(gated: Workshop) -> None:
     gated.lose_blobs()
     assert gated.states() == CURRENT
     gated.build()

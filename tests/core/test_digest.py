@@ -86,7 +86,7 @@ def test_a_source_that_gives_less_than_was_asked_for_is_hashed_to_its_end() -> N
     assert digest.hash_stream(Dribble(data)) == blob_of(data)
 
 
-def test_a_bit_that_flipped_near_the_end_of_a_large_blob_is_noticed_while_it_is_copied(tmp_path: Path) -> None:
+def test_a_flipped_bit_near_the_end_of_a_large_blob_is_noticed_while_copying(tmp_path: Path) -> None:
     data = bytearray(os.urandom(digest.LARGE_BYTES + 4 * MIB))
     (tmp_path / "model.bin").write_bytes(data)
     store = BlobStore(tmp_path / "cache")
@@ -119,14 +119,14 @@ def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(tmp_path: 
     assert peak < 6 * MIB
 
 
-def test_a_disk_that_cannot_be_read_in_the_middle_of_a_large_file_is_an_error_and_leaves_no_thread_behind() -> None:
+def test_an_unreadable_large_file_is_an_error_and_leaves_no_thread() -> None:
     before = threading.active_count()
     with pytest.raises(OSError, match="Input/output"):
         digest.hash_stream(Dribble(bytes(digest.LARGE_BYTES + 2 * MIB), OSError(errno.EIO, "Input/output error")))
     assert threading.active_count() == before
 
 
-def test_a_disk_that_fills_up_under_a_large_copy_is_an_error_and_leaves_no_thread_behind(
+def test_a_disk_that_fills_up_during_a_large_copy_is_an_error_and_leaves_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(destination: int, request: int, source: int) -> int:

@@ -233,7 +233,7 @@ def killed_between_the_renames(output: Path, user: Mapping[str, str]) -> None:
     output.rename(output.with_name(".decoder.epbuild-old-5678abcd"))
 
 
-def test_a_build_that_was_killed_between_the_renames_is_mended_and_nothing_of_the_users_is_lost(output: Path) -> None:
+def test_a_build_killed_between_the_renames_is_repaired_and_keeps_the_users_files(output: Path) -> None:
     mine = {"notes.txt": "mine", "deep/notes.txt": "mine"}
     killed_between_the_renames(output, mine)
     emit(output)
@@ -262,7 +262,7 @@ def test_mending_alone_gives_the_build_before_back(output: Path) -> None:
     assert read(output) == {**before, "notes.txt": "mine"}
 
 
-def test_a_build_that_was_killed_after_the_swap_is_cleaned_up_and_nothing_of_the_users_is_lost(output: Path) -> None:
+def test_a_build_killed_after_the_swap_is_cleaned_up_and_keeps_the_users_files(output: Path) -> None:
     old = output.with_name(".decoder.epbuild-old-5678abcd")
     output.rename(old)
     write(old, {"notes.txt": "mine", "late/notes.txt": "came in the instant of the swap", "edited.txt": "as it was"})
@@ -278,7 +278,7 @@ def test_a_build_that_was_killed_after_the_swap_is_cleaned_up_and_nothing_of_the
     assert entries(output.parent) == ["decoder"]
 
 
-def test_a_build_that_was_killed_while_it_removed_the_one_before_never_puts_the_rest_of_it_back(
+def test_a_build_killed_while_removing_the_old_output_never_restores_its_rest(
     output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(folder: Path, **options: object) -> None:
@@ -459,7 +459,7 @@ def test_there_is_an_output_at_every_moment(output: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux exchanges two folders in one call")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_build_that_was_killed_at_the_exchange_is_mended_and_nothing_of_the_users_is_lost(output: Path, when: str) -> None:
+def test_a_build_killed_at_the_exchange_is_repaired_and_keeps_the_users_files(output: Path, when: str) -> None:
     def kill(frame: Any, event: str, argument: object) -> Any:
         if frame.f_code is exchange.__code__ and event == {"before": "call", "after": "return"}[when]:
             os._exit(9)

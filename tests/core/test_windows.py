@@ -224,7 +224,7 @@ SHELL = {
 }
 
 
-def test_a_worker_on_windows_has_what_its_libraries_look_for_and_no_settings_of_the_shell(
+def test_a_worker_on_windows_has_what_its_libraries_need_and_no_shell_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "platform", "win32")

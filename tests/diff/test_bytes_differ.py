@@ -71,9 +71,7 @@ contents = st.lists(small_alphabet, max_size=200).map(b"".join)
 
 
 @given(old=contents, new=contents, before=st.sampled_from([0, MIB - 1, MIB - 7, MIB - 64]))
-def test_the_first_byte_and_the_number_of_those_that_differ_are_what_a_loop_over_them_says(
-    old: bytes, new: bytes, before: int, folder: Path
-) -> None:
+def test_the_first_differing_byte_and_their_number_match_a_loop(old: bytes, new: bytes, before: int, folder: Path) -> None:
     """Also where they are on both sides of the end of what is read at once."""
     old, new = bytes(before) + old, bytes(before) + new
     told = differ(folder, old, new)
@@ -234,7 +232,7 @@ def test_an_initializer_that_differs_is_named(folder: Path) -> None:
     assert {item[:2] for item in found(folder, made[0], made[1], "x.onnx")} == {("bytes", "initializer 'w'")}
 
 
-def test_a_model_whose_parts_are_equal_and_only_in_another_order_is_not_called_equal(folder: Path) -> None:
+def test_a_model_whose_equal_parts_are_in_another_order_is_not_called_equal(folder: Path) -> None:
     made = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []), producer_name="one")
     first, second = (onnx.ModelProto() for _ in range(2))
     first.CopyFrom(made)

@@ -44,7 +44,7 @@ def new(tmp_path: Path) -> Path:
     return tmp_path / "new"
 
 
-def test_an_output_that_moved_is_found_by_its_group_and_target_and_differs_in_its_folder_alone(old: Path, new: Path) -> None:
+def test_a_moved_output_is_found_by_group_and_target_and_differs_in_folder_alone(old: Path, new: Path) -> None:
     output(old / "decoder/npu")
     output(old / "vision/npu", "vision")
     output(new / "decoder-npu")
@@ -77,7 +77,7 @@ def test_outputs_of_one_group_and_target_are_compared_place_by_place(old: Path, 
     assert told(compare(old, new)) == [("moved: folder", "again", "moved")]
 
 
-def test_a_target_that_was_renamed_in_its_place_is_the_same_output_under_another_name(old: Path, new: Path) -> None:
+def test_a_target_renamed_in_place_is_the_same_output_under_another_name(old: Path, new: Path) -> None:
     output(old / "x", target="phone")
     output(old / "y", target="laptop")
     output(new / "x", target="handset")
@@ -98,7 +98,7 @@ def test_what_only_one_side_has_is_told_with_the_size_of_all_that_it_has(old: Pa
     ]
 
 
-def test_a_binary_that_models_share_is_counted_once_and_a_size_that_stayed_is_told_too(old: Path, new: Path) -> None:
+def test_a_shared_binary_is_counted_once_and_an_unchanged_size_is_reported(old: Path, new: Path) -> None:
     emitted(old)
     emitted(new)
     (new / "llm.bin").write_bytes(SHARED + bytes(100))

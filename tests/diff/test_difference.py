@@ -446,7 +446,7 @@ def test_weights_that_moved_within_their_file_are_a_matter_of_settings(tmp_path:
     assert (found.old, found.new) == ("in a file: 16 bytes from 0 on", "in a file: 16 bytes from 4 on")
 
 
-def test_other_bytes_of_contexts_are_no_difference_in_meaning_where_both_recipes_accept_them(tmp_path: Path) -> None:
+def test_other_bytes_of_contexts_are_no_difference_if_both_recipes_accept_them(tmp_path: Path) -> None:
     old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
     accepting(old)
     accepting(new)

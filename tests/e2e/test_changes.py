@@ -529,9 +529,7 @@ def by_a_rename(path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("way", [in_place, by_a_rename])
-def test_a_source_that_changes_while_it_is_compiled_fails_the_step_and_nothing_is_kept(
-    built: Case, way: Callable[[Path, bytes], None]
-) -> None:
+def test_a_source_that_changes_during_its_compile_fails_the_step(built: Case, way: Callable[[Path, bytes], None]) -> None:
     first, records = built.files(), set((built.cache / "actions").rglob("*.json"))
     built.edit("quality: 3", "quality: 1")
     process = start(built, "run", "--json")
@@ -556,7 +554,7 @@ def test_a_source_that_changes_while_it_is_compiled_fails_the_step_and_nothing_i
     check_run(built, COMPILED)
 
 
-def test_a_file_of_the_users_in_an_output_folder_is_kept_when_the_output_is_made_anew(built: Case) -> None:
+def test_a_users_file_in_an_output_folder_is_kept_when_the_output_is_emitted_again(built: Case) -> None:
     note = built.folder / "dist/pair/notes.txt"
     note.write_text("12 ms", encoding="utf-8")
     check_run(built, NOTHING, {"notes.txt"})

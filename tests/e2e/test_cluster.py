@@ -91,7 +91,7 @@ def zoo(folder: Path, cluster: Cluster, name: str) -> Project:
     return project
 
 
-def test_sixty_targets_are_the_same_to_the_byte_and_each_is_made_once_for_two_builds_at_once(tmp_path: Path) -> None:
+def test_two_builds_at_once_compile_each_of_sixty_targets_once_with_equal_bytes(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster", workers=2) as cluster:
         projects = [zoo(tmp_path, cluster, name) for name in ("one", "two")]
         running = [start(project, "run", "--json", *on(cluster)) for project in projects]

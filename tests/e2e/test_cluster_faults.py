@@ -154,7 +154,7 @@ def test_where_a_disk_is_full_another_machine_makes_it_and_else_it_is_one_senten
     assert "Free some space" in text
 
 
-def test_a_remote_cache_that_goes_away_ends_the_build_and_the_next_one_has_what_was_made(tmp_path: Path) -> None:
+def test_a_lost_remote_cache_ends_the_build_and_the_next_one_restores_its_results(tmp_path: Path) -> None:
     with serving_cache() as server, running_cluster(tmp_path / "cluster", workers=1, place=server.address) as cluster:
         project = slow_project(tmp_path, cluster, "cache")
         project.environment["EPBUILD_SIGNING_KEY"] = cluster.key.text

@@ -69,7 +69,7 @@ def test_what_turns_out_to_be_more_than_a_machine_can_do_is_offered_no_more(clus
     assert (load["eps"], load["machines"], load["likely_seconds"]) == (["OpenVINOExecutionProvider@gpu"], [], None)
 
 
-def test_only_some_eps_are_compiled_for_and_preparations_are_made_where_they_are_named_too(tmp_path: Path) -> None:
+def test_only_the_named_eps_are_compiled_for_and_preparations_run_where_named(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster", workers=0) as own:
         project = project_for(tmp_path, own)
         project.edit("left: left.onnx", "left: {path: left.onnx, prepare: [{infer_shapes: {}, toolchain: qnn}]}")

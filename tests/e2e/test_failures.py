@@ -84,7 +84,7 @@ def test_a_model_with_nothing_for_the_ep_fails_and_spares_the_rest(two_groups: P
     assert "compile:bad/npu/bad" in two_groups.epbuild("log").stdout
 
 
-def test_a_workflow_gets_each_problem_once_as_an_annotation_and_tables_of_what_came_of_the_build(two_groups: Project) -> None:
+def test_a_workflow_gets_each_problem_once_as_an_annotation_and_tables_of_results(two_groups: Project) -> None:
     two_groups.edit("good: {models: [good], targets: [npu]}", "good: {models: [good, also], targets: [npu]}")
     two_groups.edit("  bad: bad.onnx", "  bad: bad.onnx\n  also: also.onnx")
     for name in ("bad.onnx", "also.onnx"):
@@ -112,7 +112,7 @@ def test_a_workflow_gets_each_problem_once_as_an_annotation_and_tables_of_what_c
     assert "soc_modell" in summary.read_text(encoding="utf-8")
 
 
-def test_with_keep_going_the_build_ends_with_each_reason_once_and_the_sizes_of_what_was_made(two_groups: Project) -> None:
+def test_keep_going_ends_with_each_reason_once_and_the_sizes_of_the_results(two_groups: Project) -> None:
     _nothing_for_the_npu(two_groups.folder / "bad.onnx")
     done = two_groups.epbuild("run", "--keep-going")
     assert done.returncode == 1
@@ -125,7 +125,7 @@ def test_with_keep_going_the_build_ends_with_each_reason_once_and_the_sizes_of_w
     assert "  compile:bad/npu/bad" in listed
 
 
-def test_a_soc_that_does_not_exist_fails_with_the_eps_own_reason_and_no_trace_in_the_store(two_groups: Project) -> None:
+def test_a_nonexistent_soc_fails_with_the_eps_own_reason_and_no_trace_in_the_store(two_groups: Project) -> None:
     two_groups.edit("soc_model: SM8750}", "soc_model: 9999}\n    allow_unknown_options: true")
     done = two_groups.epbuild("run", "epbuild.yaml", "emit:good/*")
     assert done.returncode == 1

@@ -141,7 +141,7 @@ def test_genai_reads_the_configuration_of_models_that_share_a_context_binary(pyt
 
 
 @ONLY_HERE
-def test_genai_generates_the_same_tokens_with_the_compiled_models_as_with_their_sources(
+def test_genai_generates_the_same_tokens_with_compiled_models_as_with_their_sources(
     python: Path, unshared: Path, tmp_path: Path
 ) -> None:
     expected = ask(python, uncompiled(unshared, tmp_path / "sources"), tmp_path / "expected.json", tokens=3)
@@ -152,9 +152,7 @@ def test_genai_generates_the_same_tokens_with_the_compiled_models_as_with_their_
     assert found["logits"] != expected["logits"]
 
 
-def test_a_decoder_is_one_component_of_a_package_with_its_configuration_in_each_variant(
-    python: Path, built: Path, tmp_path: Path
-) -> None:
+def test_a_decoder_is_one_component_with_its_configuration_in_each_variant(python: Path, built: Path, tmp_path: Path) -> None:
     package = built / "dist/decoder.ortpackage"
     component = open_package(package, sessions=False)["components"]["decoder"]
     assert component["variants"] == {"snapdragon-SC8380XP": QNN, TARGET: QNN, "base": CPU}

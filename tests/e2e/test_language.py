@@ -138,7 +138,7 @@ def test_a_variable_can_be_set_for_one_run(language: Project) -> None:
     assert compiled(language.build()) == set(), "the first result is still in the store"
 
 
-def test_what_the_catalog_does_not_know_is_let_through_on_request_and_told_in_the_manifest(language: Project) -> None:
+def test_what_the_catalog_does_not_know_passes_on_request_and_is_in_the_manifest(language: Project) -> None:
     language.edit("soc_model: SM8750}", "soc_model: SM8750, from_the_future: 1}")
     assert language.epbuild("run").returncode == 2
     language.edit("    ep: QNNExecutionProvider\n", "    ep: QNNExecutionProvider\n    allow_unknown_options: true\n")

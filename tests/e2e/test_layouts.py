@@ -126,9 +126,7 @@ def test_an_archive_is_whole_whenever_somebody_opens_it(quick: Project, pack: st
     assert len(seen) == len(QUALITIES), seen
 
 
-def test_a_build_that_is_killed_leaves_archives_whole_and_the_next_one_leaves_nothing_beside_them(
-    quick: Project, exhaustive: bool
-) -> None:
+def test_a_killed_build_leaves_archives_whole_and_the_next_one_cleans_up(quick: Project, exhaustive: bool) -> None:
     outputs = one_output(layout="ort-model-package", pack="tar.zst", path="dist/all.tar.zst", provenance="true")
     with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"') + outputs.partition("\n")[2])
     quick.build()
@@ -173,7 +171,7 @@ def checked(files: dict[str, bytes], name: str = "left") -> str:
     return listed[f"{name}_qnn.bin"]
 
 
-def test_an_archive_that_was_edited_truncated_or_deleted_is_made_again_and_one_of_somebody_elses_is_not_touched(
+def test_a_damaged_archive_is_emitted_again_and_a_foreign_one_is_not_touched(
     quick: Project,
 ) -> None:
     with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"))
@@ -211,7 +209,7 @@ def test_a_checkout_without_memory_takes_the_archives_that_lie_there_for_its_own
     assert quick.files() == before
 
 
-def test_clean_removes_archives_with_what_is_said_of_them_and_keeps_what_was_changed(quick: Project) -> None:
+def test_clean_removes_archives_with_their_statements_and_keeps_changed_ones(quick: Project) -> None:
     with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"))
     quick.build()
     (quick.folder / "dist" / "right.zip").write_bytes(b"changed")
@@ -224,7 +222,7 @@ def test_clean_removes_archives_with_what_is_said_of_them_and_keeps_what_was_cha
 
 
 @pytest.mark.parametrize("after", ["the same without provenance", "a package"])
-def test_an_archive_that_nothing_is_said_about_any_more_keeps_no_statement_beside_it(quick: Project, after: str) -> None:
+def test_an_archive_without_statements_keeps_no_old_statement_beside_it(quick: Project, after: str) -> None:
     with_outputs(quick, one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance="true"))
     quick.build()
     assert set(quick.files()) == {"left.zip", "left.zip.intoto.json"}
@@ -286,7 +284,7 @@ def test_an_output_may_change_its_form_and_keep_its_path(quick: Project) -> None
     assert mine.read_text(encoding="utf-8") == "mine"
 
 
-def test_a_folder_can_have_binaries_below_it_under_the_eps_own_names_and_the_models_as_they_were(quick: Project) -> None:
+def test_a_folder_can_hold_binaries_below_it_under_the_eps_names_and_source_models(quick: Project) -> None:
     with_outputs(
         quick,
         one_output(layout="directory", path='"dist/${group}"', context_binary='"bin/${ep.binary}"', base='"base/${model}.onnx"'),
@@ -325,7 +323,7 @@ def test_a_base_model_brings_its_external_data_under_a_plain_path(quick: Project
     verified(quick, "unpacked")
 
 
-def test_external_data_that_a_compiled_model_and_its_base_model_both_need_is_shipped_once(quick: Project) -> None:
+def test_external_data_of_both_a_compiled_and_its_base_model_is_shipped_once(quick: Project) -> None:
     write_model_with_weights_outside_the_ep(quick.folder / "left.onnx")
     move_weights(quick.folder / "left.onnx", "weights.bin")
     left = "{models: [left], targets: [npu]"

@@ -122,7 +122,7 @@ def ran(project: Project, folder: str, models: str, scratch: Path, **values: int
         return dict(arrays)
 
 
-def test_the_merged_model_computes_to_the_bit_what_its_members_do_one_after_the_other(chain: Project, tmp_path: Path) -> None:
+def test_the_merged_model_computes_bit_for_bit_what_its_members_compute_in_sequence(chain: Project, tmp_path: Path) -> None:
     output = chain.folder / "dist/chain"
     assert sorted(path.name for path in output.iterdir()) == [
         "chain_ctx.onnx",

@@ -100,7 +100,7 @@ def test_where_there_is_no_npu_the_models_run_as_they_were_before_compiling(pack
     assert components["classifier"]["outputs"] == ["probabilities"]
 
 
-def test_weights_that_two_models_have_in_common_are_in_the_package_once_and_onnx_runtime_finds_them(package: Path) -> None:
+def test_onnx_runtime_finds_weights_of_two_models_that_the_package_has_once(package: Path) -> None:
     (weights,) = package.rglob("weights.bin")
     assert weights.parent.parent == package / "shared_assets"
     (prefill,) = package.rglob("prefill.onnx")
@@ -109,9 +109,7 @@ def test_weights_that_two_models_have_in_common_are_in_the_package_once_and_onnx
     assert open_package(package)["components"]["prefill"]["error"] is None
 
 
-def test_a_model_that_two_components_have_in_common_is_in_the_package_once_and_onnx_runtime_finds_it(
-    built: Project, tmp_path: Path
-) -> None:
+def test_onnx_runtime_finds_a_model_of_two_components_that_the_package_has_once(built: Project, tmp_path: Path) -> None:
     source = built.folder / "models/classifier/classifier.onnx"
     every = [_content(source, f"{name}/base/m.onnx", "base-model") for name in ("left", "right")]
     variants = [PackageVariant(name, "base", f"{name}/base", "m.onnx", CPU, movable=True) for name in ("left", "right")]
@@ -181,9 +179,7 @@ def test_onnx_runtime_notices_too_late_what_verify_tells_at_once(package: Path, 
 
 
 @pytest.mark.parametrize("option", ["session.enable_profiling", "session.collect_node_memory_stats_to_file"])
-def test_an_option_with_which_onnx_runtime_refuses_the_package_is_one_that_is_left_out(
-    package: Path, tmp_path: Path, option: str
-) -> None:
+def test_an_option_with_which_onnx_runtime_refuses_the_package_is_left_out(package: Path, tmp_path: Path, option: str) -> None:
     def with_option(components: dict[str, Any]) -> None:
         ort_of(components, "classifier", "base")["session_options"] = {option: "0"}
 

@@ -41,7 +41,7 @@ def node_names(project: Project, name: str) -> list[str]:
     return [node.name for node in read_header(project.folder / "dist" / f"{name}_ctx.onnx").ep_context_nodes]
 
 
-def test_the_nodes_of_a_model_begin_with_its_prefix_and_it_loads_and_computes_as_before(named: Project) -> None:
+def test_the_nodes_of_a_model_begin_with_its_prefix_and_it_computes_as_before(named: Project) -> None:
     named.edit('    compile: {node_name_prefix: "${model}_"}\n', "")
     named.build()
     plain = {name: node_names(named, name) for name in ("first", "second")}
@@ -56,7 +56,7 @@ def test_the_nodes_of_a_model_begin_with_its_prefix_and_it_loads_and_computes_as
     assert named.epbuild("run", "--check").returncode == 0
 
 
-def test_a_model_that_became_several_parts_of_one_context_is_refused_as_the_ep_would_not_find_them(named: Project) -> None:
+def test_a_model_split_into_several_parts_of_one_context_is_refused(named: Project) -> None:
     random = numpy.random.default_rng(0)
     weights = [numpy_helper.from_array(random.normal(0, 0.1, (64, 64)).astype(numpy.float32), name) for name in "vwc"]
     value = helper.make_tensor_value_info

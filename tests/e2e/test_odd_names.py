@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows and mac
 NO_TEXT = os.fsdecode(b"no-\xff-text")
 
 
-def test_a_folder_and_a_recipe_whose_names_are_no_utf8_are_built_remembered_and_cleaned(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_built_recorded_and_cleaned(tmp_path: Path) -> None:
     project = write_project(Project(tmp_path / NO_TEXT, tmp_path / "cache"))
     recipe = f"{NO_TEXT}.yaml"
     project.recipe.rename(project.folder / recipe)

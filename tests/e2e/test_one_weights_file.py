@@ -140,7 +140,7 @@ def test_external_data_may_lie_in_another_folder_and_the_same_is_built(folders: 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_external_data_in_another_folder_is_read_into_the_one_weights_file_and_with_models_as_bytes(folders: Project) -> None:
+def test_external_data_in_another_folder_goes_into_the_one_weights_file(folders: Project) -> None:
     folders.edit("    compile: {initializers: {store: source}}\n", "")
     folders.build()
     before = folders.files()
@@ -155,7 +155,7 @@ def test_external_data_in_another_folder_is_read_into_the_one_weights_file_and_w
     assert SHARE_BOTH in compiled(folders.build())
 
 
-def test_a_threshold_that_takes_shapes_out_of_the_model_is_refused_by_onnx_runtime_and_told(quickstart: Project) -> None:
+def test_a_threshold_that_removes_shapes_is_refused_by_onnx_runtime_and_reported(quickstart: Project) -> None:
     quickstart.edit("share_weights: true", "share_weights: true\n    share_initializers: {threshold: 1}")
     done = quickstart.epbuild("run", "epbuild.yaml", DECODER)
     assert done.returncode == 1
@@ -178,7 +178,7 @@ def test_qnn_compiles_the_one_file_to_what_it_compiled_before(quickstart: Projec
     assert {model["source"]["weights_file"] for model in manifest["models"]} == {WEIGHTS}
 
 
-def test_what_stays_outside_the_ep_reads_the_one_file_where_initializers_stay_with_the_source(project: Project) -> None:
+def test_cpu_nodes_read_the_one_file_if_initializers_stay_with_the_source(project: Project) -> None:
     width = 64
     middle = numpy.random.default_rng(2).random((width, width), numpy.float32)
     for seed, name in enumerate(("first", "second")):

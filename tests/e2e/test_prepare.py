@@ -66,7 +66,7 @@ def write(project: Project, name: str, text: str) -> None:
     (project.folder / "scripts" / name).write_text(text, encoding="utf-8")
 
 
-def test_a_model_is_prepared_compiled_and_told_of_and_only_what_changes_is_done_again(prepared: Project) -> None:
+def test_a_model_is_prepared_and_compiled_and_only_what_changes_runs_again(prepared: Project) -> None:
     prepared.edit('path: "dist/${group}"', 'path: "dist/${group}", base: "base/${model}.onnx", provenance: true')
     assert {INFER, SCALED, COMPILED} <= compiled(prepared.build())
     base = onnx.load(prepared.folder / "dist/left/base/left.onnx")

@@ -67,7 +67,7 @@ def failures(project: Project, models: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_a_norm_that_qnn_refuses_for_memory_is_the_graphs_fault_and_compiles_with_its_weight_last(project: Project) -> None:
+def test_a_norm_that_qnn_refuses_for_memory_compiles_with_its_weight_last(project: Project) -> None:
     write_norm(project.folder / "first.onnx", "weight", "normal")
     write_norm(project.folder / "last.onnx", "normal", "weight")
     [told] = failures(project, "{first: first.onnx, last: last.onnx}")
@@ -80,7 +80,7 @@ def test_a_norm_that_qnn_refuses_for_memory_is_the_graphs_fault_and_compiles_wit
     assert told.endswith("[EPB401]")
 
 
-def test_sizes_that_depend_on_the_data_are_told_as_that_with_the_node_where_they_begin(project: Project) -> None:
+def test_data_dependent_sizes_are_reported_with_the_node_where_they_begin(project: Project) -> None:
     # As in a VITS voice, whose durations decide how many frames there are.
     voice = [
         helper.make_node("Relu", ["x"], ["durations"], name="/Relu"),

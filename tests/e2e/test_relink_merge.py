@@ -157,9 +157,7 @@ def same(left: Mapping[str, numpy.ndarray], right: Mapping[str, numpy.ndarray]) 
 
 
 @pytest.mark.parametrize("name", ["first", "split", "quantized"])
-def test_embedded_extracted_and_moved_contexts_give_the_numbers_that_they_gave_before(
-    parts: Project, tmp_path: Path, name: str
-) -> None:
+def test_embedded_extracted_and_moved_contexts_compute_the_same_numbers(parts: Project, tmp_path: Path, name: str) -> None:
     model = parts.folder / f"dist/{name}_ctx.onnx"
     before = outputs(tmp_path, model, {"x": 7})
     work = tmp_path / "work"

@@ -213,7 +213,7 @@ def test_an_output_folder_that_may_not_be_written_is_told_and_kept(bound: Starve
     bound.is_right_with_enough()
 
 
-def test_a_recipe_folder_that_may_not_be_written_is_told_before_anything_is_compiled(bound: Starved) -> None:
+def test_a_recipe_folder_without_write_permission_is_reported_before_any_compile(bound: Starved) -> None:
     with read_only(bound.project.folder):
         told = bound.fails(ENVIRONMENT)
     assert f"cannot make {bound.project.folder / '.epbuild'}: Permission denied. Give this user permission for it." in told

@@ -55,7 +55,7 @@ def test_a_group_is_held_to_what_sharing_must_save_and_measured_once_for_every_g
     assert f"sharing saves {alone - shared:,} of {alone:,} bytes (ratio 0.4" in note(events)
 
 
-def test_a_gate_on_what_is_built_already_costs_the_measurement_alone_and_says_so_before(quickstart: Project) -> None:
+def test_a_gate_on_built_results_costs_the_measurement_alone_and_is_announced(quickstart: Project) -> None:
     quickstart.build("epbuild.yaml", DECODER)
     good = quickstart.files()
     quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}")

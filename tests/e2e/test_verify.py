@@ -158,7 +158,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str]]]] = 
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_that_eps_meet_when_they_load_is_found_before_any_of_them_sees_the_file(shared: Path, name: str) -> None:
+def test_a_fault_that_eps_meet_on_load_is_found_before_any_ep_reads_the_file(shared: Path, name: str) -> None:
     spoil, expected = FAULTS[name]
     spoil(shared)
     assert expected <= failed(shared)

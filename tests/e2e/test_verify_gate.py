@@ -92,7 +92,7 @@ def test_models_that_share_are_checked_unshared_where_they_cannot_be_loaded(proj
     assert [figures["unshared"] for name in ("left", "right") for figures in found[name]["figures"]] == [True, True]
 
 
-def test_a_context_for_several_socs_is_not_published_unless_the_recipe_accepts_that_nobody_has_judged_it(
+def test_an_unjudged_context_for_several_socs_is_published_only_if_accepted(
     project: Project,
 ) -> None:
     write_project(project)
@@ -114,7 +114,7 @@ def write_floats(path: Path, nodes: list[Any], inputs: list[Any], **constants: A
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
 
 
-def test_a_first_recipe_publishes_what_made_inputs_cannot_judge_and_feeds_tables_with_their_own_rows(project: Project) -> None:
+def test_a_first_recipe_publishes_unjudged_models_and_feeds_tables_their_rows(project: Project) -> None:
     draw = numpy.random.default_rng(0)
     words = [helper.make_node("Gather", ["table", "ids"], ["word"]), helper.make_node("MatMul", ["word", "weight"], ["y"])]
     ids = [helper.make_tensor_value_info("ids", TensorProto.INT64, [6])]

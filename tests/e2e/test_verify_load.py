@@ -93,7 +93,7 @@ def test_a_source_can_be_named_and_run_on_inputs_of_ones_own(built: Project, tmp
         assert words in found["numbers", "classifier_ctx.onnx"]["message"]
 
 
-def test_weights_that_were_zeroed_load_and_fail_by_their_numbers_with_the_worst_one_named(damageable: Project) -> None:
+def test_zeroed_weights_load_and_fail_by_their_numbers_with_the_worst_one_named(damageable: Project) -> None:
     content = bytearray((damageable.folder / CLASSIFIER / "classifier_qnn.bin").read_bytes())
     content[WEIGHTS_AT : WEIGHTS_AT + 64] = bytes(64)
     change_binary(damageable, bytes(content))
@@ -126,7 +126,7 @@ def test_what_is_known_to_be_damaged_is_given_to_no_ep(damageable: Project) -> N
     assert found["load", "classifier_ctx.onnx"]["message"] == "It was not loaded, as its bytes are not in order."
 
 
-def test_a_shared_context_that_x86_cannot_load_is_told_and_fails_only_where_that_is_asked_for(built: Project) -> None:
+def test_a_shared_context_that_x86_cannot_load_fails_only_if_asked_for(built: Project) -> None:
     found = findings(built, DECODER, "--load", status=0)
     for name in ("prefill_ctx.onnx", "decode_ctx.onnx"):
         assert found["load", name]["outcome"] == "skipped"
@@ -164,7 +164,7 @@ outputs: [{layout: directory, path: dist}]
     assert load["message"].startswith(sentence)
 
 
-def test_the_numbers_of_a_shared_context_are_those_of_the_same_model_compiled_unshared_and_that_is_said(built: Project) -> None:
+def test_the_numbers_of_a_shared_context_are_those_of_the_unshared_model(built: Project) -> None:
     found = findings(built, DECODER, "--numbers", "--recipe", "epbuild.yaml", status=0)
     for name in ("prefill_ctx.onnx", "decode_ctx.onnx"):
         assert found["numbers", name]["outcome"] == "passed"

@@ -444,9 +444,7 @@ def test_a_place_that_an_action_gives_up_is_taken_at_once() -> None:
 
 
 @given(storing=st.lists(st.booleans(), max_size=8), jobs=st.integers(1, 3))
-def test_no_more_actions_than_asked_for_are_at_work_however_many_have_given_up_their_places(
-    storing: list[bool], jobs: int
-) -> None:
+def test_no_more_actions_than_asked_for_run_however_many_yielded_their_slots(storing: list[bool], jobs: int) -> None:
     idle, lock = Idle(), threading.Lock()
     at_work: set[str] = set()
     most = 0

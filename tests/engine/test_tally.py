@@ -66,7 +66,7 @@ def test_no_build_is_over_before_its_longest_action(clock: Clock) -> None:
     assert tally.seconds_left() == pytest.approx(2 / 8, abs=1), "what takes longer than before is no reason for less than nothing"
 
 
-def test_guesses_are_told_to_nobody_until_one_of_them_has_been_held_against_the_clock(clock: Clock) -> None:
+def test_estimates_are_not_shown_until_one_was_compared_with_the_clock(clock: Clock) -> None:
     costs = {"a": Cost(2, measured=False), "b": Cost(4, measured=False), "c": Cost(10, measured=True)}
     tally = Tally(one_step_each(costs), costs, 1, clock)
     assert tally.seconds_left() is None

@@ -125,9 +125,7 @@ def test_a_server_that_cannot_resume_sends_the_file_again(server: FileServer, st
     assert store.read_bytes(DIGEST) == BODY
 
 
-def test_a_server_that_names_no_version_is_not_asked_for_a_part_of_what_may_have_changed(
-    server: FileServer, store: BlobStore
-) -> None:
+def test_a_server_without_versions_is_not_asked_for_a_part_of_a_file(server: FileServer, store: BlobStore) -> None:
     fetched(server.serve("/m.onnx", File(BODY, etag=None, cut_after=[700 * KIB])), store)
     assert [request.range for request in server.requests] == [None, None]
     assert store.read_bytes(DIGEST) == BODY

@@ -74,7 +74,7 @@ def test_what_is_embedded_and_extracted_again_is_the_same_model_and_binary(paylo
     assert extracted(embedded(proto, payload), name) == (proto.SerializeToString(), payload)
 
 
-def test_a_model_that_leaves_embed_mode_to_its_default_says_it_once_the_context_is_a_file() -> None:
+def test_a_model_that_omits_embed_mode_states_it_once_the_context_is_a_file() -> None:
     data = nested_model(ep_cache_context=b"payload").SerializeToString()
     copy, binary = extracted(data, "sub/m.bin")
     assert binary == b"payload"

@@ -155,7 +155,7 @@ def test_no_external_file_is_missed_wherever_its_tensor_is() -> None:
     assert read.operators == operator_counts(proto)
 
 
-def test_data_is_a_subgraphs_also_in_functions_and_where_the_main_graph_needs_it_too() -> None:
+def test_data_of_a_subgraph_is_found_in_functions_and_beside_the_main_graph() -> None:
     branch = subgraph([], initializer=[external_tensor("t", "both"), external_tensor("u", "function-branch")])
     proto = model([], initializer=[external_tensor("a", "both"), external_tensor("b", "main")])
     nodes = [if_node(branch, subgraph([]))]

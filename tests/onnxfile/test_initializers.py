@@ -149,7 +149,7 @@ def test_models_compute_the_same_to_the_bit(tmp_path: Path) -> None:
         assert "few" not in places(copy)
 
 
-def test_initializers_of_subgraphs_move_too_and_an_attributes_tensor_only_when_it_is_external(tmp_path: Path) -> None:
+def test_initializers_of_subgraphs_move_and_tensors_of_attributes_if_external(tmp_path: Path) -> None:
     def constant(tensor: Any) -> Any:
         return helper.make_node("Constant", [], ["c"], value=tensor)
 

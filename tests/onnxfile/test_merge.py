@@ -88,7 +88,7 @@ BETWEEN: dict[str, tuple[Sequence[Any], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("between", BETWEEN)
-def test_one_output_for_two_inputs_of_one_node_is_refused_as_qnn_would_end_the_process(tmp_path: Path, between: str) -> None:
+def test_one_output_for_two_inputs_of_one_node_is_refused_as_it_would_crash_qnn(tmp_path: Path, between: str) -> None:
     nodes, inner = BETWEEN[between]
     first = compiled(tmp_path / "a.onnx", "x", "y")
     second = of_two_inputs(tmp_path, *nodes, inner=inner, initializer=constants(1.0) if between == "equal constants" else [])
@@ -100,7 +100,7 @@ def test_one_output_for_two_inputs_of_one_node_is_refused_as_qnn_would_end_the_p
     assert not (tmp_path / "out").exists() or files(tmp_path / "out") == {}
 
 
-def test_one_output_may_feed_two_inputs_that_come_to_be_different_values_or_belong_to_different_nodes(tmp_path: Path) -> None:
+def test_one_output_may_feed_inputs_that_become_different_or_belong_to_other_nodes(tmp_path: Path) -> None:
     first = compiled(tmp_path / "a.onnx", "x", "y")
     nodes = BETWEEN["equal constants"][0]
     second = of_two_inputs(tmp_path, *nodes, inner=("a", "b"), initializer=constants(2.0))
@@ -130,7 +130,7 @@ def test_a_connection_takes_the_one_name_that_nothing_speaks_against(tmp_path: P
     assert signature(made) == (["x", "b"], ["z"])
 
 
-def test_an_input_of_one_name_in_several_models_is_one_input_and_a_prefix_keeps_them_apart(tmp_path: Path) -> None:
+def test_an_input_of_one_name_in_several_models_is_one_input_unless_prefixed(tmp_path: Path) -> None:
     pair = compiled(tmp_path / "a.onnx", "x", "y"), compiled(tmp_path / "b.onnx", "x", "z")
     made = merged(tmp_path, *pair)
     assert (signature(made), made.shared_inputs, made.connections) == ((["x"], ["y", "z"]), ("x",), ())

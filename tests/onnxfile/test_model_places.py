@@ -84,7 +84,7 @@ def test_what_is_no_model_is_refused_rather_than_guessed_at(content: bytes, tmp_
         model_places(tmp_path / "model.onnx")
 
 
-def test_a_model_with_more_places_than_anybody_reads_is_refused_rather_than_held_in_memory(model: Path) -> None:
+def test_a_model_with_too_many_places_is_refused_instead_of_held_in_memory(model: Path) -> None:
     places = model_places(model)
     assert model_places(model, most=len(places)) == places
     with pytest.raises(MalformedModel, match="more than"):

@@ -43,7 +43,7 @@ def read_header_of(folder: Path, proto: onnx.ModelProto) -> tuple[EPContextNode,
     return read_header(folder / "header.onnx").ep_context_nodes
 
 
-def test_only_the_nodes_that_are_named_are_renamed_and_one_without_a_name_is_given_one(tmp_path: Path) -> None:
+def test_only_the_named_nodes_are_renamed_and_an_unnamed_one_gets_a_name(tmp_path: Path) -> None:
     proto = model([context_node("first", source="A"), context_node("", source="B", partition_name="p")])
     made = renamed(tmp_path, proto, {1: "second"})
     assert [node.name for node in contexts(made)] == ["first", "second"]

@@ -119,7 +119,7 @@ def test_sizes_that_an_exporter_noted_with_the_inputs_open_are_kept(tmp_path: Pa
     assert (dims(found.graph.output, "y"), dims(found.graph.value_info, "m")) == ([4, 8], ["q", 8])
 
 
-def test_sizes_of_what_an_unknown_operator_computes_are_kept_as_nothing_else_tells_them(tmp_path: Path) -> None:
+def test_sizes_of_unknown_operators_are_kept_as_nothing_else_declares_them(tmp_path: Path) -> None:
     nodes = [helper.make_node("Own", ["x"], ["m"], domain="my.ops"), helper.make_node("Neg", ["m"], ["y"])]
     model = model_of({"x": [None, 8]}, {"y": [1, 8]}, {"m": [1, 8]}, nodes=nodes)
     found = fixed(tmp_path, model, {"x": [1, 8]})
@@ -141,7 +141,7 @@ def test_symbols_in_sequences_are_fixed_too(tmp_path: Path) -> None:
     assert found.graph.value_info[0].type.sequence_type.elem_type.tensor_type.shape.dim[0].dim_value == 4
 
 
-def test_an_initializer_that_is_an_input_too_takes_the_sizes_of_its_values_and_no_others(tmp_path: Path) -> None:
+def test_an_initializer_that_is_also_an_input_has_the_sizes_of_its_values(tmp_path: Path) -> None:
     tensor = numpy_helper.from_array(np.zeros((2, 8), np.float32), "w")
     model = model_of({"x": ["n", 8], "w": ["n", 8]}, initializers=[tensor])
     assert dims(fixed(tmp_path, model, {"w": [2, 8]}).graph.input, "x") == [2, 8]

@@ -57,7 +57,7 @@ def external(path: Path, *seeds: int, length: bool = True) -> tuple[Weight, ...]
     return read_weights(path, {"shared.bin": data})
 
 
-def test_models_with_other_weights_of_the_same_names_and_shapes_have_nothing_in_common(tmp_path: Path) -> None:
+def test_models_with_other_weights_of_equal_names_and_shapes_share_nothing(tmp_path: Path) -> None:
     one, other = initialized(tmp_path / "a.onnx", 1, 2), initialized(tmp_path / "b.onnx", 3, 4)
     assert count_weights([one, other]) == WeightBytes(4 * SIZE, 4 * SIZE)
     assert most_in_common({"a": one, "b": other}) == {"a": (0, 2 * SIZE), "b": (0, 2 * SIZE)}
@@ -95,7 +95,7 @@ def test_a_content_that_one_model_has_twice_is_in_common_with_nobody(tmp_path: P
     assert most_in_common({"a": one, "b": other})["a"] == (0, 2 * SIZE)
 
 
-def test_contents_that_begin_alike_are_compared_whole_and_may_be_equal_to_who_reads_the_beginning(tmp_path: Path) -> None:
+def test_contents_that_begin_alike_are_compared_whole(tmp_path: Path) -> None:
     models = []
     for number in (0, 1):
         values = content(1)

@@ -81,7 +81,7 @@ def facts(component: dict[str, Any]) -> dict[str, str]:
     return {item["name"]: item["value"] for item in component["properties"]}
 
 
-def test_each_model_is_a_machine_learning_model_with_its_digest_and_what_it_takes_and_gives() -> None:
+def test_each_model_is_a_machine_learning_model_with_its_digest_inputs_and_outputs() -> None:
     found = components(made())["emitted:classifier/classifier_ctx.onnx"]
     assert (found["type"], found["name"]) == ("machine-learning-model", "classifier")
     assert found["hashes"] == [{"alg": "SHA-256", "content": "06" * 32}]

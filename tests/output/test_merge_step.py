@@ -175,7 +175,7 @@ def test_equal_builds_have_equal_outputs(merged: Workshop, tmp_path: Path, monke
         (SETTINGS.replace("decode.x", "decode.q"), "EPB627", "'decode' has no input 'q'"),
     ],
 )
-def test_what_cannot_be_merged_fails_the_step_by_the_names_of_the_recipe_and_keeps_the_output(
+def test_a_failed_merge_names_the_recipes_models_and_keeps_the_output(
     merged: Workshop, settings: str, code: str, words: str
 ) -> None:
     before = merged.contents("classifier")

@@ -66,7 +66,7 @@ def arranged(
     return arrange(models, names, binaries, "manifest.json", STEP)
 
 
-def test_models_that_share_a_binary_are_published_with_one_and_refer_to_its_new_name() -> None:
+def test_models_that_share_a_binary_are_emitted_with_one_and_refer_to_its_new_name() -> None:
     names = {"prefill": "prefill.onnx", "decode": "decode.onnx"}
     files = arranged(PAIR, names, by_qnn(dict.fromkeys(names, "llm.bin")))
     renamed = {"prefill_ctx_qnn.bin": "llm.bin"}
@@ -107,7 +107,7 @@ def test_one_data_file_of_two_models_in_one_folder_is_published_once() -> None:
     assert list(paths(arranged(models, {"prefill": "p.onnx", "decode": "d.onnx"}, {}))) == ["d.onnx", "p.onnx", "w.bin"]
 
 
-def test_two_eps_that_each_made_a_binary_of_one_model_have_both_under_their_own_names() -> None:
+def test_two_eps_with_a_binary_each_of_one_model_have_both_under_their_names() -> None:
     made = [(QNN, stored("m_ctx_qnn.bin")), (OPENVINO, stored("m_ctx_openvino.bin"))]
     files = arranged([compiled("m", binaries=made)], {"m": "m.onnx"}, {"m": {OPENVINO: "bin/cpu.bin", QNN: "bin/npu.bin"}})
     assert {item.path: stored_name(item) for item in files} == {
@@ -152,7 +152,7 @@ def test_a_model_with_more_binaries_than_names_is_refused_and_not_emitted_in_par
 
 
 @pytest.mark.parametrize("name", ["w.bin", "W.bin"])
-def test_two_artifacts_under_one_name_are_refused_also_where_only_their_case_differs(name: str) -> None:
+def test_two_artifacts_of_one_name_are_refused_even_if_only_their_case_differs(name: str) -> None:
     models = [compiled("prefill", data=[stored("w.bin", "old")]), compiled("decode", data=[stored(name, "new")])]
     code, message, _ = refusal(models, {"prefill": "p.onnx", "decode": "d.onnx"}, {})
     assert code == "EPB422"

@@ -90,7 +90,7 @@ def test_variants_stay_in_the_order_in_which_onnx_runtime_prefers_them() -> None
     assert list(document["components"]["prefill"]["variants"]) == names
 
 
-def test_a_variant_for_the_cpu_ep_names_no_device_since_onnx_runtime_would_never_select_it() -> None:
+def test_a_variant_for_the_cpu_ep_names_no_device() -> None:
     document = written(base("prefill", "decoder/base"), files=[])
     assert document["components"]["prefill"]["variants"]["base"] == {
         "variant_directory": "decoder/base",
@@ -99,7 +99,7 @@ def test_a_variant_for_the_cpu_ep_names_no_device_since_onnx_runtime_would_never
     }
 
 
-def test_the_manifest_has_only_keys_that_onnx_runtime_knows_and_lists_every_file_under_its_own() -> None:
+def test_the_manifest_has_only_keys_of_onnx_runtime_and_lists_every_file() -> None:
     document = written(compiled("prefill"), files=FILES[::-1], version="2", provenance="provenance.intoto.json")
     assert set(document) == {"schema_version", "package_name", "package_version", "layout", "components", "additional_metadata"}
     assert (document["schema_version"], document["layout"]) == ("1.0", "portable")
@@ -122,7 +122,7 @@ def test_a_package_that_is_made_again_has_the_same_manifest() -> None:
     assert "ü".encode() in first
 
 
-def test_a_session_gets_what_its_models_were_compiled_with_and_no_option_that_closes_the_package() -> None:
+def test_a_session_gets_the_options_of_its_compile_and_none_that_closes_the_package() -> None:
     options = {"session.disable_cpu_ep_fallback": "1", "session.collect_node_memory_stats_to_file": "stats.csv"}
     files = {"session.node_partition_config_file", "op_packages"}
     found = for_inference(
@@ -224,7 +224,7 @@ def test_weights_that_two_groups_ship_lie_in_the_package_once() -> None:
     assert check_package(entries(*files), said) == []
 
 
-def test_a_model_that_two_groups_ship_lies_in_the_package_once_and_its_variants_have_a_folder_that_is_there() -> None:
+def test_a_model_of_two_groups_is_in_the_package_once_and_its_variants_have_folders() -> None:
     contents = [content(f"{group}/base/{name}", name) for group in ("left", "right") for name in ("m.onnx", "w/weights.bin")]
     variants = [replace(base("m", f"{group}/base", data=("w/weights.bin",)), component=group) for group in ("left", "right")]
     files, said = share_files(contents, variants)

@@ -56,7 +56,7 @@ def changed(node: Any, place: Keys) -> Any:
     return copied
 
 
-def test_every_setting_that_is_sent_is_in_the_key_unless_the_catalog_says_that_it_changes_nothing(
+def test_every_sent_setting_is_in_the_key_unless_the_catalog_calls_it_irrelevant(
     request_: CompileRequest,
 ) -> None:
     left_out = set[Keys]()
@@ -71,7 +71,7 @@ def test_every_setting_that_is_sent_is_in_the_key_unless_the_catalog_says_that_i
     assert ("eps", 0, "options", "rpc_control_latency") in left_out or request_.document["share_weights"] is False
 
 
-def test_what_is_sent_beside_the_document_is_known_to_the_key_by_the_catalog_or_a_digest(group: SessionGroup) -> None:
+def test_what_is_sent_beside_the_document_is_in_the_key_by_catalog_or_digest(group: SessionGroup) -> None:
     here = places(group.target.eps, group.custom_ops)
     assert here.keys() == {"eps", "custom_ops", "node_log"}
     # The first two and the last are the catalog's, by its revision; a library is in the key by its digest, a name by the EP and its device.

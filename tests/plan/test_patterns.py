@@ -68,7 +68,7 @@ def test_a_pattern_matches_as_in_pathlib_and_in_the_order_of_paths(recipe: Path,
     assert found(recipe, name) == [file.relative_to(recipe).as_posix() for file in wanted]
 
 
-def test_a_folder_stands_for_all_that_is_in_it_as_does_a_pattern_that_ends_with_two_stars(recipe: Path) -> None:
+def test_a_folder_stands_for_its_whole_content_as_does_a_trailing_double_star(recipe: Path) -> None:
     assert found(recipe, "a") == found(recipe, "a/**") == ["a/b/c/x.npz", "a/b/x.npz", "a/x.npz", "a/y.txt"]
     assert found(recipe, "a/y.txt") == ["a/y.txt"]
     assert found(recipe, "none", "none/*", "a.npz/*", "x" * 5000) == []

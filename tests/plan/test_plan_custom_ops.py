@@ -38,7 +38,7 @@ def changed(folder: Path, before: str, after: str) -> list[str]:
     return differences(document_of(planned(folder, before)), document_of(planned(folder, after)))
 
 
-def test_every_session_is_given_those_of_its_toolchain_and_those_of_its_group_each_once(workshop: Path) -> None:
+def test_every_session_has_the_packages_of_its_toolchain_and_group_once_each(workshop: Path) -> None:
     text = with_ops("[acme_ops, liba.so]", "[./liba.so, more_ops, acme_ops, libb.so]")
     group = planned(workshop, text)
     assert [ops.name for ops in group.custom_ops] == ["acme_ops", "liba.so", "libb.so", "more_ops"]
@@ -46,7 +46,7 @@ def test_every_session_is_given_those_of_its_toolchain_and_those_of_its_group_ea
     assert planned(workshop, text, "compile:vision/cpu/prefill").custom_ops == ()
 
 
-def test_a_toolchain_is_asked_for_the_packages_of_all_its_groups_where_they_were_named(workshop: Path) -> None:
+def test_a_toolchain_has_the_packages_of_all_its_groups(workshop: Path) -> None:
     needs = plan_of(workshop, with_ops("[acme_ops, liba.so]", "[more_ops]")).toolchains()
     assert {module: (where.line, where.column) for module, where in needs["qnn"].packages.items()} == {
         "acme_ops": (6, 18),

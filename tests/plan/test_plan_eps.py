@@ -179,7 +179,7 @@ def test_an_ep_that_is_built_in_takes_no_library(workshop: Path) -> None:
     ],
     ids=["a wrong word", "a missing word", "no TOML", "no file"],
 )
-def test_a_catalog_file_that_cannot_be_used_is_told_at_its_path_with_the_place_in_it(
+def test_an_unusable_catalog_file_is_reported_at_its_path_with_the_place_in_it(
     workshop: Path, content: str | None, words: str
 ) -> None:
     (workshop / "contoso.toml").unlink()
@@ -262,7 +262,7 @@ def test_an_ep_with_a_library_of_its_own_is_asked_of_no_package(workshop: Path) 
     assert entries == ()
 
 
-def test_an_option_file_is_given_under_a_staged_name_that_does_not_depend_on_where_it_lies(workshop: Path) -> None:
+def test_an_option_file_is_staged_under_a_name_independent_of_its_place(workshop: Path) -> None:
     found = planned(workshop, contoso())
     assert found.eps[0].provider_options["table"] == "options/contoso/table/0/t.json"
     assert found.eps[0].files["table"].path == workshop / "tables" / "t.json"
@@ -421,9 +421,7 @@ def test_a_session_key_that_a_later_onnx_runtime_has_dropped_is_refused(workshop
         ("\"onnxruntime-gpu==1.20.1; sys_platform == 'win32'\"", False),
     ],
 )
-def test_an_option_is_refused_only_where_the_package_of_its_ep_is_pinned_to_a_release_without_it(
-    workshop: Path, pins: str, refused: bool
-) -> None:
+def test_an_option_is_refused_only_if_the_ep_is_pinned_to_a_release_without_it(workshop: Path, pins: str, refused: bool) -> None:
     text = target(TENSORRT, packages(pins))
     assert codes(problems_of(workshop, text)) == ["EPB211"] * refused
 
@@ -440,7 +438,7 @@ OPENVINO_OLD = ("onnxruntime-openvino==1.24.1", "onnxruntime-openvino==1.22.0")
         ("{store: inline}", None),
     ],
 )
-def test_what_an_onnx_runtime_without_model_compiler_cannot_do_is_refused_where_it_is_pinned(
+def test_what_onnx_runtime_without_model_compiler_cannot_do_is_refused_if_pinned(
     workshop: Path, initializers: str, words: str | None
 ) -> None:
     text = edited(RECIPE, ("  vision:\n", f"  vision:\n    compile: {{initializers: {initializers}}}\n"))
@@ -473,12 +471,12 @@ def test_the_releases_of_an_ep_of_the_users_own_are_told_apart_too(workshop: Pat
     assert [problem.text for problem in found] == [f"{sentence} {ADVICE.format('option')}"] * (not known)
 
 
-def test_a_plugin_library_of_the_users_own_is_not_held_against_the_package_that_it_takes_the_place_of(workshop: Path) -> None:
+def test_a_users_own_plugin_library_is_not_compared_with_the_package_it_replaces(workshop: Path) -> None:
     text, _ = places(dated(workshop, packages("onnxruntime==1.31.1, contoso-ep==3.1")))
     assert problems_of(workshop, text) == ()
 
 
-def test_an_option_that_a_release_lacks_is_let_through_in_the_spelling_of_those_that_have_it(workshop: Path) -> None:
+def test_an_option_that_a_release_lacks_passes_in_the_spelling_of_other_releases(workshop: Path) -> None:
     text = dated(workshop, packages("onnxruntime==1.24.1, contoso-ep==3.1"), LIBRARY)
     text, _ = places(edited(text, ("    ep: Contoso", f"{WEIGHTLESS}    allow_unknown_options: true\n    ep: Contoso")))
     assert codes(problems_of(workshop, text)) == ["EPB211"], "each escape opens one door only"
@@ -530,7 +528,7 @@ OPENVINO_KNOWN = "`packages: [onnxruntime-openvino==1.24.1]` or `packages: [onnx
         (CONTOSO_TARGET.replace("    library: contoso.so\n", ""), "onnxruntime", "It comes in contoso-ep."),
     ],
 )
-def test_a_toolchain_without_the_package_of_its_targets_ep_is_refused_with_packages_that_fit(
+def test_a_toolchain_without_its_targets_ep_is_refused_with_packages_that_have_it(
     workshop: Path, lines: str, packages: str, advice: str
 ) -> None:
     ep = lines.split()[1]
@@ -646,7 +644,7 @@ class Asked:
         return self.found
 
 
-def test_a_model_that_is_not_fetched_yet_is_planned_and_its_files_are_known_to_be_unknown(workshop: Path) -> None:
+def test_a_model_that_is_not_fetched_yet_is_planned_with_unknown_files(workshop: Path) -> None:
     asked = Asked()
     plan = plan_of(workshop, edited(RECIPE, REMOTE), locate=asked)
     (member,) = plan.session_groups[ACTION].members
@@ -819,7 +817,7 @@ def test_the_order_of_a_recipes_keys_never_changes_an_action_key(seed: int) -> N
     assert len(set(keys[0].values())) == 2, "and different actions have different keys"
 
 
-def test_a_target_says_why_it_is_known_to_differ_when_it_is_compiled_again_and_others_claim_nothing(workshop: Path) -> None:
+def test_a_target_says_why_it_differs_when_compiled_again_and_others_claim_nothing(workshop: Path) -> None:
     socs, alone = ("soc_model: SM8750", "soc_model: 'SM8750,SC8380XP'"), ("share_weights: true", "share_weights: false")
     groups = plan_of(workshop, edited(RECIPE, socs, alone)).session_groups.values()
     assert {group.target.name: group.target.known_to_differ(reproducible=True) for group in groups} == {

@@ -217,7 +217,7 @@ def test_sharing_is_part_of_what_is_compiled(workshop: Path) -> None:
     assert found == ["share weights changed: true -> false"]
 
 
-def test_one_weights_file_is_part_of_what_is_compiled_and_so_are_its_name_and_what_goes_there(workshop: Path) -> None:
+def test_one_weights_file_its_name_and_its_content_are_part_of_the_key(workshop: Path) -> None:
     one = edited(RECIPE, ("    share_weights: true\n", "    share_weights: true\n    share_initializers: true\n"))
     assert changed(workshop, RECIPE, one) == [
         "share initializers file added: decoder.weights.bin",
@@ -259,7 +259,7 @@ def test_where_initializers_go_is_part_of_what_is_compiled(workshop: Path) -> No
     ]
 
 
-def test_a_changed_graph_is_told_by_its_model_with_the_digests_that_sha256sum_would_show(workshop: Path) -> None:
+def test_a_changed_graph_is_reported_by_model_with_the_digests_of_sha256sum(workshop: Path) -> None:
     before = document(workshop)
     write_model(workshop / "models" / "prefill.onnx", weights={"shared": [4], "prefill.only": [2]}, value=1.0)
     after = document(workshop)
@@ -356,7 +356,7 @@ def test_another_order_is_told_beside_what_else_has_changed(workshop: Path) -> N
     ]
 
 
-def test_a_member_that_came_or_went_is_one_change_and_not_one_for_each_of_its_properties(workshop: Path) -> None:
+def test_an_added_or_removed_member_is_one_change(workshop: Path) -> None:
     larger = edited(RECIPE, ("models: [prefill, decode]", "models: [classifier, prefill, decode]"))
     assert changed(workshop, RECIPE, larger) == ["model classifier added"]
     assert changed(workshop, larger, RECIPE) == ["model classifier removed"]

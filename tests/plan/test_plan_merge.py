@@ -48,7 +48,7 @@ def test_either_step_brings_the_other_and_all_that_they_need(workshop: Path, glo
     ]
 
 
-def test_the_merged_model_takes_the_place_of_the_models_and_has_its_own_name_in_the_template(workshop: Path) -> None:
+def test_the_merged_model_replaces_its_models_and_has_its_own_name_in_the_template(workshop: Path) -> None:
     text = edited(merging("{name: llm}"), (OUTPUT, OUTPUT + "    model: ${model}.${first_model}.onnx\n"))
     emission = plan_of(workshop, text).emissions[EMIT]
     assert emission.parts[0].models == {"llm": "llm.prefill.onnx"}
@@ -82,7 +82,7 @@ def test_no_connections_is_not_the_same_as_those_that_names_make(workshop: Path)
         assert made.connections == expected
 
 
-def test_a_model_whose_name_begins_with_anothers_is_meant_where_all_of_its_name_is_written(workshop: Path) -> None:
+def test_a_full_model_name_is_not_mistaken_for_another_that_is_its_prefix(workshop: Path) -> None:
     text = edited(
         merging("{name: llm, connect: {prefill.y: prefill.v2.x}}"), ("models: [prefill, decode]", "models: [prefill, prefill.v2]")
     )
@@ -114,7 +114,7 @@ def test_what_does_not_fit_the_group_is_told_where_it_stands(workshop: Path, tex
     assert words in found[0].text
 
 
-def test_one_model_is_not_merged_with_nothing_and_the_rest_of_the_plan_is_not_blamed(workshop: Path) -> None:
+def test_one_model_alone_is_not_merged_and_the_rest_of_the_plan_is_not_blamed(workshop: Path) -> None:
     recipe, marks = places(edited(merging(f"{MARK}{{name: llm}}"), ("models: [prefill, decode]", "models: [prefill]")))
     assert told(problems_of(workshop, recipe)) == [("EPB234", *mark) for mark in marks]
 

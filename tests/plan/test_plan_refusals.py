@@ -114,7 +114,7 @@ def save_with_initialised_input(path: Path, ir_version: int) -> None:
     onnx.save(helper.make_model(graph, ir_version=ir_version), path)
 
 
-def test_a_model_whose_weights_may_be_overridden_is_refused_where_the_ep_cannot_open_what_comes_of_it(workshop: Path) -> None:
+def test_overridable_weights_are_refused_if_the_ep_cannot_open_the_result(workshop: Path) -> None:
     save_with_initialised_input(workshop / "models" / "decode.onnx", 8)
     words = "'decode' has initializers that are inputs too ('w' and 1 more)"
     check(workshop, edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/decode.onnx")), ("EPB259", words))
@@ -180,7 +180,7 @@ def test_external_data_that_would_be_staged_in_the_graphs_place_is_refused(works
     check(workshop, text, ("EPB204", "is named decode.onnx, as its graph is while it is compiled"))
 
 
-def test_a_folder_of_links_into_a_content_store_is_a_model_as_hub_caches_lay_them_out(workshop: Path) -> None:
+def test_a_folder_of_links_into_a_content_store_is_a_model_as_in_hub_caches(workshop: Path) -> None:
     blobs = workshop / "blobs"
     blobs.mkdir()
     for name in ("decode.onnx", "decode.bin"):
@@ -226,7 +226,7 @@ def elsewhere(folder: str, *, mark: str = MARK) -> str:
     return edited(RECIPE, (DECODE, f"decode: {{path: models/decode.onnx, external_data: {mark}{folder}}}"))
 
 
-def test_external_data_in_another_folder_is_found_by_the_names_that_the_model_has_for_it(workshop: Path) -> None:
+def test_external_data_in_another_folder_is_found_by_the_models_names_for_it(workshop: Path) -> None:
     (workshop / "data" / "sub").mkdir(parents=True)
     beside = plan_of(workshop).session_groups["share:decoder/phone"]
     (workshop / "models" / "decode.bin").rename(workshop / "data" / "decode.bin")
@@ -293,9 +293,7 @@ def test_a_package_model_is_a_file_of_an_installed_package_and_nothing_beside_it
 
 
 @pytest.mark.parametrize("path", ["C://nosuch/a.onnx", "./models://a.onnx"])
-def test_a_path_that_looks_like_an_address_is_a_missing_model_and_not_one_that_is_yet_to_be_fetched(
-    workshop: Path, path: str
-) -> None:
+def test_a_path_that_looks_like_an_address_is_a_missing_model(workshop: Path, path: str) -> None:
     check(workshop, edited(RECIPE, (PREFILL, f"prefill: {MARK}{path}")), ("EPB201", f"does not exist: {path}"))
 
 
@@ -563,7 +561,7 @@ def test_paths_that_differ_in_letter_case_only_are_one_path_on_some_file_systems
 
 
 @pytest.mark.parametrize("inner_first", [False, True])
-def test_an_output_inside_another_is_refused_since_swapping_one_would_take_the_other_away(
+def test_an_output_inside_another_is_refused(
     workshop: Path,
     inner_first: bool,
 ) -> None:

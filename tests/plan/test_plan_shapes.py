@@ -127,9 +127,7 @@ def test_a_free_dimension_with_a_size_is_not_open(workshop: Path, kind: str) -> 
         ),
     ],
 )
-def test_an_open_dimension_is_warned_of_where_the_recipe_lets_nodes_be_left_to_the_cpu(
-    workshop: Path, allowed: tuple[str, str]
-) -> None:
+def test_an_open_dimension_is_warned_of_if_the_recipe_allows_cpu_fallback(workshop: Path, allowed: tuple[str, str]) -> None:
     write_prefill(workshop, "n", 3)
     plan = plan_of(workshop, edited(RECIPE, allowed))
     assert [problem.code for problem in plan.warnings] == ["EPB264"]

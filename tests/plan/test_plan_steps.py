@@ -49,7 +49,7 @@ def test_the_steps_of_a_recipe_are_these_and_in_this_order(workshop: Path) -> No
     assert list(plan_of(workshop).steps) == SHARING + SINGLE
 
 
-def test_every_step_comes_after_those_that_it_needs_and_belongs_to_an_action_of_the_plan(workshop: Path) -> None:
+def test_every_step_follows_those_it_needs_and_belongs_to_an_action_of_the_plan(workshop: Path) -> None:
     plan = plan_of(workshop)
     seen: set[str] = set()
     for step in plan.steps:
@@ -58,7 +58,7 @@ def test_every_step_comes_after_those_that_it_needs_and_belongs_to_an_action_of_
         seen.add(step.id)
 
 
-def test_a_sharing_group_is_one_process_and_keeps_the_order_in_which_its_models_were_named(workshop: Path) -> None:
+def test_a_sharing_group_is_one_process_and_keeps_the_order_of_its_models(workshop: Path) -> None:
     group = plan_of(workshop).session_groups["share:decoder/phone"]
     assert [member.name for member in group.members] == ["prefill", "decode"]
     assert group.share
@@ -74,7 +74,7 @@ def test_models_that_share_nothing_are_processes_of_their_own(workshop: Path) ->
         assert group.steps == (f"compile:vision/cpu/{name}",)
 
 
-def test_a_member_knows_its_files_and_is_staged_under_names_that_do_not_depend_on_them(workshop: Path) -> None:
+def test_a_member_is_staged_under_names_that_do_not_depend_on_its_files(workshop: Path) -> None:
     _, decode = plan_of(workshop).session_groups["share:decoder/phone"].members
     assert decode.files == (workshop / "models" / "decode.onnx", workshop / "models" / "decode.bin")
     assert decode.external == {"decode.bin": workshop / "models" / "decode.bin"}
@@ -97,7 +97,7 @@ def test_models_that_share_nothing_are_emitted_with_a_binary_each(workshop: Path
     }
 
 
-def test_a_shared_binary_has_one_name_even_where_the_recipe_names_it_after_each_model(workshop: Path) -> None:
+def test_a_shared_binary_has_one_name_even_if_the_recipe_names_it_after_each_model(workshop: Path) -> None:
     text = RECIPE + "    context_binary: ${model}.bin\n"
     binaries = plan_of(workshop, text).emissions["emit:decoder/phone/directory"].parts[0].binaries
     assert binaries == {name: {"QNNExecutionProvider": "prefill.bin"} for name in ("prefill", "decode")}
@@ -147,7 +147,7 @@ graph_optimization_level = "extended"
 """
 
 
-def test_how_far_a_graph_is_optimised_is_what_the_catalog_has_for_the_ep_unless_the_recipe_says(workshop: Path) -> None:
+def test_graph_optimization_is_the_catalogs_for_the_ep_unless_the_recipe_says(workshop: Path) -> None:
     said = edited(RECIPE, ("    targets: [cpu]\n", "    targets: [cpu]\n    compile: {graph_optimization_level: all}\n"))
     groups = plan_of(workshop, said).session_groups
     levels = {ident: {member.compile.graph_optimization_level for member in group.members} for ident, group in groups.items()}
@@ -158,7 +158,7 @@ def test_how_far_a_graph_is_optimised_is_what_the_catalog_has_for_the_ep_unless_
     }
 
 
-def test_of_several_eps_the_first_that_compiles_decides_how_far_a_graph_is_optimised(workshop: Path) -> None:
+def test_the_first_ep_that_compiles_decides_the_graph_optimization(workshop: Path) -> None:
     (workshop / "contoso.toml").write_text(CONTOSO, encoding="utf-8")
     eps = EPS.replace("    eps:\n", "    eps:\n      - {ep: ContosoExecutionProvider}\n")
     text = edited(RECIPE, ("name: tiny\n", "name: tiny\ncatalogs: [contoso.toml]\n"), (ONE_EP, eps))
@@ -310,7 +310,7 @@ def test_the_files_of_models_that_no_selected_step_needs_are_not_looked_at(works
     assert ids(plan_of(workshop, selection=["emit:decoder/*"])) == [step.id for step in SHARING]
 
 
-def test_a_member_that_shares_no_weight_is_warned_of_once_however_many_targets_there_are(workshop: Path) -> None:
+def test_a_member_that_shares_no_weight_is_warned_of_once_for_all_targets(workshop: Path) -> None:
     write_model(workshop / "models" / "decode.onnx", weights={"shared": [5], "other": [2]}, value=1.0)
     laptop = "  laptop:\n    toolchain: qnn\n    ep: QNNExecutionProvider\n    provider_options: {soc_model: 60}\ngroups:\n"
     plan = plan_of(workshop, edited(RECIPE, ("groups:\n", laptop), ("targets: [phone]", "targets: [phone, laptop]")))

@@ -56,7 +56,7 @@ def test_the_check_can_be_asked_for_alone_and_brings_what_it_needs(workshop: Pat
     assert [step.id for step in plan.steps] == ["compile:decoder/phone/prefill", "compile:decoder/phone/decode", SHARED, VERIFY]
 
 
-def test_a_models_own_check_goes_wherever_it_is_compiled_and_its_groups_and_members_say_otherwise(workshop: Path) -> None:
+def test_a_models_check_applies_wherever_compiled_unless_overridden(workshop: Path) -> None:
     own = (
         "  prefill: models/prefill.onnx",
         "  prefill: {path: models/prefill.onnx, verify: {inputs: models/*.npz, metrics: {top1: 1}}}",
@@ -72,7 +72,7 @@ def test_a_models_own_check_goes_wherever_it_is_compiled_and_its_groups_and_memb
     assert [step.id for step in plan_of(workshop, without).steps if step.kind == "verify"] == ["verify:vision/cpu"]
 
 
-def test_a_real_device_is_asked_for_by_a_model_or_its_group_and_then_for_all_that_runs_with_it(workshop: Path) -> None:
+def test_a_real_device_for_a_model_or_group_is_required_for_all_that_runs_with_it(workshop: Path) -> None:
     own = ("  prefill: models/prefill.onnx", "  prefill: {path: models/prefill.onnx, verify: {device: real}}")
     assert not verification(workshop, checking("true")).is_on_real_device
     assert verification(workshop, checking("{device: real}")).is_on_real_device

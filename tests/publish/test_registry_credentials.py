@@ -199,7 +199,7 @@ def test_docker_s_credential_helper_is_asked_for_the_registry(docker: Path, help
 
 
 @pytest.mark.parametrize(("said", "status"), [(NOT_FOUND, 1), ('{"Username": "", "Secret": ""}', 0)])
-def test_a_helper_that_keeps_nothing_for_a_registry_leaves_it_to_what_is_written_down(
+def test_a_credential_helper_without_an_entry_leaves_it_to_the_configuration(
     docker: Path, helper: Install, said: str, status: int
 ) -> None:
     helper("desktop", said, status)

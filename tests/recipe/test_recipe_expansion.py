@@ -118,7 +118,7 @@ def test_a_member_has_the_groups_settings_with_its_own_over_them_key_by_key(tmp_
     assert values(head.expect) == values(Expectation(1, 2))
 
 
-def test_what_a_sharing_group_must_save_is_asked_whatever_a_member_expects_of_its_own(tmp_path: Path) -> None:
+def test_the_minimum_saving_of_a_sharing_group_is_checked_whatever_a_member_expects(tmp_path: Path) -> None:
     more = "\n    share_weights: true\n    expect: {fallback_nodes: 0, shared_bytes: {min_ratio: 0.25}}"
     group = only_group(tmp_path, "[prefill, {model: head, expect: {fallback_nodes: 2}}]", more)
     assert [values(member.expect) for member in group.members] == [

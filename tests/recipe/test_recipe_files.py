@@ -258,7 +258,7 @@ def test_a_missing_recipe_names_those_beside_it(tmp_path: Path) -> None:
         "tulip-bulb-42: 1\n",
     ],
 )
-def test_a_file_of_a_user_that_is_no_part_of_a_recipe_is_refused_without_a_word_of_it(
+def test_a_users_file_that_is_no_part_of_a_recipe_is_refused_without_quoting_it(
     tmp_path: Path, content: str, section: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "netrc").write_text(content, encoding="utf-8")

@@ -135,7 +135,7 @@ def test_every_session_is_given_the_custom_operators_of_packages_and_of_librarie
         assert snapdragon.options[-1].custom_ops == [str(mine), str(mine)], "an application may have a package's library itself"
 
 
-def test_a_library_of_custom_operators_is_named_relative_to_the_folder_that_one_is_in(
+def test_a_custom_operator_library_is_named_relative_to_its_folder(
     snapdragon: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.so").touch()

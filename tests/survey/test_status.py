@@ -190,7 +190,7 @@ def test_a_deleted_output_folder_comes_back_without_a_compile(built: Workshop) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps no time of the last change that a program cannot set")
-def test_an_output_edited_in_secret_is_noticed_although_its_size_and_time_are_as_before(built: Workshop) -> None:
+def test_an_edited_output_is_noticed_though_its_size_and_time_are_unchanged(built: Workshop) -> None:
     binary = built.output() / "prefill_qnn.bin"
     content = binary.read_bytes()
     with Workspace.open(built.folder / ".epbuild") as workspace:
@@ -221,7 +221,7 @@ def test_an_output_whose_result_the_store_has_lost_is_compiled_again(built: Work
     assert built.contents() == before
 
 
-def test_an_output_whose_result_rotted_in_the_store_is_compiled_again_and_not_emitted_as_it_is(built: Workshop) -> None:
+def test_an_output_whose_stored_result_rotted_is_compiled_again(built: Workshop) -> None:
     before = built.contents()
     [blob] = [path for path in built.blobs() if path.read_bytes() == before["prefill_qnn.bin"]]
     blob.chmod(0o644)
@@ -241,7 +241,7 @@ def draft_of_a_killed_build(output: Path) -> Path:
     return draft
 
 
-def test_a_compile_that_comes_out_as_before_leaves_nothing_of_killed_builds_beside_its_output(built: Workshop) -> None:
+def test_an_unchanged_compile_leaves_nothing_of_killed_builds_beside_its_output(built: Workshop) -> None:
     before = built.contents()
     with Workspace.open(built.folder / ".epbuild") as workspace:
         built.memory(workspace).forget_steps(["share:decoder/npu"])
@@ -257,7 +257,7 @@ def test_a_compile_that_comes_out_as_before_leaves_nothing_of_killed_builds_besi
     assert built.contents() == before
 
 
-def test_who_may_not_read_what_was_built_here_is_told_so_and_who_may_read_it_knows_it(
+def test_only_users_who_may_read_the_record_of_a_build_know_what_was_built(
     built: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
@@ -420,7 +420,7 @@ def test_an_image_whose_description_is_another_one_is_published_again_and_says_w
     assert b"Second." in manifests[0]
 
 
-def test_an_output_that_cannot_be_as_it_is_asked_for_says_so_before_it_is_made_and_fails_alone(built: Workshop) -> None:
+def test_an_impossible_output_is_reported_before_it_is_emitted_and_fails_alone(built: Workshop) -> None:
     model = onnx.load_from_string(source_model(2.0))
     (tensor, _) = model.graph.initializer
     tensor.CopyFrom(numpy_helper.from_array(np.ones(4, np.float32), "w"))
@@ -449,7 +449,7 @@ def warnings(workshop: Workshop) -> list[str]:
     return [event.problem.message for event in workshop.events if isinstance(event, Warned)]
 
 
-def test_a_changed_file_under_a_name_that_is_emitted_no_more_stays_where_it_is_and_is_told(built: Workshop) -> None:
+def test_a_changed_file_that_is_no_longer_emitted_stays_and_is_reported(built: Workshop) -> None:
     (built.output() / "decode_ctx.onnx").write_bytes(b"mine")
     built.write_recipe(('path: "dist/${group}"', 'path: "dist/${group}", model: "${model}_npu.onnx"'))
     assert "decode_ctx.onnx was changed after epbuild wrote it, and will be kept" in built.reasons(EMIT_DECODER)
@@ -519,7 +519,7 @@ def test_what_a_build_published_that_was_killed_before_it_took_note_is_nobodys_w
         assert workspace.facts("announced") == {}
 
 
-def test_a_state_that_is_locked_in_the_wrong_moment_publishes_nothing_that_is_not_in_the_manifest(
+def test_a_state_locked_at_the_wrong_moment_publishes_nothing_outside_the_manifest(
     built: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = built.contents()
@@ -564,7 +564,7 @@ def test_what_is_emitted_may_have_as_long_a_name_as_files_may(workshop: Workshop
 
 
 @pytest.mark.parametrize(("layout", "said"), [("", "the key 'layout' is missing"), ("layout: tidy, ", "tidy")])
-def test_an_output_of_no_known_layout_is_told_with_its_place_and_the_rest_is_read_on(
+def test_an_output_of_unknown_layout_is_reported_with_its_place_and_reading_goes_on(
     workshop: Workshop, layout: str, said: str
 ) -> None:
     workshop.write_recipe(("layout: directory, ", layout))

@@ -22,7 +22,7 @@ def test_equal_locks_have_no_changes() -> None:
     assert changes(LOCK, LOCK) == []
 
 
-def test_a_first_lock_has_every_package_once_whatever_the_number_of_its_files_and_platforms() -> None:
+def test_a_first_lock_lists_every_package_once() -> None:
     found = changes(None, LOCK)
     assert {change.kind for change in found} == {"added"}
     packages = [(change.toolchain, change.name, change.new, change.platforms) for change in found if change.about == "package"]
@@ -92,7 +92,7 @@ def test_every_other_fact_is_told_by_what_it_is_about(new: Lock, about: str, nam
     assert (change.kind, change.about, change.name) == ("updated", about, name)
 
 
-def test_a_release_that_models_are_from_is_told_by_its_version_and_its_other_files_too() -> None:
+def test_a_release_with_models_is_reported_by_its_version_and_its_other_files() -> None:
     first, second = LOCK.wheels
     new = replace(LOCK, wheels=(replace(first, files=(digest("other"),)), package("my-models", "1.2")))
     assert [(change.kind, change.name, change.old, change.new) for change in changes(LOCK, new)] == [

@@ -296,9 +296,7 @@ def test_a_timeout_ends_the_worker_and_what_it_started(
     assert grandchild.is_dead()
 
 
-def test_what_a_worker_leaves_running_cannot_write_into_results_that_are_already_checked(
-    worker: Supervised, grandchild: Grandchild
-) -> None:
+def test_what_a_worker_leaves_running_cannot_write_into_checked_results(worker: Supervised, grandchild: Grandchild) -> None:
     assert worker.run(grandchild.started_by_worker("pass")).how == "exited"
     assert grandchild.is_dead()
 

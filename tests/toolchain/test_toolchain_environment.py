@@ -117,7 +117,7 @@ def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: 
     assert (problem.code, problem.hint) == ("EPB305", known)
 
 
-def test_an_interpreter_without_an_ep_that_no_index_has_is_told_without_a_package_to_install(tmp_path: Path) -> None:
+def test_an_interpreter_without_an_unpublished_ep_has_no_install_advice(tmp_path: Path) -> None:
     (problem,) = refusals(existing(make_environment(tmp_path / "theirs")), tmp_path, "VitisAIExecutionProvider")
     assert problem.hint is not None
     assert "Install" not in problem.hint
@@ -133,7 +133,7 @@ def test_an_existing_environment_that_holds_what_the_recipe_says_is_used(tmp_pat
     assert Toolchains(tmp_path / "home").prepare(toolchain, tmp_path, [plugin]).onnxruntime == "1.31.0+cu12"
 
 
-def test_all_that_an_existing_environment_lacks_is_told_once_and_nothing_is_installed(tmp_path: Path) -> None:
+def test_all_that_an_existing_environment_lacks_is_reported_once_and_not_installed(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.24.1", {})
     before = sorted((tmp_path / "theirs").rglob("*"))
@@ -152,7 +152,7 @@ def test_all_that_an_existing_environment_lacks_is_told_once_and_nothing_is_inst
     assert sorted((tmp_path / "theirs").rglob("*")) == before
 
 
-def test_an_existing_environment_is_held_against_the_recipe_though_it_was_seen_before(tmp_path: Path) -> None:
+def test_an_existing_environment_is_checked_against_the_recipe_though_seen_before(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.31.1", {})
     Toolchains(tmp_path / "home").prepare(existing(python, "onnxruntime==1.31.1"), tmp_path, [])
@@ -171,14 +171,14 @@ def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp
         Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [replace(contoso, distributions=("contoso-ep",))])
 
 
-def test_an_ep_whose_catalog_file_names_no_package_is_looked_for_by_the_runtime_alone(tmp_path: Path) -> None:
+def test_an_ep_without_a_package_is_recognized_by_the_runtime_alone(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "contoso-onnxruntime", "1.31.1", {"onnxruntime/capi/libort.so": b"ORT"})
     built_in = replace(OPENVINO, distributions=())
     assert Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [built_in]).interpreter == python
 
 
-def test_a_toolchain_that_is_wrong_makes_the_program_end_as_for_a_broken_environment(tmp_path: Path) -> None:
+def test_a_wrong_toolchain_ends_the_program_as_a_broken_environment_does(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError) as caught:
         Toolchains(tmp_path / "home").prepare(existing("nosuch"), tmp_path, [])
     assert caught.value.exit_code == 3
@@ -222,7 +222,7 @@ def test_what_uv_really_says_of_a_missing_package_names_it(tmp_path: Path, monke
     assert "uv could not install NoSuch_Package_xyz==1; uv reported: " in problem.message
 
 
-def test_a_package_of_custom_operators_is_part_of_what_an_environment_is_where_it_is_used(tmp_path: Path) -> None:
+def test_a_custom_operator_package_is_part_of_the_environment_that_uses_it(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.31.1", {"onnxruntime/capi/libonnxruntime.so.1": b"ORT"})
     install(python, "onnxruntime-qnn", "2.7.0", {"onnxruntime_qnn/libep.so": b"EP"})

@@ -120,7 +120,7 @@ def test_the_cpu_is_in_the_document_only_where_an_eps_output_depends_on_it() -> 
     assert taken.document(["a"], {"cpu": "A CPU"}) == {**taken.document(["a"]), "host": {"cpu": "A CPU"}}
 
 
-def test_a_key_has_the_libraries_of_the_eps_that_take_part_whatever_else_the_environment_is_used_for() -> None:
+def test_a_key_has_the_libraries_of_participating_eps_whatever_else_is_installed() -> None:
     names = ("onnxruntime/capi/x.so", "left/l.so", "left.libs/c.so", "right/r.so", "inner/i.so")
     taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, dict.fromkeys(names, "0" * 64))
     assert set(taken.document(["onnxruntime", "left"])["libraries"]) == set(names[:3])
@@ -225,7 +225,7 @@ def site_python(site: Path) -> Path:
         remove_distribution,
     ],
 )
-def test_a_changed_environment_is_another_toolchain_though_its_requirements_are_the_same(
+def test_a_changed_environment_is_another_toolchain_despite_equal_requirements(
     interpreter: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     memory = tmp_path / "memory.json"
@@ -340,7 +340,7 @@ def link_and_swap(site: Path) -> None:
         (lambda site: (site / "elsewhere" / "new.py").write_bytes(b""), []),
     ],
 )
-def test_what_was_another_for_a_while_is_known_and_what_installers_do_elsewhere_is_not_taken_for_that(
+def test_an_earlier_identity_is_known_again_and_installs_elsewhere_do_not_matter(
     interpreter: Path, tmp_path: Path, change: Callable[[Path], object], names: list[str]
 ) -> None:
     assert seen_again(interpreter, tmp_path / "memory.json", change) == names

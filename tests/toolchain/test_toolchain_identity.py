@@ -97,7 +97,7 @@ def test_whatever_is_locked_is_in_the_key(change: dict[str, Any]) -> None:
     assert keys.isdisjoint(record_key(document) for document in documents(replace(LOCKED, **change)).values())
 
 
-def test_the_key_has_what_the_installer_chooses_by_where_the_lock_leaves_it_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_has_what_the_installer_chooses_by_if_the_lock_leaves_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy, of which there are two wheels, is not looked into; ONNX Runtime is."""
     assert {document["chosen_by"] for document in documents().values()} == {""}
     runtime = Package("onnxruntime", "1.31.1", (A, D))

@@ -125,7 +125,7 @@ def test_what_is_locked_names_an_environment_whatever_words_asked_for_it() -> No
 # -- Making it ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_environment_is_made_with_the_python_and_the_packages_that_the_recipe_names(tmp_path: Path, uv: FakeUv) -> None:
+def test_an_environment_has_the_python_and_the_packages_of_the_recipe(tmp_path: Path, uv: FakeUv) -> None:
     interpreter = make(tmp_path, Requirements(WANTED.packages, "3.12"))
     venv, install = uv.commands
     assert venv[:4] == ["venv", "--no-project", "--python", "3.12"]
@@ -135,7 +135,7 @@ def test_an_environment_is_made_with_the_python_and_the_packages_that_the_recipe
     assert interpreter.exists()
 
 
-def test_a_locked_environment_is_made_of_these_files_and_then_held_against_what_was_asked_for(tmp_path: Path, uv: FakeUv) -> None:
+def test_a_locked_environment_is_made_of_its_files_and_checked_against_the_request(tmp_path: Path, uv: FakeUv) -> None:
     interpreter = make(tmp_path, Requirements(WANTED.packages, None, LOCKED))
     venv, install, check = uv.commands
     assert venv[venv.index("--python") + 1] == sys.executable

@@ -303,7 +303,7 @@ def test_the_same_fault_is_found_in_a_model_that_somebody_else_made(folder: Path
     assert failures(folder) == left
 
 
-def test_a_binary_for_another_target_than_its_model_names_is_found_without_a_manifest(folder: Path) -> None:
+def test_a_binary_for_another_target_than_its_model_names_is_found(folder: Path) -> None:
     (folder / "manifest.json").unlink()
     binary(SHARED.replace(b"SC8380XP", b"SM8750"))(folder)
     assert failures(folder / MODEL) == {("target", BIN, "EPB608")}
@@ -383,7 +383,7 @@ def test_external_data_of_the_source_must_have_been_emitted(folder: Path) -> Non
     assert failures(folder) == set()
 
 
-def test_external_data_that_is_too_short_for_its_tensors_is_found_without_a_manifest(tmp_path: Path) -> None:
+def test_external_data_too_short_for_its_tensors_is_found_without_a_manifest(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     save(model, node(), external="w.data", extent=(64, 16))
     (tmp_path / BIN).write_bytes(SHARED)
@@ -458,7 +458,7 @@ def test_an_open_dimension_of_the_source_may_have_become_a_size(folder: Path) ->
         assert failures(folder) == set()
 
 
-def test_an_output_that_the_source_declares_wrong_has_the_shape_that_was_computed_and_that_is_told(folder: Path) -> None:
+def test_an_output_that_the_source_declares_wrong_has_its_computed_shape(folder: Path) -> None:
     declared = {**SIGNATURE["outputs"][0], "shape": [5, None, "n"]}
     for computed, outcome in (([4, None, "n"], "passed"), ([4, None], "failed"), (None, "passed")):
         list_files(folder, source={**SIGNATURE, "outputs": [{**declared, "computed": computed}]})
@@ -511,7 +511,7 @@ def test_a_context_that_names_no_graphs_at_all_is_no_failure(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("graph", ["1", "graph_1", "1_0"])
-def test_a_graph_whose_name_is_hardly_more_than_a_number_is_not_mistaken_for_another(tmp_path: Path, graph: str) -> None:
+def test_a_graph_whose_name_is_hardly_more_than_a_number_is_not_confused(tmp_path: Path, graph: str) -> None:
     model = save(tmp_path / "m.onnx", node(partition_name=graph))
     (tmp_path / BIN).write_bytes(BINARY + b" 27 graph_2 2_0")
     assert failures(model) == set()

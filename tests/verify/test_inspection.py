@@ -84,7 +84,7 @@ def test_a_context_that_lies_outside_is_told_and_not_read(tmp_path: Path) -> Non
     assert (node["size"], node["sha256"], node["target"]) == (None, None, None)
 
 
-def test_models_that_share_a_binary_or_data_are_told_with_the_bytes_of_the_copies_that_they_spare(tmp_path: Path) -> None:
+def test_shared_binaries_and_data_are_reported_with_the_bytes_that_they_save(tmp_path: Path) -> None:
     (tmp_path / "llm.bin").write_bytes(BINARY)
     (tmp_path / "w.data").write_bytes(bytes(100))
     for name in ("a", "b", "c"):
@@ -114,7 +114,7 @@ def test_a_binary_that_many_models_share_is_read_once(tmp_path: Path) -> None:
 LEFT = {"node": "", "operator": "Relu", "reason": "Cannot get shape"}
 
 
-def test_what_is_left_outside_has_the_reasons_of_the_manifest_that_the_model_was_emitted_with(tmp_path: Path) -> None:
+def test_fallback_nodes_have_the_reasons_of_the_manifest(tmp_path: Path) -> None:
     (tmp_path / "llm.bin").write_bytes(BINARY)
     path = save(tmp_path / "prefill_ctx.onnx", context_node(), relu())
     assert inspect_model(path)["left"] == [{**LEFT, "reason": None}]

@@ -214,7 +214,7 @@ def test_the_binary_of_each_of_two_eps_is_held_to_the_target_of_its_own_ep(
     assert problems(made_by_two, expected) == [("EPB608", message)]
 
 
-def test_a_part_that_an_ep_compiled_that_was_not_asked_for_is_refused_beside_those_that_were(made_by_two: Path) -> None:
+def test_a_part_compiled_by_an_unrequested_ep_is_refused_beside_requested_ones(made_by_two: Path) -> None:
     parts = [context_node("qnn.bin"), context_node("openvino.bin", source="VitisAIExecutionProvider")]
     save(made_by_two / "m_ctx.onnx", *parts)
     assert problems(made_by_two, two_eps()) == [
@@ -314,7 +314,7 @@ def test_sharing_that_saves_exactly_what_is_expected_is_fine_and_a_byte_less_is_
     assert len(check_shared_bytes(SharedBytes(shared, 100), STEP, 0.3)) == wrong
 
 
-def test_sharing_that_saves_too_little_is_told_with_both_sizes_and_a_ratio_that_is_not_rounded_up() -> None:
+def test_sharing_that_saves_too_little_has_both_sizes_and_an_unrounded_ratio() -> None:
     [problem] = check_shared_bytes(SharedBytes(700_001, 1_000_000), STEP, 0.3)
     assert (problem.code, problem.where) == ("EPB611", STEP)
     assert problem.message == (

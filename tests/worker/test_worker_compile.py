@@ -71,7 +71,7 @@ def test_the_device_that_is_asked_for_is_the_one_that_is_used(wishes: dict[str, 
         {"type": "cpu", "vendor": "Qualcomm"},
     ],
 )
-def test_a_device_that_is_not_there_is_refused_with_those_that_are_and_never_replaced(wishes: dict[str, Any]) -> None:
+def test_a_missing_device_is_refused_with_the_present_ones_and_never_replaced(wishes: dict[str, Any]) -> None:
     with pytest.raises(
         worker.Unfit, match=f"{QNN} offers no device that fits; it offers: cpu from GenuineIntel, npu from Qualcomm"
     ):
@@ -174,7 +174,7 @@ def test_every_session_is_given_the_custom_operators_of_libraries_and_of_package
         assert options.custom_ops == [str(operators / "_ops.so"), str(library)]
 
 
-def test_a_package_whose_library_lies_elsewhere_is_refused_as_nobody_would_see_it_change(operators: Path) -> None:
+def test_a_package_whose_library_is_elsewhere_is_refused(operators: Path) -> None:
     elsewhere = operators.with_name("acme_ops_elsewhere.so")  # whose path begins as that of the package does
     elsewhere.touch()
     (operators / "__init__.py").write_text(f"def get_library_path():\n    return {str(elsewhere)!r}\n", encoding="utf-8")
@@ -224,7 +224,7 @@ def test_a_provider_that_is_built_in_gets_its_options_by_name() -> None:
     assert options.providers == [[OPENVINO, {"device_type": "CPU"}]]
 
 
-def test_several_eps_are_offered_the_graph_in_the_order_of_the_recipe_each_with_its_own_options() -> None:
+def test_several_eps_are_offered_the_graph_in_recipe_order_with_their_own_options() -> None:
     first, second = [["NPU"], {"backend_type": "htp"}], [OPENVINO, {"device_type": "CPU"}]
     for eps, devices, expected in (
         ([plugin(), built_in()], [NPU, None], [first, second]),
@@ -371,7 +371,7 @@ def test_initializers_stay_where_the_source_keeps_them_where_that_is_asked_for(g
     assert group.compiled("prefill")["settings"].keys() == {"embed_compiled_data_into_model", "flags", "graph_optimization_level"}
 
 
-def test_a_graph_that_is_given_as_bytes_finds_its_data_in_the_folder_that_it_was_staged_in(group: Group) -> None:
+def test_a_graph_given_as_bytes_finds_its_data_in_its_staging_folder(group: Group) -> None:
     group.compile(request(prefill={"read": "bytes"}), prefill="the graph")
     prefill = group.compiled("prefill")
     assert prefill["source"] == {"bytes": "the graph"}

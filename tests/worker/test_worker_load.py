@@ -104,7 +104,7 @@ def test_it_needs_nothing_of_epbuild_and_may_have_an_older_python() -> None:
     assert {name.split(".")[0] for name in imported} - sys.stdlib_module_names == {"onnxruntime", "numpy"}
 
 
-def test_sessions_are_opened_first_to_last_and_closed_last_to_first_with_the_options_of_the_request(loader: Loader) -> None:
+def test_sessions_open_first_to_last_and_close_last_to_first_with_requested_options(loader: Loader) -> None:
     ending = loader.load(loader.model("prefill"), loader.model("decode"))
     assert (ending.how, ending.status) == ("exited", 0)
     assert events(ending) == [

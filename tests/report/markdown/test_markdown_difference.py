@@ -309,7 +309,7 @@ def test_a_long_list_is_folded_and_a_short_one_is_not() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["model-{}", "x" * 400 + "|{}"])
-def test_the_comment_of_a_huge_change_is_one_that_github_takes_and_says_what_it_leaves_out(name: str) -> None:
+def test_the_comment_of_a_huge_change_fits_github_and_says_what_it_omits(name: str) -> None:
     places = tuple(f"{name.format(n)}/" for n in range(3000))
     found = Comparison(
         tuple(

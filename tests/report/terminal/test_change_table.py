@@ -225,7 +225,7 @@ def test_nothing_is_told_where_one_step_took_all_the_time(monkeypatch: pytest.Mo
     assert told(monkeypatch, *times(9.0), StepFinished("emit:g/t/directory", "emitted", 0.02)) == []
 
 
-def test_nothing_is_told_where_nothing_was_built_and_errors_stay_last_where_something_failed(
+def test_nothing_is_printed_if_nothing_was_built_and_errors_stay_last_on_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events: list[Event] = [GREW, *times(3.0, 4.0), SharingSaved("share:g/t", 2, 1, measured=False)]
@@ -233,7 +233,7 @@ def test_nothing_is_told_where_nothing_was_built_and_errors_stay_last_where_some
     assert told(monkeypatch, *events, StepFailed(COMPILE, (FAILURE,)), ended=RunFinished(1, 0.1, 3, 0, 0, 1, 0)) == []
 
 
-def test_a_terminal_has_the_same_lines_below_its_rows_and_the_last_line_stays_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_the_same_lines_below_its_rows_and_the_same_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()
     told(monkeypatch, StepOutput(COMPILE, "graph 3 of 7"), GREW, *times(3.0, 4.0), stream=stream)

@@ -70,7 +70,7 @@ def test_each_model_has_a_line_and_what_is_not_whole_says_why(screen: Screen) ->
     )
 
 
-def test_a_model_whose_verify_failed_has_a_word_of_its_own_and_is_not_explained_twice(screen: Screen) -> None:
+def test_a_model_whose_verify_failed_is_marked_and_not_explained_twice(screen: Screen) -> None:
     wrong = replace(PARTIAL, outcome="failed verify", reason="its numbers are wrong", verify="verify:zoo/a")
     print_coverage([WHOLE, wrong])
     found = screen.readouterr().out.splitlines()

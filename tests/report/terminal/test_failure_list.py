@@ -142,7 +142,7 @@ def test_a_build_that_went_on_tells_the_sizes_of_what_it_made(monkeypatch: pytes
     assert ("Size: 1.5 kB in 1 new output." in lines) is keep_going
 
 
-def test_under_github_actions_where_each_problem_is_an_annotation_none_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_github_actions_annotated_problems_are_not_printed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     events = [compile_failure("a", "x"), compile_failure("b", "x")]
     stderr = io.StringIO()

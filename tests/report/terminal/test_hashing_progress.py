@@ -83,7 +83,7 @@ def test_hashing_that_fails_is_over() -> None:
     assert [type(event) for event in events] == [Hashing, Hashed]
 
 
-def test_standard_error_gets_a_row_on_a_terminal_and_a_line_every_half_minute_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stderr_gets_a_row_on_a_terminal_and_a_line_every_half_minute_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     monkeypatch.setattr(sys, "stderr", screen := Terminal())
     with WaitingRow() as waiting:

@@ -231,9 +231,7 @@ def test_the_excerpt_is_coloured_on_terminals_that_want_it_and_nowhere_else(
     assert ["\x1b[" in line for line in lines] == [has_colors] * 3
 
 
-def test_under_github_actions_a_problem_is_told_once_as_an_annotation_above_its_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_under_github_actions_a_problem_is_one_annotation_above_its_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     (tmp_path / "epbuild.yaml").write_text("name: x\n", encoding="utf-8")

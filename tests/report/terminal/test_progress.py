@@ -119,7 +119,7 @@ def test_a_terminal_is_left_as_it_was_when_the_build_is_interrupted(monkeypatch:
 
 
 @pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
-def test_errors_that_are_redirected_to_a_file_are_in_that_file_also_when_rows_are_shown(
+def test_redirected_errors_are_in_their_file_also_if_rows_are_shown(
     monkeypatch: pytest.MonkeyPatch, stdout: type[io.StringIO]
 ) -> None:
     out, error = reported(monkeypatch, stdout(), io.StringIO())
@@ -132,7 +132,7 @@ def test_errors_are_shown_once_where_everything_is_one_terminal(monkeypatch: pyt
     assert (out + error).count("[EPB401]") == 1
 
 
-def test_beside_its_rows_a_terminal_shows_how_many_steps_of_all_are_done_and_how_long_the_rest_may_take(
+def test_a_terminal_shows_below_its_rows_the_steps_done_and_the_time_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown = Terminal()

@@ -115,7 +115,7 @@ def test_what_passes_is_published_with_its_figures_and_is_not_run_again(bench: B
 FAR = "y: snr_db is 6.0, and has to be 20, max_rel is 0.5, and may be 0.1"
 
 
-def test_what_fails_on_inputs_of_the_users_is_not_published_and_the_figures_are_in_the_message(bench: Bench) -> None:
+def test_a_failure_on_users_inputs_is_not_published_and_has_its_figures(bench: Bench) -> None:
     np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
     bench.asks("{inputs: given.npz}")
     bench.factor = 0.5
@@ -147,7 +147,7 @@ def test_what_fails_on_made_inputs_alone_is_published_with_a_warning(bench: Benc
 
 
 @pytest.mark.parametrize("verify", ["true", "{inputs: {seed: 3}}"])
-def test_made_inputs_that_show_nothing_are_a_warning_unless_the_recipe_wants_a_failure(bench: Bench, verify: str) -> None:
+def test_made_inputs_that_show_nothing_are_a_warning_unless_the_recipe_is_strict(bench: Bench, verify: str) -> None:
     bench.asks(verify)
     bench.factor = bench.reference = 1e-6
     bench.factor *= 2
@@ -164,7 +164,7 @@ def test_made_inputs_that_show_nothing_are_a_warning_unless_the_recipe_wants_a_f
     assert bench.warned == []
 
 
-def test_made_inputs_that_the_source_does_not_take_are_a_warning_unless_the_recipe_wants_a_failure(bench: Bench) -> None:
+def test_made_inputs_that_the_source_refuses_are_a_warning_unless_strict(bench: Bench) -> None:
     bench.refused = "indices element out of data bounds, idx=9 must be within the inclusive range [-4,3]"
     bench.asks("true")
     assert bench.build("*classifier*").exit_code == 0
@@ -235,7 +235,7 @@ def test_numbers_that_show_nothing_are_never_published_as_if_they_were_right(ben
     assert "the CPU EP itself gives NaN" in bench.figures()["classifier"]["unjudged"]
 
 
-def test_a_real_device_that_is_asked_for_is_found_before_anything_runs_and_no_emulator_does(bench: Bench) -> None:
+def test_a_requested_real_device_is_found_before_anything_runs_and_never_emulated(bench: Bench) -> None:
     bench.asks("{device: real}")
     bench.device = "cpu"
     assert bench.build("*classifier*").exit_code == 3
@@ -277,7 +277,7 @@ def test_a_group_that_can_be_loaded_is_run_as_it_is(bench: Bench) -> None:
     assert "unshared" not in bench.figures("decoder")["decode"]["figures"][0]
 
 
-def test_what_cannot_be_run_here_fails_unless_the_recipe_accepts_it_and_is_then_said(bench: Bench) -> None:
+def test_what_cannot_run_here_fails_unless_the_recipe_accepts_it(bench: Bench) -> None:
     bench.asks("true")
     bench.broken = "Compatible cache not found"
     assert bench.build("*classifier*").exit_code == 1
@@ -303,7 +303,7 @@ def test_a_model_that_the_ep_cannot_run_fails_as_that(bench: Bench) -> None:
     assert "the model 'classifier' cannot be run on QNNExecutionProvider" in bench.problems[0].message
 
 
-def test_one_model_of_a_group_can_be_left_out_and_a_models_own_inputs_are_those_of_its_groups(bench: Bench) -> None:
+def test_one_model_of_a_group_can_be_left_out_and_has_the_inputs_of_its_groups(bench: Bench) -> None:
     bench.write_recipe((SHARED, "    models: [prefill, {model: decode, verify: false}]\n    verify: {metrics: {cosine: 0.5}}\n"))
     text = (bench.folder / "epbuild.yaml").read_text(encoding="utf-8")
     own = "{path: prefill.onnx, verify: {inputs: {seed: 7}}}"

@@ -156,7 +156,7 @@ def test_every_model_that_loads_is_told_with_where_and_with_what(folder: Path) -
     assert message.endswith(" s on cpu from Acme, with onnxruntime 1.99.0.")
 
 
-def test_a_model_with_a_fault_is_given_to_no_ep_and_no_other_of_its_group_if_it_shares(folder: Path) -> None:
+def test_a_model_with_a_fault_reaches_no_ep_nor_do_models_that_share_with_it(folder: Path) -> None:
     faulty = {"prefill_ctx.onnx": "its bytes are not in order"}
     for share, outcome in ((False, "passed"), (True, "skipped")):
         check = here(folder, LiveCheck(sources=PlannedSources({})))
@@ -186,7 +186,7 @@ def test_a_model_that_does_not_load_is_told_and_the_others_are_tried_all_the_sam
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
-def test_a_crash_in_a_sharing_group_is_told_of_the_model_at_fault_and_the_ones_after_it_were_not_tried(folder: Path) -> None:
+def test_a_crash_in_a_sharing_group_names_its_model_and_skips_those_after_it(folder: Path) -> None:
     behave(folder, "prefill_ctx", open="crash")
     found = tried(folder, share=True)
     assert (found["load", "prefill"].outcome, found["load", "prefill"].code) == ("failed", "EPB642")
@@ -194,7 +194,7 @@ def test_a_crash_in_a_sharing_group_is_told_of_the_model_at_fault_and_the_ones_a
     assert found["load", "decode"].outcome == "skipped"
 
 
-def test_sharing_models_are_open_at_the_same_time_with_the_option_that_lets_them_share(folder: Path) -> None:
+def test_sharing_models_are_open_at_once_with_the_option_that_lets_them_share(folder: Path) -> None:
     toolchain = OneToolchain(folder)
     check = LiveCheck(sources=PlannedSources({}), options=LoadOptions(timeout=60, toolchains=toolchain))
 

@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_same_inputs_and_another_one_others() -> None:
     assert (first.name, first.made) == ("seed 1", True)
 
 
-def test_several_sets_are_made_from_one_seed_and_the_first_is_the_one_that_is_made_alone() -> None:
+def test_several_sets_come_from_one_seed_and_begin_with_the_set_made_alone() -> None:
     sets = made_samples(MadeInputs(5, samples=3), SIZED, {})
     assert [sample.name for sample in sets] == ["seed 5, set 0", "seed 5, set 1", "seed 5, set 2"]
     assert np.array_equal(sets[0].arrays["image"], made_sample(5, SIZED, {}).arrays["image"])
@@ -129,7 +129,7 @@ def test_a_dimension_without_a_size_is_asked_for_and_not_guessed(size: Any, word
         made_sample(0, [ValueInfo("image", TensorProto.FLOAT, (1, size))], {"width": 4})
 
 
-def test_numbers_that_are_made_stay_in_the_range_of_their_input_and_come_to_both_ends() -> None:
+def test_made_numbers_stay_in_the_range_of_their_input_and_reach_both_ends() -> None:
     kinds = {"ids": TensorProto.INT64, "pixels": TensorProto.UINT8, "sound": TensorProto.FLOAT, "flag": TensorProto.BOOL}
     ranges = {"ids": (0.0, 3.0), "pixels": (250.0, 255.0), "sound": (-0.25, 0.5), "flag": (1.0, 1.0)}
     inputs = [ValueInfo(name, kind, (1000,)) for name, kind in kinds.items()]

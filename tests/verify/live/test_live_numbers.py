@@ -27,7 +27,7 @@ def test_the_worst_element_is_named_with_what_it_should_be() -> None:
     assert str(found) == "y[1, 0]: expected 3, got 3.5; off by 0.5, where 0.1 is allowed"
 
 
-def test_what_is_allowed_grows_with_the_range_of_an_output_also_for_its_elements_near_zero() -> None:
+def test_the_tolerance_grows_with_the_range_of_an_output_also_near_zero() -> None:
     assert not worst([0.0, 100.0], [0.4, 100.0], rtol=0.005).outside
     assert worst([0.0, 10.0], [0.4, 10.0], rtol=0.005).outside
 

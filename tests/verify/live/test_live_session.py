@@ -97,7 +97,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def test_a_toolchain_that_holds_the_same_distributions_is_used_however_it_was_asked_for(home: Home) -> None:
+def test_a_toolchain_with_equal_distributions_is_used_whatever_its_request(home: Home) -> None:
     home.add("onnxruntime", "onnxruntime-qnn", holds=PACKAGES)
     assert home.find().fingerprint.distributions == PACKAGES
     assert home.asked == [(("onnxruntime", "onnxruntime-qnn"), None)]
@@ -112,7 +112,7 @@ def test_a_toolchain_that_holds_the_same_distributions_is_used_however_it_was_as
         (("onnxruntime-qnn", "rich"), {**PACKAGES, "rich": "13.9"}),
     ],
 )
-def test_one_that_holds_others_is_not_and_one_with_the_same_releases_is_made_and_that_is_said(
+def test_a_toolchain_with_other_distributions_is_not_used_and_a_new_one_announced(
     home: Home, packages: tuple[str, ...], holds: Mapping[str, str]
 ) -> None:
     home.add(*packages, holds=holds)
@@ -211,14 +211,14 @@ def test_a_users_options_and_device_are_over_the_manifests(home: Home) -> None:
     assert ep.device == DeviceChoice(type="gpu")
 
 
-def test_the_manifests_device_is_the_one_that_is_asked_for_and_a_virtual_one_stands_for_the_real_one(home: Home) -> None:
+def test_the_manifests_device_is_used_and_a_virtual_one_replaces_the_real_one(home: Home) -> None:
     (ep,) = opened(home, artifact(home.home, device={"type": "npu", "vendor": "Q", "metadata": {"soc": "60"}})).eps
     assert ep.device == DeviceChoice("npu", "Q", {"soc": "60"})
     (ep,) = opened(home, artifact(home.home, device={"type": "npu", "metadata": {"soc": "60"}, "virtual": True})).eps
     assert ep.device == DeviceChoice("npu")
 
 
-def test_a_file_that_an_option_names_is_the_recipes_own_and_without_it_the_option_is_left_out_and_told(home: Home) -> None:
+def test_an_option_file_is_the_recipes_own_or_the_option_is_left_out_and_reported(home: Home) -> None:
     staged = "options/qnn/backend_path/0/libMine.so"
     found = artifact(home.home, backend_path=staged, soc_model="SM8750")
     session = opened(home, found)
@@ -262,7 +262,7 @@ PACKAGE_OPS = {"module": "acme_ops"}
 LIBRARY_OPS = {"library": "libmine.so", "sha256": "ab" * 32}
 
 
-def test_a_package_of_custom_operators_is_asked_of_the_toolchain_and_made_part_of_one_that_is_made(home: Home) -> None:
+def test_a_custom_operator_package_is_required_or_added_to_a_new_toolchain(home: Home) -> None:
     session = opened(home, with_ops(home.home, PACKAGE_OPS))
     assert [(ops.name, ops.library) for ops in session.custom_ops] == [("acme_ops", None)]
     assert list(home.packages) == ["acme_ops"]

@@ -85,7 +85,7 @@ def test_numbers_that_came_out_as_none_fail_and_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("got", "words"), [(-131008.0, "2 times 65504, the largest number"), (65504.0, "the largest number")])
-def test_an_overflow_of_half_precision_is_told_for_what_it_is_and_no_tolerance_is_its_hint(got: float, words: str) -> None:
+def test_an_overflow_of_half_precision_is_named_and_no_tolerance_is_its_hint(got: float, words: str) -> None:
     found = judged([0.98, 0.01], [got, 0.01])
     assert found.outcome == "failed"
     assert f"{got if got > 0 else -got:.6g} came out, which is {words} of the EP's precision" in found.reason
@@ -99,7 +99,7 @@ def test_numbers_that_are_as_large_as_they_should_be_are_no_overflow() -> None:
     assert judged(np.array([9, 1], np.uint16), np.array([65504, 1], np.uint16)).reason.startswith("max_abs is")
 
 
-def test_an_output_below_what_the_ep_tells_apart_is_not_judged_unless_it_is_right_by_its_own_scale() -> None:
+def test_an_output_below_the_eps_resolution_is_judged_by_its_own_scale_alone() -> None:
     tiny = np.abs(SIGNAL) * 1e-5
     found = judged(tiny, tiny * 0 + 3e-5)
     assert found.outcome == "unjudgeable"
@@ -118,7 +118,7 @@ def test_no_bound_that_zeros_meet_as_well_makes_numbers_pass() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5])
-def test_an_output_that_is_the_same_throughout_shows_nothing_unless_a_bound_is_asked_for(value: float) -> None:
+def test_a_constant_output_shows_nothing_unless_a_bound_is_asked_for(value: float) -> None:
     same = np.full(8, value)
     found = judged(same, same)
     assert found.outcome == "unjudgeable"
@@ -138,7 +138,7 @@ def test_a_single_number_is_judged_by_its_size_as_it_has_no_direction() -> None:
     assert judged([[0.5622]], [[0.5591]], cosine=0.99).outcome == "unjudgeable"
 
 
-def test_what_is_counted_and_indexed_has_to_be_equal_and_quantised_values_may_be_two_steps_off() -> None:
+def test_counts_and_indices_have_to_be_equal_and_quantized_values_within_two_steps() -> None:
     assert judged(np.array([3, 4]), np.array([3, 5])).reason == "top1 is 0.5, and has to be 1"
     assert judged(np.array([3, 4]), np.array([3, 5]), cosine=0.9).outcome == "failed"
     assert judged(np.array([3, 4]), np.array([3, 5]), top1=0.5).outcome == "passed"

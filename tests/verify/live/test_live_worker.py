@@ -53,9 +53,7 @@ def test_models_that_load_are_told_with_their_device(scratch: Path) -> None:
     ("moment", "when"),
     [("open", "while it was opened"), ("run", "while it ran"), ("close", "while it was closed")],
 )
-def test_a_crash_is_told_as_a_crash_with_its_moment_and_what_the_ep_says_when_it_is_asked(
-    scratch: Path, moment: str, when: str
-) -> None:
+def test_a_crash_is_reported_with_its_moment_and_the_eps_words(scratch: Path, moment: str, when: str) -> None:
     np.savez(scratch / "in.npz", np.zeros(1))
     feed = Feed(scratch / "in.npz", ("x",), scratch / "out.npz")
     tried = run_models(
@@ -97,7 +95,7 @@ def test_a_load_that_hangs_is_stopped_and_told_as_that(scratch: Path) -> None:
     assert words(tried).startswith("opening it did not end within 2 s and was stopped.")
 
 
-def test_a_load_that_is_killed_from_outside_is_not_taken_for_a_crash_and_not_tried_again(scratch: Path) -> None:
+def test_a_load_killed_from_outside_is_no_crash_and_is_not_retried(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill", open="killed")], session(scratch), scratch)
     assert tried.failure is not None
     if sys.platform != "win32":
