@@ -1,52 +1,42 @@
-"""Checks of numbers as actions: figures of compiled models and their sources."""
+"""Verification step of a build: the adapter from an action to `NumbersCheck`."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
 
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError
 from epbuild.engine.events import StepOutput
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.made import Made
-from epbuild.plan.member import Member
 from epbuild.plan.result import FigureRow, Measurements, UnjudgedMember, VerificationResult
-from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.toolchain.execution import Execution, Workplace
 from epbuild.verify.live.eps import session_of
-from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples
+from epbuild.verify.live.inputs import BadInputs, NoInputs, recipe_samples
 from epbuild.verify.live.judging import not_judged_here
-from epbuild.verify.live.metrics import DifferentOutput
 from epbuild.verify.live.model import RunnableSource, other_values
-from epbuild.verify.live.runs import ReferenceRun, measure, outputs_of, run_reference
-from epbuild.verify.live.worker import RAISED, Attempt, Load, LoadFailure, Session, find_devices, run_models, why_not_real
-
-
-class Alone(Protocol):
-    """Compiles a member of a sharing group by itself, un-shared."""
-
-    def __call__(self, group: SessionGroup, member: Member, execution: Execution, /) -> object:
-        """Leave the compiled model in the execution's staging directory. Raises EpbuildError, and Cancelled."""
+from epbuild.verify.live.numbers_check import CompileUnshared, MemberResult, NumbersCheck, Subject
+from epbuild.verify.live.worker import RAISED, LoadFailure, find_devices, why_not_real
 
 
 class NumbersMaker:
-    """Runs compiled models and compares their outputs with those of their sources; `alone` compiles those that cannot be loaded shared."""
+    """Maker of the results of verification steps."""
 
-    def __init__(self, alone: Alone) -> None:
-        self._alone = alone
+    def __init__(self, compile_unshared: CompileUnshared) -> None:
+        self._compile_unshared = compile_unshared
 
     def check(self, action: Verification) -> None:
-        """Nothing can be known before it runs."""
+        """Check nothing: all that can be wrong shows when it runs."""
 
     def make(self, action: Verification, execution: Execution) -> VerificationResult:
-        return _Check(action, execution, self._alone).result()
+        return _Check(action, execution, self._compile_unshared).result()
 
     def finish(self, action: Verification, result: VerificationResult, work: Workplace) -> Iterator[VerificationResult]:
         return iter(())
@@ -55,178 +45,165 @@ class NumbersMaker:
         return {}
 
 
-class _Check:
-    """One check of numbers on its way."""
+class _StepLines(Struct, frozen=True):
+    """Progress lines as output of the step."""
 
-    def __init__(self, action: Verification, execution: Execution, alone: Alone) -> None:
+    execution: Execution
+    step: str
+
+    def report(self, text: str, /) -> None:
+        self.execution.progress.report(StepOutput(self.step, text))
+
+
+class _Check:
+    """One run of a verification step. The first model that fails ends it; figures are judged later, whenever the step is surveyed."""
+
+    def __init__(self, action: Verification, execution: Execution, compile_unshared: CompileUnshared) -> None:
         self._action = action
-        self._compile_alone = alone
+        self._step = StepId(action.id)
+        self._compile_unshared = compile_unshared
         self._execution = execution
         self._session = session_of(action.target, execution.environment, action.custom_ops, action.timeout)
-        self._logs: list[Path] = []
-        self._peaks: list[int] = []
+        self._checks: list[NumbersCheck] = []
         self._figures: list[FigureRow] = []
         self._unjudged: list[UnjudgedMember] = []
 
     def result(self) -> VerificationResult:
-        """The figures, and what is kept beside them. Raises EpbuildError, and Cancelled."""
+        """Run the models and return their figures and the log. Raises EpbuildError, and Cancelled."""
         begin = time.monotonic()
         try:
             if self._action.is_on_real_device:
-                self._check_device(self._execution.staging / "devices")
+                self._check_device()
             for number, built in enumerate(self._action.compiled):
                 self._run(built, self._execution.staging / f"{number}")
         finally:
             self._write_log()
         self._execution.recheck()
         for item in self._unjudged:
-            # What another machine can judge must not be in the store as something that nobody can.
+            # The store must not hold a failure of this machine: another machine may be able to judge the same models.
             if self._action.of(item.member).must_be_judged and not item.by_inputs:
                 raise VerifyError(not_judged_here(self._action, item))
         log = self._execution.store.put(self._execution.log)
-        measured = Measurements(round(time.monotonic() - begin, 3), {}, max(self._peaks, default=None))
+        peaks = [peak for check in self._checks for peak in check.peaks]
+        measured = Measurements(round(time.monotonic() - begin, 3), {}, max(peaks, default=None))
         return VerificationResult({}, log, measured, tuple(self._figures), tuple(self._unjudged))
 
-    def _check_device(self, scratch: Path) -> None:
-        """Raises EnvironmentFailure (EPB667) where this machine has no device for the EPs, or only one that stands for it."""
-        scratch.mkdir(parents=True)
-        self._logs.append(scratch / "worker.log")
-        attempt = find_devices(self._session, scratch, self._execution.cancelled)
+    @property
+    def _device_folder(self) -> Path:
+        return self._execution.staging / "devices"
+
+    def _check_device(self) -> None:
+        """Raise EnvironmentFailure (EPB667) if this machine has no device for the EPs, or only an emulator."""
+        self._device_folder.mkdir(parents=True)
+        attempt = find_devices(self._session, self._device_folder, self._execution.cancelled)
         if (why := why_not_real(attempt, self._session.eps)) is not None:
             message = f"{self._action.target.title} has no real device here: {why}"
             hint = "Run it on a machine that has one, or have a worker there do it (--executor)."
-            raise EnvironmentFailure(Problem("EPB667", message, StepId(self._action.id), hint))
+            raise EnvironmentFailure(Problem("EPB667", message, self._step, hint))
 
     def _run(self, built: Made, place: Path) -> None:
+        """Compare the models of one session group, and collect the figures."""
         for name, digest in built.result.digests.items():
             self._execution.store.materialize(digest, place / "compiled" / name)
         files = {model.member: place / "compiled" / model.file for model in built.compiled.models}
-        references = {
-            checked.name: found
-            for number, checked in enumerate(self._action.members)
-            if checked.session == built.group.id
-            and (found := self._reference(checked, built, files[checked.name], place / f"reference-{number}")) is not None
-        }
-        if not references:
-            return
-        loads = [Load(name, file, feeds=references[name].feeds if name in references else ()) for name, file in files.items()]
-        self._say(f"running {', '.join(references)} on {self._action.target.title}")
-        attempt = self._attempt(loads, self._session.sharing(share=True) if built.group.share else self._session, place / "run")
-        if attempt.failure is None:
-            for name, reference in references.items():
-                self._compare(name, reference, attempt, unshared=False)
-        elif not attempt.failure.cannot_load:
-            raise self._failed(attempt.failure)
-        elif built.group.share:
-            for number, (name, reference) in enumerate(references.items()):
-                self._run_alone(name, reference, built, place / f"alone-{number}")
-        else:
-            self._unjudged += [UnjudgedMember(name, attempt.failure.message) for name in references]
+        checked = [member for member in self._action.members if member.session == built.group.id]
+        subjects = [subject for member in checked if (subject := self._subject(member, built, files[member.name])) is not None]
 
-    def _run_alone(self, name: str, reference: ReferenceRun, built: Made, place: Path) -> None:
-        """The same of a member compiled un-shared, where what shares cannot be loaded."""
-        self._say(f"compiling {name} un-shared, as what shares cannot be loaded here")
-        place.mkdir(parents=True)
-        own = self._execution.apart(place)
-        self._logs.append(own.log)
-        member = built.group.member(name)
-        try:
-            self._compile_alone(built.group, member, own)
-        except EpbuildError as error:
-            raise type(error)(*(replace(problem, where=StepId(self._action.id)) for problem in error.problems)) from error
-        attempt = self._attempt([Load(name, place / member.output, feeds=reference.feeds)], self._session, place / "run")
-        if attempt.failure is None:
-            self._compare(name, reference, attempt, unshared=True)
-        elif attempt.failure.cannot_load:
-            self._unjudged.append(UnjudgedMember(name, attempt.failure.message))
-        else:
-            raise self._failed(attempt.failure)
+        def compile_unshared(subject: Subject, staging: Path) -> Path:
+            member = built.group.member(subject.name)
+            self._compile_unshared(built.group, member, self._execution.apart(staging))
+            return staging / member.output
 
-    def _reference(self, checked: CheckedMember, built: Made, compiled: Path, place: Path) -> ReferenceRun | None:
-        """Run what a member is compared with; returns None, and takes note, if its made inputs do not suit it."""
+        check = NumbersCheck(
+            models=files,
+            session=self._session.sharing(share=True) if built.group.share else self._session,
+            scratch=place,
+            compile_unshared=compile_unshared if built.group.share else None,
+            lines=_StepLines(self._execution, self._action.id),
+            target=self._action.target.title,
+            cancelled=self._execution.cancelled,
+        )
+        self._checks.append(check)
+        for result in check.compare(subjects):
+            self._record(result)
+
+    def _subject(self, checked: CheckedMember, built: Made, compiled: Path) -> Subject | None:
+        """Return what a member is compared with, and on what; None, with a note, if no inputs can be made for it."""
         member = built.group.member(checked.name)
-        step = StepId(self._action.id)
         try:
             compiled_from = member.known
             files = checked.source or compiled_from
             prepared = compiled_from if member.prepared is not None else None
             source = RunnableSource(files.graph, files.external, read_header(files.graph), member.model.free_dimensions, prepared)
             inputs = read_header(compiled).inputs
-            samples = self._samples(checked, source, inputs)
+            samples = recipe_samples(checked, inputs, source.sizes, source.tables)
         except NoInputs as error:
             self._unjudged.append(UnjudgedMember(checked.name, str(error), by_inputs=True))
             return None
         except BadInputs as error:
             hint = "Change `inputs` of its `verify`."
-            raise VerifyError(Problem("EPB648", f"the inputs of the model '{checked.name}': {error}", step, hint)) from error
+            raise VerifyError(
+                Problem("EPB648", f"the inputs of the model '{checked.name}': {error}", self._step, hint)
+            ) from error
         except (OSError, MalformedModel) as error:
-            raise BuildError(Problem("EPB649", f"the model '{checked.name}' cannot be read: {error}", step)) from error
+            raise BuildError(Problem("EPB649", f"the model '{checked.name}' cannot be read: {error}", self._step)) from error
         if others := other_values(source.header, built.compiled.model(checked.name).source):
             message = (
                 f"the model '{checked.name}' cannot be compared with its source, which has other inputs or outputs: {others}"
             )
-            raise VerifyError(Problem("EPB649", message, step, "Write `reference: prepared`, or leave `reference` out."))
-        several = f", for {len(samples)} sets of inputs" if len(samples) > 1 else ""
-        self._say(f"running {checked.name} on the CPU EP{several}")
-        self._logs.append(place / "worker.log")
-        names = [value.name for value in inputs]
-        found = run_reference(checked.name, source, samples, names, self._session, place, self._execution.cancelled)
-        if isinstance(found, LoadFailure):
-            if checked.made is not None and found.code == RAISED:
-                reason = f"the CPU EP cannot run its source with them: {found.message}"
-                self._unjudged.append(UnjudgedMember(checked.name, reason, by_inputs=True))
-                return None
-            message = f"there is nothing to compare '{checked.name}' with: the CPU EP cannot run its source: {found.message}"
-            raise BuildError(Problem("EPB649", message, step, f"The whole log: {self._execution.shown_log}."))
-        return found
+            raise VerifyError(Problem("EPB649", message, self._step, "Write `reference: prepared`, or leave `reference` out."))
+        return Subject(checked.name, source, samples, tuple(value.name for value in inputs))
 
-    def _samples(self, checked: CheckedMember, source: RunnableSource, inputs: Sequence[Any]) -> list[Sample]:
-        made = checked.made
-        if made is None:
-            return [replace(sample, name=name) for name, path in checked.inputs.items() for sample in read_samples(path, inputs)]
-        ranges = {name: bounds for name, bounds in made.ranges.items() if name in {value.name for value in inputs}}
-        return made_samples(replace(made, ranges=ranges), inputs, source.sizes, source.tables)
+    def _record(self, result: MemberResult) -> None:
+        """Collect the figures of a model. Raises EpbuildError if it, or a model that ran with it, fails."""
+        subject = result.subject
+        if result.source_failure is not None:
+            self._record_source_failure(subject.name, result.source_failure)
+        elif result.compile_error is not None:
+            error = result.compile_error
+            raise type(error)(*(replace(problem, where=self._step) for problem in error.problems)) from error
+        elif result.failure is not None and result.failure.cannot_load:
+            self._unjudged.append(UnjudgedMember(subject.name, result.failure.message))
+        elif result.failure is not None:
+            raise self._failed(result.failure)
+        elif result.measured is None:
+            message = f"the model '{subject.name}' does not give what its source does: {result.different}"
+            raise VerifyError(Problem("EPB646", message, self._step))
+        else:
+            worst = result.measured.worst
+            self._figures += [
+                FigureRow(
+                    **asdict(figures),
+                    member=subject.name,
+                    evidence=subject.evidence,
+                    on=f"for {subject.on}",
+                    reference=self._action.of(subject.name).reference,
+                    at=result.measured.at,
+                    quantised=subject.source.is_quantised,
+                    unshared=result.unshared is not None,
+                    worst=worst.place if worst is not None else None,
+                )
+                for figures in result.measured.figures
+            ]
 
-    def _compare(self, name: str, reference: ReferenceRun, attempt: Attempt, *, unshared: bool) -> None:
-        try:
-            measured = measure(reference, outputs_of(name, attempt))
-        except DifferentOutput as error:
-            message = f"the model '{name}' does not give what its source does: {error}"
-            raise VerifyError(Problem("EPB646", message, StepId(self._action.id))) from error
-        self._figures += [
-            FigureRow(
-                **asdict(figures),
-                member=name,
-                evidence=reference.evidence,
-                on=f"for {reference.on}",
-                reference=self._action.of(name).reference,
-                at=measured.at,
-                quantised=reference.source.is_quantised,
-                unshared=unshared,
-                worst=measured.worst.place if measured.worst is not None else None,
-            )
-            for figures in measured.figures
-        ]
-
-    def _attempt(self, loads: Sequence[Load], session: Session, scratch: Path) -> Attempt:
-        scratch.mkdir(parents=True)
-        self._logs.append(scratch / "worker.log")
-        attempt = run_models(loads, session, scratch, self._execution.cancelled)
-        self._peaks += [report["peak_memory"] for report in attempt.of("finished") if report.get("peak_memory")]
-        return attempt
+    def _record_source_failure(self, name: str, failure: LoadFailure) -> None:
+        """Note that made inputs do not suit the source. Raises BuildError if given inputs do not, or something else failed."""
+        if self._action.of(name).made is not None and failure.code == RAISED:
+            reason = f"the CPU EP cannot run its source with them: {failure.message}"
+            self._unjudged.append(UnjudgedMember(name, reason, by_inputs=True))
+            return
+        message = f"there is nothing to compare '{name}' with: the CPU EP cannot run its source: {failure.message}"
+        raise BuildError(Problem("EPB649", message, self._step, f"The whole log: {self._execution.shown_log}."))
 
     def _failed(self, failure: LoadFailure) -> BuildError:
         subject = f"the model '{failure.model}' cannot be run" if failure.model is not None else "the models cannot be run"
         message = f"{subject} on {self._action.target.title}: {failure.message}"
-        hint = f"The whole log: {self._execution.shown_log}."
-        return BuildError(Problem(failure.code, message, StepId(self._action.id), hint))
-
-    def _say(self, text: str) -> None:
-        self._execution.progress.report(StepOutput(self._action.id, text))
+        return BuildError(Problem(failure.code, message, self._step, f"The whole log: {self._execution.shown_log}."))
 
     def _write_log(self) -> None:
+        logs = [self._device_folder / "worker.log", *(log for check in self._checks for log in check.logs)]
         with self._execution.log.open("wb") as whole:
-            for log in self._logs:
+            for log in logs:
                 if log.exists():
                     whole.write(f"--- {log.parent.name}\n".encode())
                     with log.open("rb") as part:

@@ -17,7 +17,7 @@ from epbuild.core.shown import ProgressLines
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding, Outcome, sentence
-from epbuild.verify.live.comparison import CompareModels, OutputComparison
+from epbuild.verify.live.comparison import NumbersFindings, OutputComparison
 from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.worker import Attempt, Load, Session, run_models
@@ -121,8 +121,8 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
     if not check.numbers:
         return
     inputs = {name: model.header.inputs for name, model in batch.models if not isinstance(model.header, str)}
-    comparing = CompareModels(check.comparison, session, check.sources, artifact.document, scratch)
-    for found in comparing.judge(list(loads.values()), inputs, attempt.failure):
+    numbers = NumbersFindings(check.comparison, session, check.sources, artifact.document, scratch)
+    for found in numbers.judge({name: model.path for name, model in batch.models}, inputs, attempt.failure):
         yield replace(found, subject=shown[found.subject], message=sentence(found.message))
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
 from epbuild.catalog.numbers import Numbers, Thresholds
-from epbuild.core.errors import BuildError, EpbuildError, Problem
+from epbuild.core.errors import BuildError, Problem
 from epbuild.core.units import counted
 from epbuild.engine.events import NoProgress
 from epbuild.onnxfile.read.headers import read_header
@@ -22,17 +22,16 @@ from epbuild.plan.shapes import sized
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember
 from epbuild.recipe.model import MadeInputs
+from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.findings import Finding, Outcome
-from epbuild.verify.live.action import Alone
-from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples
-from epbuild.verify.live.metrics import DifferentOutput
+from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples, recipe_samples
 from epbuild.verify.live.model import RunnableSource
 from epbuild.verify.live.numbers import Tolerance, default_float, default_tolerance
-from epbuild.verify.live.runs import Measured, ReferenceRun, measure, outputs_of, run_reference
+from epbuild.verify.live.numbers_check import CompileUnshared, Measured, MemberResult, NumbersCheck, Subject
 from epbuild.verify.live.source import NoSource, Sources, WrongSource
 from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, hint_of, overall
-from epbuild.verify.live.worker import Load, LoadFailure, Session, run_models
+from epbuild.verify.live.worker import LoadFailure, Session
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,8 +51,8 @@ class OutputComparison(Struct, frozen=True):
     atol: float | None = None
     rtol: float | None = None
     """What each element may be off by, where that is asked: absolute, and of an output's largest expected magnitude."""
-    alone: Alone | None = None
-    """Compiles un-shared what cannot be loaded shared; None: that is skipped."""
+    compile_unshared: CompileUnshared | None = None
+    """Compiler of models that cannot be loaded together; None: these are skipped."""
 
     @property
     def by_element(self) -> bool:
@@ -80,157 +79,139 @@ class OutputComparison(Struct, frozen=True):
         place = self.inputs.get(name) or self.inputs.get("")
         if place:
             return read_samples(place, inputs)
-        if self.made is None and checked is not None and checked.made is None:
-            return [sample for path in checked.inputs.values() for sample in read_samples(path, inputs)]
-        usual = checked.made if checked is not None else None
-        return made_samples(self.made or usual or MadeInputs(), inputs, source.sizes, source.tables)
+        if self.made is None and checked is not None:
+            return recipe_samples(checked, inputs, source.sizes, source.tables)
+        return made_samples(self.made or MadeInputs(), inputs, source.sizes, source.tables)
 
 
-class CompareModels(Struct, frozen=True):
-    """The comparison of the models of one process, whose findings go by the models' names, with clauses as messages."""
+class NumbersFindings(Struct, frozen=True):
+    """Findings about the numbers of the models of one process: the adapter from the command `verify` to `NumbersCheck`.
+
+    Findings have a model's name as subject, and a clause as message.
+    """
 
     comparison: OutputComparison
     session: Session
     sources: Sources
     document: Mapping[str, Any] | None
-    """The manifest's."""
+    """The manifest."""
     scratch: Path
 
     def judge(
-        self, loads: Sequence[Load], inputs: Mapping[str, Sequence[ValueInfo]], failed: LoadFailure | None
+        self, models: Mapping[str, Path], inputs: Mapping[str, Sequence[ValueInfo]], failed: LoadFailure | None
     ) -> Iterator[Finding]:
-        """Judge each model, whatever becomes of the others; `failed` is how loading them failed."""
-        group = self.sources.group(self.document, loads[0].name) if failed is not None and failed.cannot_load else None
-        alone = self.comparison.alone is not None and group is not None and group.share
-        if failed is not None and not alone:
-            yield from (_finding(load.name, "skipped", self._why_unloaded(failed, group)) for load in loads)
+        """Judge every model, also after one has failed; `failed` is why the models could not be loaded."""
+        group = self.sources.group(self.document, next(iter(models)))
+        compile_unshared = None
+        if self.comparison.compile_unshared is not None and group is not None and group.share:
+            compile_unshared = _UnsharedCompile(self.comparison.compile_unshared, group, self.session.environment)
+        if failed is not None and (compile_unshared is None or not failed.cannot_load):
+            yield from (_finding(name, "skipped", self._why_not_run(failed, group)) for name in models)
             return
-        references: dict[str, ReferenceRun] = {}
-        for number, load in enumerate(loads):
-            # By number: a name comes from a manifest, and may be anything.
-            found = self._reference(load.name, inputs[load.name], self.scratch / f"{number}")
+        subjects = []
+        for name in models:
+            found = self._subject(name, inputs[name])
             if isinstance(found, Finding):
                 yield found
             else:
-                references[load.name] = found
-        if failed is not None and group is not None:
-            yield from self._judge_alone(references, group, failed)
-        elif references:
-            fed = [replace(load, feeds=references[load.name].feeds if load.name in references else ()) for load in loads]
-            yield from self._run(fed, references, self.session, self.scratch)
+                subjects.append(found)
+        if group is not None and not _as_compiled(group, self.document):
+            compile_unshared = None
+        if failed is not None and compile_unshared is None:
+            message = "the recipe compiles it with other options than it was compiled with; build it again"
+            yield from (_finding(subject.name, "skipped", message) for subject in subjects)
+            return
+        check = NumbersCheck(models, self.session, self.scratch, compile_unshared)
+        for result in check.compare(subjects, failed):
+            yield self._judged(result)
 
-    def _why_unloaded(self, failed: LoadFailure, group: SessionGroup | None) -> str:
+    def _why_not_run(self, failed: LoadFailure, group: SessionGroup | None) -> str:
         if not failed.cannot_load:
             return "it was not run, as it could not be loaded"
-        cure = "; with --recipe, the same model is compiled un-shared and its numbers are compared"
-        return failed.message.rstrip(".") + (cure if group is None and self.sources.recipe is None else "")
+        hint = "; with --recipe, the same model is compiled un-shared and its numbers are compared"
+        return failed.message.rstrip(".") + (hint if group is None and self.sources.recipe is None else "")
 
-    def _reference(self, name: str, inputs: Sequence[ValueInfo], scratch: Path) -> ReferenceRun | Finding:
-        """What the CPU EP makes of a model's source; or why there is nothing to compare with."""
+    def _subject(self, name: str, inputs: Sequence[ValueInfo]) -> Subject | Finding:
+        """Return what a model is compared with, and on what; or a finding about why that is not possible."""
+        comparison = self.comparison
         try:
             source = self.sources.find(name, self.document)
-            samples = self.comparison.samples(name, inputs, source, self.sources.checked(name, self.document))
+            samples = comparison.samples(name, inputs, source, self.sources.checked(name, self.document))
         except WrongSource as reason:
             return _finding(name, "failed", str(reason), "EPB647")
         except BadInputs as reason:
             return _finding(name, "failed", str(reason), "EPB648")
         except (NoSource, NoInputs) as reason:
             return _finding(name, "skipped", str(reason))
-        found = run_reference(name, source, samples, [value.name for value in inputs], self.session, scratch)
-        if isinstance(found, LoadFailure):
-            return _finding(name, "failed", f"the CPU EP cannot run its source model: {found.message}", "EPB649")
-        return found
+        tolerance = comparison.tolerance(quantised=source.is_quantised) if comparison.by_element else None
+        return Subject(name, source, samples, tuple(value.name for value in inputs), tolerance)
 
-    def _run(
-        self,
-        loads: Sequence[Load],
-        references: Mapping[str, ReferenceRun],
-        session: Session,
-        scratch: Path,
-        because: str = "",
-    ) -> Iterator[Finding]:
-        attempt = run_models(loads, session, scratch)
-        failure = attempt.failure
-        for name, reference in references.items():
-            outputs = outputs_of(name, attempt)
-            if len(outputs) == len(reference.samples):
-                yield self._compared(name, reference, outputs, because)
-            elif failure is not None and failure.model in (None, name):
-                outcome: Outcome = "skipped" if failure.cannot_load else "failed"
-                yield _finding(name, outcome, failure.message + because, None if failure.cannot_load else failure.code)
-            else:
-                yield _finding(name, "skipped", "it was not run: the models are run in order, and one before it failed")
-
-    def _judge_alone(self, references: Mapping[str, ReferenceRun], group: SessionGroup, failed: LoadFailure) -> Iterator[Finding]:
-        """The numbers of each model compiled un-shared, where the group cannot be loaded."""
-        session, because = (
-            self.session.sharing(share=False),
-            f". These are the numbers of the same model compiled un-shared: {failed.message.rstrip('.')}",
+    def _judged(self, result: MemberResult) -> Finding:
+        name, failure, unshared = result.subject.name, result.failure, result.unshared
+        because = (
+            f". These are the numbers of the same model compiled un-shared: {unshared.message.rstrip('.')}" if unshared else ""
         )
-        for number, (name, reference) in enumerate(references.items()):
-            if not _as_compiled(group, self.document):
-                message = "the recipe compiles it with other options than it was compiled with; build it again"
-                yield _finding(name, "skipped", message)
-                continue
-            place = self.scratch / f"alone-{number}"
-            place.mkdir()
-            try:
-                model = self._compile_alone(group, name, reference.source, place)
-            except EpbuildError as error:
-                yield _finding(name, "failed", " ".join(problem.message for problem in error.problems), "EPB649")
-                continue
-            yield from self._run([Load(name, model, feeds=reference.feeds)], {name: reference}, session, place, because)
+        if result.source_failure is not None:
+            return _finding(name, "failed", f"the CPU EP cannot run its source model: {result.source_failure.message}", "EPB649")
+        if result.compile_error is not None:
+            return _finding(name, "failed", " ".join(problem.message for problem in result.compile_error.problems), "EPB649")
+        if result.different:
+            return _finding(name, "failed", f"{result.different}{because}", "EPB646")
+        if result.measured is not None:
+            return self._judged_numbers(result.subject, result.measured, because)
+        if failure is None or failure.model not in (None, name):
+            return _finding(name, "skipped", "it was not run: the models are run in order, and one before it failed")
+        if failure.cannot_load:
+            return _finding(name, "skipped", failure.message + because)
+        return _finding(name, "failed", failure.message + because, failure.code)
 
-    def _compile_alone(self, group: SessionGroup, name: str, source: RunnableSource, staging: Path) -> Path:
-        """Compile a member of a sharing group by itself, as the recipe has it; returns its EPContext model. Raises what a compile does.
-
-        Of a member that is prepared, `source` knows what is compiled.
-        """
-        member = group.member(name)
-        if member.prepared is not None:
-            if source.prepared is None:
-                message = f"what {member.prepared} made is not in the cache"
-                raise BuildError(Problem("EPB649", message, None, "`epbuild run` makes it again."))
-            member = sized(member.with_files(source.prepared), read_header(source.prepared.graph))
-            group = replace(group, members=tuple(member if item.name == name else item for item in group.members))
-        log, store = staging.with_suffix(".log"), BlobStore(cache_directory())
-        execution = Execution(self.session.environment, staging, log, "not kept", store, NoProgress(), threading.Event())
-        if self.comparison.alone is not None:
-            self.comparison.alone(group, member, execution)
-        return staging / member.output
-
-    def _compared(self, name: str, reference: ReferenceRun, outputs: Sequence[tuple[str, ...]], because: str) -> Finding:
-        comparison, quantised = self.comparison, reference.source.is_quantised
-        try:
-            measured = measure(reference, outputs, comparison.tolerance(quantised=quantised) if comparison.by_element else None)
-        except DifferentOutput as error:
-            return _finding(name, "failed", f"{error}{because}", "EPB646")
+    def _judged_numbers(self, subject: Subject, measured: Measured, because: str) -> Finding:
+        comparison, quantised = self.comparison, subject.source.is_quantised
         if measured.worst is None:
-            return _finding(name, "skipped", f"it has no output with elements to compare{because}")
-        checked = self.sources.checked(name, self.document)
+            return _finding(subject.name, "skipped", f"it has no output with elements to compare{because}")
+        checked = self.sources.checked(subject.name, self.document)
         asked = checked.asked if checked is not None and comparison.asked == Thresholds() else comparison.asked
         numbers = self.session.eps[0].entry.numbers if self.session.eps else Numbers()
         rules = Rules(numbers, quantised, asked, comparison.bound(quantised=quantised))
         verdicts = [rules.judge(figures) for figures in measured.figures]
-        outcome, message, hint = (_by_element if comparison.by_element else _by_metrics)(verdicts, measured, reference)
+        outcome, message, hint = (_by_element if comparison.by_element else _by_metrics)(verdicts, measured, subject)
         code = {"failed": "EPB646", "skipped": "EPB665", "passed": None}[outcome]
-        figures = tuple({"evidence": reference.evidence, **asdict(found)} for found in measured.figures)
-        return Finding("numbers", name, outcome, message + because, code, hint, figures)
+        figures = tuple({"evidence": subject.evidence, **asdict(found)} for found in measured.figures)
+        return Finding("numbers", subject.name, outcome, message + because, code, hint, figures)
+
+
+class _UnsharedCompile(Struct, frozen=True):
+    """Compiler of single members of a sharing group, as the recipe has them."""
+
+    compile: CompileUnshared
+    group: SessionGroup
+    environment: Environment
+
+    def __call__(self, subject: Subject, staging: Path) -> Path:
+        """Return the path of the compiled model. Raises EpbuildError, and Cancelled."""
+        member, group, files = self.group.member(subject.name), self.group, subject.source.prepared
+        if member.prepared is not None:
+            if files is None:
+                message = f"what {member.prepared} made is not in the cache"
+                raise BuildError(Problem("EPB649", message, None, "`epbuild run` makes it again."))
+            member = sized(member.with_files(files), read_header(files.graph))
+            group = replace(group, members=tuple(member if item.name == member.name else item for item in group.members))
+        log, store = staging.with_suffix(".log"), BlobStore(cache_directory())
+        self.compile(group, member, Execution(self.environment, staging, log, "not kept", store, NoProgress(), threading.Event()))
+        return staging / member.output
 
 
 def _finding(model: str, outcome: Outcome, message: str, code: str | None = None) -> Finding:
     return Finding("numbers", model, outcome, message, code)
 
 
-def _on(reference: ReferenceRun) -> str:
-    return f"{reference.on} (made inputs: weak evidence)" if reference.evidence == "made" else reference.on
+def _on(subject: Subject) -> str:
+    return f"{subject.on} (made inputs: weak evidence)" if subject.evidence == "made" else subject.on
 
 
-def _by_metrics(
-    verdicts: Sequence[OutputVerdict], measured: Measured, reference: ReferenceRun
-) -> tuple[Outcome, str, str | None]:
+def _by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
     """The outcome by figures, a clause about it with them, and what to do."""
-    on, outcome, figures, hint = _on(reference), overall(verdicts), figures_text(verdicts), hint_of(verdicts)
+    on, outcome, figures, hint = _on(subject), overall(verdicts), figures_text(verdicts), hint_of(verdicts)
     worst = f"; the worst number, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
     if outcome == "passed":
         return "passed", f"its numbers are near enough to those of the CPU EP, for {on}: {figures}{worst}", None
@@ -241,11 +222,9 @@ def _by_metrics(
     return "failed", f"{few} too far from those of the CPU EP, for {on}: {figures}{worst}", hint
 
 
-def _by_element(
-    verdicts: Sequence[OutputVerdict], measured: Measured, reference: ReferenceRun
-) -> tuple[Outcome, str, str | None]:
+def _by_element(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
     """The same by what each element may be off by; what shows nothing by its figures shows nothing by its elements either."""
-    on, figures, worst = _on(reference), figures_text(verdicts), measured.worst
+    on, figures, worst = _on(subject), figures_text(verdicts), measured.worst
     if overall(verdicts) == "unjudgeable":
         return "skipped", f"its numbers cannot be judged, for {on}: {figures}", hint_of(verdicts)
     small = [verdict for verdict in verdicts if verdict.outcome == "failed" and verdict.own_scale]

@@ -12,9 +12,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.read.model_header import ValueInfo
+from epbuild.plan.verification import CheckedMember
 from epbuild.recipe.model import MadeInputs
 
 if TYPE_CHECKING:
@@ -66,6 +68,15 @@ def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
     for sample in samples:
         _check_against(sample, inputs)
     return samples
+
+
+def recipe_samples(
+    checked: CheckedMember, inputs: Sequence[ValueInfo], sizes: Mapping[str, int], tables: Mapping[str, int]
+) -> list[Sample]:
+    """Return the inputs that a recipe has for a model: read from files, or made. Raises BadInputs and NoInputs."""
+    if checked.made is not None:
+        return made_samples(checked.made, inputs, sizes, tables)
+    return [replace(sample, name=name) for name, path in checked.inputs.items() for sample in read_samples(path, inputs)]
 
 
 def archives_at(place: Path) -> list[Path]:

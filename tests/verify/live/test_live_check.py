@@ -141,7 +141,9 @@ def here(folder: Path, check: LiveCheck) -> LiveCheck:
 
 
 def compared(folder: Path, **comparison: Any) -> Finding:
-    check = LiveCheck(numbers=True, sources=sources(folder), comparison=OutputComparison(**comparison, alone=measure_alone))
+    check = LiveCheck(
+        numbers=True, sources=sources(folder), comparison=OutputComparison(**comparison, compile_unshared=measure_alone)
+    )
     return tried(folder, check, names=["decode"])["numbers", "decode"]
 
 

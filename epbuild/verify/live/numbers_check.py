@@ -1,0 +1,244 @@
+"""`NumbersCheck`: outputs of compiled models compared with those of their sources.
+
+The command `verify` and the verification step of a build both use it. Each decides itself what a result means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from epbuild.core.errors import EpbuildError
+from epbuild.core.shown import NO_LINES, ProgressLines
+from epbuild.plan.member import Member
+from epbuild.plan.result import Figures
+from epbuild.plan.steps import SessionGroup
+from epbuild.toolchain.execution import Execution
+from epbuild.verify.live.inputs import Sample
+from epbuild.verify.live.metrics import DifferentOutput, Meter
+from epbuild.verify.live.model import RunnableSource
+from epbuild.verify.live.numbers import Tolerance, Worst, worst_element
+from epbuild.verify.live.worker import Attempt, Feed, Load, LoadFailure, Session, run_models
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    ToleranceFor = Callable[[np.dtype[Any]], Tolerance]
+
+# Without a tolerance, elements are ranked by their difference as a part of the range of their output.
+_BY_RANGE = Tolerance(0, 1)
+
+
+class CompileUnshared(Protocol):
+    """Compiler of one member of a sharing group by itself, without sharing."""
+
+    def __call__(self, group: SessionGroup, member: Member, execution: Execution, /) -> object:
+        """Write the compiled model into the execution's staging directory. Raises EpbuildError, and Cancelled."""
+
+
+class Subject(Struct, frozen=True):
+    """A compiled model to check, its source, and the inputs to run both on."""
+
+    name: str
+    source: RunnableSource
+    samples: Sequence[Sample]
+    inputs: tuple[str, ...]
+    """Names of the model's inputs, in order."""
+    tolerance: ToleranceFor | None = None
+    """Allowed difference of each element, by the type of the output; None: elements are not judged one by one."""
+
+    @property
+    def on(self) -> str:
+        """The inputs, for a sentence."""
+        return self.samples[0].name if len(self.samples) == 1 else f"{len(self.samples)} sets of inputs"
+
+    @property
+    def evidence(self) -> str:
+        """`made` if inputs were generated, which is weak evidence, else `given`."""
+        return "made" if any(sample.made for sample in self.samples) else "given"
+
+
+class Measured(Struct, frozen=True):
+    """Differences of all outputs of a model from those of its source."""
+
+    figures: tuple[Figures, ...]
+    worst: Worst | None
+    """The element that is furthest off, of all outputs and samples; None if no output has elements."""
+    at: str
+    """The sample with that element."""
+    outside: int
+    """Number of elements that differ by more than their tolerance."""
+    elements: int
+
+
+class MemberResult(Struct, frozen=True):
+    """Result for one model: `measured`, or the reason why there is nothing to judge."""
+
+    subject: Subject
+    measured: Measured | None = None
+    source_failure: LoadFailure | None = None
+    """Why the CPU EP cannot run the source."""
+    compile_error: EpbuildError | None = None
+    """Why the model cannot be compiled un-shared."""
+    failure: LoadFailure | None = None
+    """Why the process that ran the model failed. The model can have been measured all the same: another one can have failed after it."""
+    different: str = ""
+    """How an output differs in type or shape from that of the source."""
+    unshared: LoadFailure | None = None
+    """Why the model was compiled un-shared: the models that share cannot be loaded."""
+
+
+class _Reference(Struct, frozen=True):
+    """Outputs of a source model on each sample, by ONNX Runtime's CPU EP."""
+
+    subject: Subject
+    feeds: tuple[Feed, ...]
+    """Inputs for the compiled model, with files of its own for its outputs."""
+    outputs: tuple[tuple[Path, tuple[str, ...]], ...]
+    """The file of expected outputs for each sample, and their names."""
+
+
+@dataclasses.dataclass
+class NumbersCheck:
+    """Check of models that are open in one process against their sources."""
+
+    models: Mapping[str, Path]
+    """Compiled models by name, in the order in which they are opened; more than the subjects if others share with these."""
+    session: Session
+    scratch: Path
+    compile_unshared: Callable[[Subject, Path], Path] | None = None
+    """Compiles a model un-shared into a directory, with a log beside it, and returns its file; None: the models share nothing."""
+    lines: ProgressLines = NO_LINES
+    target: str = ""
+    """Name of the place where the models run, for the progress lines."""
+    cancelled: threading.Event = dataclasses.field(default_factory=threading.Event)
+    logs: list[Path] = dataclasses.field(default_factory=list)
+    """Logs of all processes so far. A process that did not start has left none."""
+    peaks: list[int] = dataclasses.field(default_factory=list)
+    """Peak memory of the processes that ran compiled models, in bytes."""
+
+    def compare(self, subjects: Sequence[Subject], failed: LoadFailure | None = None) -> Iterator[MemberResult]:
+        """Compare each subject with its source. Models that cannot be loaded together are compiled and compared un-shared.
+
+        `failed` is why they cannot be loaded together, if that is known already. Raises EnvironmentFailure, BuildError and Cancelled as
+        `run_models` does, and Cancelled from a compile.
+        """
+        references = []
+        for number, subject in enumerate(subjects):
+            # By number: a name can come from a manifest, and can be anything.
+            found = self._run_source(subject, self.scratch / f"reference-{number}")
+            if isinstance(found, LoadFailure):
+                yield MemberResult(subject, source_failure=found)
+            else:
+                references.append(found)
+        if references and failed is None:
+            self.lines.report(f"running {', '.join(found.subject.name for found in references)} on {self.target}")
+            attempt = self._run_compiled(self.models, references, self.session, self.scratch / "run")
+            failed = attempt.failure
+            if failed is None or not failed.cannot_load or self.compile_unshared is None:
+                yield from (_result(reference, attempt) for reference in references)
+                return
+        if failed is not None and self.compile_unshared is not None:
+            for number, reference in enumerate(references):
+                yield self._compare_unshared(reference, failed, self.scratch / f"alone-{number}", self.compile_unshared)
+
+    def _run_source(self, subject: Subject, scratch: Path) -> _Reference | LoadFailure:
+        several = f", for {len(subject.samples)} sets of inputs" if len(subject.samples) > 1 else ""
+        self.lines.report(f"running {subject.name} on the CPU EP{several}")
+        scratch.mkdir(parents=True)
+        self.logs.append(scratch / "worker.log")
+        feeds = tuple(
+            _write_inputs(sample, subject.inputs, scratch / f"{number}") for number, sample in enumerate(subject.samples)
+        )
+        own = tuple(replace(feed, outputs=feed.outputs.with_suffix(".expected.npz")) for feed in feeds)
+        on_cpu = replace(self.session, eps=(), options={}, variables={})
+        load = Load(subject.name, subject.source.placed(scratch / "source"), feeds=own)
+        attempt = run_models([load], on_cpu, scratch, self.cancelled)
+        if attempt.failure is not None:
+            return attempt.failure
+        outputs = [(feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, attempt.of("ran"), strict=True)]
+        return _Reference(subject, feeds, tuple(outputs))
+
+    def _run_compiled(
+        self, models: Mapping[str, Path], references: Sequence[_Reference], session: Session, scratch: Path
+    ) -> Attempt:
+        scratch.mkdir(parents=True)
+        self.logs.append(scratch / "worker.log")
+        feeds = {reference.subject.name: reference.feeds for reference in references}
+        loads = [Load(name, file, feeds=feeds.get(name, ())) for name, file in models.items()]
+        attempt = run_models(loads, session, scratch, self.cancelled)
+        self.peaks += [report["peak_memory"] for report in attempt.of("finished") if report.get("peak_memory")]
+        return attempt
+
+    def _compare_unshared(
+        self, reference: _Reference, shared_failure: LoadFailure, place: Path, compile_unshared: Callable[[Subject, Path], Path]
+    ) -> MemberResult:
+        name = reference.subject.name
+        self.lines.report(f"compiling {name} un-shared, as what shares cannot be loaded here")
+        place.mkdir(parents=True)
+        self.logs.append(place.with_suffix(".log"))
+        try:
+            model = compile_unshared(reference.subject, place)
+        except EpbuildError as error:
+            return MemberResult(reference.subject, compile_error=error, unshared=shared_failure)
+        attempt = self._run_compiled({name: model}, [reference], self.session.sharing(share=False), place / "run")
+        return replace(_result(reference, attempt), unshared=shared_failure)
+
+
+def _write_inputs(sample: Sample, names: tuple[str, ...], stem: Path) -> Feed:
+    """Write a sample as arrays in the order of `names`: a file of arrays cannot hold every name that an input can have."""
+    import numpy as np
+
+    file = stem.with_suffix(".inputs.npz")
+    np.savez(file, *(sample.arrays[name] for name in names))
+    return Feed(file, names, stem.with_suffix(".outputs.npz"))
+
+
+def _result(reference: _Reference, attempt: Attempt) -> MemberResult:
+    """Return the result for a model after a run; it is measured if the run has reached its last sample."""
+    subject = reference.subject
+    outputs = [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == subject.name]
+    if len(outputs) < len(subject.samples):
+        # A process that ends well has run all: one that reports less must not pass for one that was never due.
+        incomplete = LoadFailure(subject.name, "the process ended without running it on all inputs.", "EPB642")
+        return MemberResult(subject, failure=attempt.failure or incomplete)
+    try:
+        return MemberResult(subject, _measure(reference, outputs), failure=attempt.failure)
+    except DifferentOutput as error:
+        return MemberResult(subject, different=str(error), failure=attempt.failure)
+
+
+def _measure(reference: _Reference, outputs: Sequence[Sequence[str]]) -> Measured:
+    """Measure each output over all samples; `outputs` are the names that the compiled model gave. Raises DifferentOutput."""
+    tolerance = reference.subject.tolerance
+    meters: dict[str, Meter] = {}
+    worst: Worst | None = None
+    at, outside, elements = "", 0, 0
+    for sample, feed, (file, names), got in zip(
+        reference.subject.samples, reference.feeds, reference.outputs, outputs, strict=True
+    ):
+        for name, expected, found in _pairs(file, names, feed.outputs, got):
+            meters.setdefault(name, Meter(name)).add(expected, found)
+            element = worst_element(name, expected, found, _BY_RANGE if tolerance is None else tolerance(expected.dtype))
+            if element is None:
+                continue
+            outside, elements = outside + element.outside, elements + element.elements
+            if worst is None or element.severity > worst.severity:
+                worst, at = element, sample.name
+    return Measured(tuple(meter.figures for meter in meters.values()), worst, at, outside, elements)
+
+
+def _pairs(expected: Path, names: Sequence[str], got: Path, got_names: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
+    import numpy as np
+
+    with np.load(expected, allow_pickle=False) as right, np.load(got, allow_pickle=False) as here:
+        for number, name in enumerate(names):
+            if name not in got_names:
+                raise DifferentOutput(f"the output '{name}' is missing")
+            yield name, right[f"arr_{number}"], here[f"arr_{got_names.index(name)}"]
