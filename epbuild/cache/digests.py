@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from epbuild.cache.errors import translate_os_errors
 from epbuild.core.changetime import changed_ns
@@ -27,6 +27,11 @@ _ATTEMPTS = 3
 _TIMESTAMP_STEP_NS = 2_000_000_000
 
 
+AnyPath = TypeVar("AnyPath", str, Path)
+_File = tuple[object, ...]
+"""Identity of a file that may have several names."""
+
+
 class StatKey(NamedTuple):
     """Properties of a file that change when its content does. Times are in nanoseconds since the epoch.
 
@@ -39,9 +44,9 @@ class StatKey(NamedTuple):
     inode: int
 
     @classmethod
-    def of(cls, path: Path, status: os.stat_result | None = None) -> StatKey:
+    def of(cls, path: str | Path, status: os.stat_result | None = None) -> StatKey:
         """Return the key of the file at `path`, whose `stat` is `status`. Without `status`, call `stat` and raise its OSError."""
-        seen = path.stat() if status is None else status
+        seen = os.stat(path) if status is None else status  # noqa: PTH116
         return cls(seen.st_size, seen.st_mtime_ns, changed_ns(path, seen), seen.st_ino)
 
     def settled(self, at_ns: int) -> bool:
@@ -88,22 +93,22 @@ class Digests:
     def __init__(self, memory: StatMemory, counting: Counting = uncounted) -> None:
         self._memory = memory
         self._counting = counting
-        self.seen: dict[Path, str] = {}
+        self.seen: dict[str | Path, str] = {}
         """Digest of every file so far, by its path. It is empty if the digest has changed between two calls."""
 
     def of(self, path: Path) -> str:
         """Return the digest of one file, as `of_many` does."""
         return self.of_many([path])[path]
 
-    def of_many(self, paths: Iterable[Path]) -> dict[Path, str]:
+    def of_many(self, paths: Iterable[AnyPath]) -> dict[AnyPath, str]:
         """Return the digest of every file in hex, by its path.
 
         Several names of one file are read once. Raises StoreError for all unreadable files (EPB504) and all files that keep changing while
         they are read (EPB505).
         """
-        digests: dict[Path, str] = {}
-        unread: dict[tuple[object, ...], list[Path]] = {}
-        keys: dict[tuple[object, ...], StatKey] = {}
+        digests: dict[AnyPath, str] = {}
+        unread: dict[_File, list[AnyPath]] = {}
+        keys: dict[_File, StatKey] = {}
         problems: list[Problem] = []
         asked = list(dict.fromkeys(paths))
         for path in asked:
@@ -121,26 +126,34 @@ class Digests:
                 file = (status.st_dev, key) if key.inode else (path,)
                 unread.setdefault(file, []).append(path)
                 keys[file] = key
-        lasting: dict[str, tuple[StatKey, str]] = {}
-        # The largest first, so that no core is alone with it at the end.
-        files = sorted(unread, key=lambda file: keys[file].size, reverse=True)
-        with self._counting(sum(keys[file].size for file in files)) as count:
-            readings = self._read_all([(unread[file][0], keys[file]) for file in files], count)
-        for unread_file, reading in zip(files, readings, strict=True):
-            names = unread[unread_file]
-            if isinstance(reading, StoreError):
-                problems.extend(reading.problems)
-                continue
-            digests.update(dict.fromkeys(names, reading.digest))
-            if reading.lasting:
-                lasting.update({_absolute(name): (reading.key, reading.digest) for name in names})
-        if lasting:
-            self._memory.put_many(lasting)
+        if unread:
+            digests.update(self._read_files(unread, keys, problems))
         for path, digest in digests.items():
             self.seen[path] = digest if self.seen.get(path, digest) == digest else ""
         if problems:
             raise StoreError(*problems)
         return {path: digests[path] for path in asked}
+
+    def _read_files(
+        self, unread: Mapping[_File, list[AnyPath]], keys: Mapping[_File, StatKey], problems: list[Problem]
+    ) -> dict[AnyPath, str]:
+        """Hash files that have several names each, and remember their digests. Failures are added to `problems`."""
+        digests: dict[AnyPath, str] = {}
+        lasting: dict[str, tuple[StatKey, str]] = {}
+        # The largest first, so that no core is alone with it at the end.
+        files = sorted(unread, key=lambda file: keys[file].size, reverse=True)
+        with self._counting(sum(keys[file].size for file in files)) as count:
+            readings = self._read_all([(Path(unread[file][0]), keys[file]) for file in files], count)
+        for file, reading in zip(files, readings, strict=True):
+            if isinstance(reading, StoreError):
+                problems.extend(reading.problems)
+                continue
+            digests.update(dict.fromkeys(unread[file], reading.digest))
+            if reading.lasting:
+                lasting.update({_absolute(name): (reading.key, reading.digest) for name in unread[file]})
+        if lasting:
+            self._memory.put_many(lasting)
+        return digests
 
     @contextmanager
     def relinking(self, paths: Iterable[Path]) -> Iterator[None]:
@@ -242,16 +255,16 @@ def unchanged(path: Path, key: StatKey) -> bool:
         return False
 
 
-def _absolute(path: Path) -> str:
-    """Return `path.absolute()` as text. Faster, as it is called for each of tens of thousands of files."""
+def _absolute(path: str | Path) -> str:
+    """Return the absolute path as text. Faster than pathlib, as it is called for each of tens of thousands of files."""
     name = str(path)
     if os.path.isabs(name):  # noqa: PTH117
         return name
     # Windows has paths that are relative to the folder of another drive.
-    return str(path.absolute()) if on_windows() else os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118
+    return str(Path(path).absolute()) if on_windows() else os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118
 
 
-def _status(path: Path) -> os.stat_result:
+def _status(path: str | Path) -> os.stat_result:
     try:
         status = os.stat(path)  # noqa: PTH116 - called for tens of thousands of files
     except OSError:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from epbuild.core.safepath import is_anchored, leaves
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 3
+VERSION = 4
 TABLES = (
     """CREATE TABLE files (path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL,
        inode TEXT NOT NULL, digest TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID""",
@@ -47,8 +48,8 @@ _STEPS = "SELECT step, action_key, key_document, result, finished, configuration
 _OUTPUTS = "SELECT place, step, action_key, results, files, owners, checksum FROM outputs"
 _MANY_LOOKUPS = 300
 """Number of look-ups of files after which all rows are read: that is ten times as fast."""
-_STEPS_PER_QUERY = 500
-"""Number of steps in one query. SQLite allows at least 999 parameters."""
+_NAMES_PER_QUERY = 500
+"""Number of steps or places in one query. SQLite allows at least 999 parameters."""
 _MAX_CONFIGURATIONS = 20
 """Number of configurations of one recipe whose steps are remembered without any output in place."""
 
@@ -125,11 +126,18 @@ class Memory:
 
     def keys(self, steps: Iterable[str]) -> dict[str, str]:
         """Return the last action key of each of the steps in this configuration, without verification of the rows. Raises StoreError."""
-        found, asked = dict[str, str](), list(steps)
-        for start in range(0, len(asked), _STEPS_PER_QUERY):
-            some = asked[start : start + _STEPS_PER_QUERY]
-            query = f"SELECT step, action_key FROM steps WHERE configuration = ? AND step IN ({', '.join('?' * len(some))})"  # noqa: S608 - marks
+        found = dict[str, str]()
+        for some, marks in _chunks(steps):
+            query = f"SELECT step, action_key FROM steps WHERE configuration = ? AND step IN ({marks})"  # noqa: S608 - marks
             found.update(self._database.select(query, (self.configuration.ident, *some)))
+        return found
+
+    def verified_keys(self, steps: Iterable[str]) -> dict[str, str]:
+        """Return what `keys` returns, from verified rows. Raises StoreError."""
+        found = dict[str, str]()
+        for some, marks in _chunks(steps):
+            query = f"{_STEPS} WHERE configuration = ? AND step IN ({marks})"
+            found.update({row[0]: row[1] for row in self._database.read(query, (self.configuration.ident, *some))})
         return found
 
     def owned(self) -> dict[str, str]:
@@ -172,9 +180,13 @@ class Memory:
         """Return the output that was last written to `place` by any configuration, or None. Raises StoreError."""
         return self._database.query(lambda connection: self._output_at(connection, place))
 
-    def outputs(self) -> list[OutputRecord]:
-        """Return every output that was written and not removed, of all configurations. Raises StoreError."""
-        return all_outputs(self._database)
+    def outputs_at(self, places: Iterable[str]) -> dict[str, OutputRecord]:
+        """Return what `output` returns for each of the places where it returns an output. Raises StoreError."""
+        found = dict[str, OutputRecord]()
+        for some, marks in _chunks(places):
+            found_here = partial(self._outputs_of, query=f"{_OUTPUTS} WHERE place IN ({marks})", places=some)
+            found.update({output.place: output for output in self._database.query(found_here)})
+        return found
 
     def record_output(self, output: OutputRecord, record: StepRecord, settled: str | None = None) -> None:
         """Record that this configuration wrote `output`, which then belongs to it alone, and the end of its step.
@@ -247,8 +259,10 @@ class Memory:
         connection.execute("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def _output_at(self, connection: sqlite3.Connection, place: str) -> OutputRecord | None:
-        found = self._database.rows(connection, f"{_OUTPUTS} WHERE place = ?", (place,))
-        return _output(found[0]) if found else None
+        return next(iter(self._outputs_of(connection, f"{_OUTPUTS} WHERE place = ?", (place,))), None)
+
+    def _outputs_of(self, connection: sqlite3.Connection, query: str, places: Sequence[str]) -> list[OutputRecord]:
+        return [_output(row) for row in self._database.rows(connection, query, places)]
 
 
 class Measurement(Struct, frozen=True):
@@ -329,6 +343,14 @@ def _step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:
     step, action_key, key_document, result, finished, ident, recipe = row
     record = StepRecord(step, action_key, json.loads(key_document), json.loads(result), finished)
     return Configuration(json.loads(f'"{recipe}"'), ident), record
+
+
+def _chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:
+    """Yield the names of each query, with a parameter mark for each."""
+    asked = list(names)
+    for start in range(0, len(asked), _NAMES_PER_QUERY):
+        some = asked[start : start + _NAMES_PER_QUERY]
+        yield some, ", ".join("?" * len(some))
 
 
 def _with_owner(owners: Sequence[Configuration], owner: Configuration) -> tuple[Configuration, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -49,10 +50,8 @@ class _Keyed(Struct, frozen=True):
     key: str
     document: Mapping[str, Any]
     needed: tuple[Made, ...]
-    before: StepRecord | None
-    """The last build of the action here, of whatever key."""
-    here: Mapping[str, Any] | None
-    """The result that was built here, as JSON."""
+    is_here: bool
+    """Whether the workspace has a result of this key."""
     result: ActionResult | None
     """The result that is in the store."""
 
@@ -141,6 +140,10 @@ class Surveyor:
         self._output_planner = OutputPlanner(recipe, self.digests)
         self._is_first = False
         """Whether nothing had been built here when a survey began, so that it need not ask for each action."""
+        self._last_keys: Mapping[str, str] = {}
+        """The last key of each action here, read all at once when a survey begins."""
+        self._last_outputs: Mapping[str, OutputRecord] = {}
+        """The last output at each place, in the same way."""
 
     def survey(self, plan: Plan, toolchains: KnownToolchains) -> Survey:
         """Return the status of every action of a plan, as far as its `toolchains` are known.
@@ -150,6 +153,9 @@ class Surveyor:
         self._is_first = self.memory.is_empty
         digests = self.digests.of_many(path for action in plan.actions.values() if is_stored(action) for path in action.files)
         check_pins(plan, digests)
+        self._last_keys = {} if self._is_first else self.memory.verified_keys(plan.actions)
+        places = [self.outputs.place(emission.path) for emission in plan.emissions.values()]
+        self._last_outputs = {} if self._is_first else self.memory.outputs_at(places)
         found: dict[str, ActionStatus] = {}
         for wave in waves(plan.actions):
             keyed: list[_Keyed] = []
@@ -234,10 +240,9 @@ class Surveyor:
         digests: Mapping[Path, str],
     ) -> _Keyed | ActionStatus:
         """What is known of an action, or, as long as its key is not, where it stands."""
-        before = None if self._is_first else self.memory.previous(action.id)
 
         def pending(*reasons: str) -> ActionStatus:
-            return ActionStatus("out of date" if before else "new", reasons)
+            return ActionStatus("out of date" if self._was_done(action) else "new", reasons)
 
         unknown = kind_of(action).unknown(action)
         if unknown:
@@ -251,17 +256,21 @@ class Surveyor:
         action, document = self.keyed(action, needed, toolchain, digests)
         key = action_key(document)
         # What was built here stands even when the store has lost it, as long as its outputs are in place.
-        if before is not None and before.action_key == key:
-            here: Mapping[str, Any] | None = before.result
-        else:
-            here = None if self._is_first else self.memory.result(key)
-        return _Keyed(action, key, document, tuple(needed), before, here, self.result(action, key))
+        is_here = self._last_keys.get(action.id) == key or (not self._is_first and self.memory.result(key) is not None)
+        return _Keyed(action, key, document, tuple(needed), is_here, self.result(action, key))
+
+    def _previous(self, action: Action) -> StepRecord | None:
+        """Return the last build of an action here, of whatever key."""
+        return None if self._is_first else self.memory.previous(action.id)
+
+    def _was_done(self, action: Action) -> bool:
+        return action.id in self._last_keys or self._previous(action) is not None
 
     def _remote(self, keyed: Sequence[_Keyed]) -> Mapping[str, Mapping[str, Any]]:
         """What the remote cache has of results that neither the store nor the workspace has, by key."""
         if self.remote is None:
             return {}
-        return self.remote.find({known.key: known.action.id for known in keyed if known.result is None and known.here is None})
+        return self.remote.find({known.key: known.action.id for known in keyed if known.result is None and not known.is_here})
 
     def _found_again(self, plan: Plan, found: dict[str, ActionStatus]) -> dict[str, ActionStatus]:
         """The statuses, with what the store has lost and the remote cache has in place of what would have to be made again."""
@@ -278,41 +287,47 @@ class Surveyor:
 
     def _decided(self, keyed: _Keyed, remote: Mapping[str, Any] | None) -> ActionStatus:
         """Where an action stands whose result the remote cache has as `remote`, if it does."""
-        action, key, document, result, here = keyed.action, keyed.key, keyed.document, keyed.result, keyed.here
-        elsewhere = here if here is not None else remote
-        known = result or (read_result(action, elsewhere) if elsewhere is not None else None)
-        if known is None and here is not None:
+        action, key, document, result = keyed.action, keyed.key, keyed.document, keyed.result
+        known = result
+        if known is None and keyed.is_here:
+            known = self.result_here(action, key)
+        elif known is None and remote is not None:
+            known = read_result(action, remote)
+        if known is None and keyed.is_here:
             return ActionStatus("out of date", (_LOST,), key, document)
         if known is not None and (lacking := lacks(action, known)):
-            lost = (_LOST,) if result is None and here is not None else ()
+            lost = (_LOST,) if result is None and keyed.is_here else ()
             return ActionStatus("out of date", (*lacking, *lost), key, document)
         made = Made(action, key, document, known, keyed.needed) if known is not None else None
-        if here is not None:
+        if keyed.is_here:
             return ActionStatus("current" if result else "out of date", () if result else (_LOST,), key, document, made)
-        reasons = tuple(differences(keyed.before.key_document, document)) if keyed.before else ()
+        before = self._previous(action)
+        reasons = tuple(differences(before.key_document, document)) if before else ()
         if self.remote is not None and (why := self.remote.refused.get(key)) is not None:
             reasons = (*reasons, f"its result in the remote cache cannot be used: {why}")
         if made is not None:
             return ActionStatus("restorable", reasons, key, document, made, remote=result is None)
         if (failure := self.failures.of(action.id, key)) is not None:
             return ActionStatus("failed", tuple(problem.message for problem in failure.problems), key, document)
-        return ActionStatus("out of date" if keyed.before else "new", reasons, key, document)
+        return ActionStatus("out of date" if before else "new", reasons, key, document)
 
     def _emission(self, emission: Emission, found: Mapping[str, ActionStatus]) -> ActionStatus:
-        before = None if self._is_first else self.memory.previous(emission.id)
         made = [made for ident in emission.needs if (made := found[ident].made) is not None]
         if len(made) < len(emission.needs):
             reasons = tuple(f"needs {ident}" for ident in emission.needs if found[ident].made is None)
-            return ActionStatus("out of date" if before else "new", reasons)
+            return ActionStatus("out of date" if self._was_done(emission) else "new", reasons)
         try:
             tree = self.plan_output(emission, made)
         except BuildError as error:  # which a build reports in full
-            return ActionStatus("out of date" if before else "new", tuple(problem.message for problem in error.problems))
+            state: StepState = "out of date" if self._was_done(emission) else "new"
+            return ActionStatus(state, tuple(problem.message for problem in error.problems))
         document, key = tree.key_document, tree.key
-        place, there = self.outputs.place(emission.path), None if self._is_first else self.outputs.last(emission.path)
+        place = self.outputs.place(emission.path)
+        there = self._last_outputs.get(place)
         if there is not None and there.action_key == key:
             damage = self.damage(emission.root, there.files)
             return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
+        before = self._previous(emission)
         writer = self.outputs.writer(there) if there is not None else None
         reasons = (f"{writer} has written something else there",) if writer else ()
         if before is None:
@@ -347,9 +362,9 @@ class Surveyor:
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What is wrong with emitted files: a sentence for each that is missing or not as it was."""
         sentences = []
-        there: dict[str, Path] = {}
+        there: dict[str, str] = {}
         for name, file in files.items():
-            path = folder / name
+            path = os.path.join(folder, name)  # noqa: PTH118 - called for tens of thousands of files
             size = _size(path)
             if size is None:
                 sentences.append(f"{name} is missing")
@@ -371,10 +386,10 @@ def _without_results(plan: Plan, found: Mapping[str, ActionStatus]) -> list[str]
     ]
 
 
-def _size(path: Path) -> int | None:
+def _size(path: str) -> int | None:
     """The size of a file in bytes; None where there is none, or a link to one."""
     try:
-        found = path.lstat()
+        found = os.lstat(path)
     except OSError:  # the step that writes it again reports why it cannot
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
