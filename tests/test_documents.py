@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.catalog.catalog import known_eps
-from epbuild.report.ci.error_codes import error_codes
+from epbuild.report.ci.sarif import error_codes
 from tests.support.console_blocks import missing
 from tools.reference.errors import errors_page
 

@@ -111,7 +111,7 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
         if self.trace is not None:
             from epbuild.commands.planning import workspace_of
             from epbuild.commands.reporting.build_record import BuildRecords
-            from epbuild.report.json.trace import trace_document
+            from epbuild.report.json.events import trace_document
             from epbuild.report.listeners import write_document
 
             record = BuildRecords(workspace_of(request.recipe)).of_this_process(since)

@@ -16,8 +16,8 @@ from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import SIGNING_KEY
 from epbuild.report.json.documents import print_json
 from epbuild.report.json.store import cache_check_document, cache_stats_document
-from epbuild.report.terminal.cache import NoBar, byte_progress, print_cache_check, print_cache_stats
 from epbuild.report.terminal.problems import print_problems
+from epbuild.report.terminal.store import NoBar, byte_progress, print_cache_check, print_cache_stats
 
 app = application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 
@@ -78,7 +78,7 @@ def verify(
 def _verify_remote(request: Request, *, json: bool) -> int:
     from epbuild.commands.remote_cache import check_results
     from epbuild.report.json.store import remote_check_document
-    from epbuild.report.terminal.cache import print_remote_check
+    from epbuild.report.terminal.store import print_remote_check
 
     with nullcontext(NoBar()) if json else byte_progress("checking") as progress:
         found = check_results(request, progress)
@@ -107,7 +107,7 @@ def push(
     """
     from epbuild.commands.remote_cache import push_results
     from epbuild.report.json.store import push_document
-    from epbuild.report.terminal.cache import print_push
+    from epbuild.report.terminal.store import print_push
 
     request = _request(target, settings, RemoteChoice("write", insecure=insecure))
     with nullcontext(NoBar()) if json else byte_progress("writing") as progress:

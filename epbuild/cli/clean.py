@@ -9,8 +9,8 @@ from epbuild.cli.options import UsageError, application, option
 from epbuild.commands.clean import check_idle, remove_workspace
 from epbuild.commands.clean import clean as take_back
 from epbuild.commands.request import Request
-from epbuild.report.terminal.clean import print_clean_sum, print_cleaned
-from epbuild.report.terminal.waiting import WaitingRow
+from epbuild.report.listeners import WaitingRow
+from epbuild.report.terminal.store import print_clean_sum, print_cleaned
 
 app = application()
 

@@ -11,8 +11,8 @@ from epbuild.commands.request import Request
 from epbuild.commands.run import cover
 from epbuild.report.json.build import coverage_document
 from epbuild.report.json.documents import print_json
-from epbuild.report.reporter import coverage_reporter
 from epbuild.report.terminal.coverage import CoverageList, print_coverage, print_coverage_markdown
+from epbuild.report.terminal.progress import coverage_reporter
 
 app = application()
 

@@ -6,7 +6,7 @@ from epbuild.cli import arguments
 from epbuild.cli.doctor import NoCompile, RecipeIfAny, recipe_if_any, show_health
 from epbuild.cli.options import application
 from epbuild.commands.doctor.doctor import DoctorRequest, devices_of
-from epbuild.report.json.machine import devices_document
+from epbuild.report.json.checks import devices_document
 
 app = application()
 

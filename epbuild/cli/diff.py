@@ -10,10 +10,10 @@ import typer
 from epbuild.cli import arguments
 from epbuild.cli.options import Excludes, application, option
 from epbuild.commands.diff import diff as compare
-from epbuild.report.json.artifacts import comparison_document
+from epbuild.report.json.checks import comparison_document
 from epbuild.report.json.documents import print_json
-from epbuild.report.markdown.diff import print_markdown
-from epbuild.report.terminal.diff import print_comparison
+from epbuild.report.markdown import print_markdown
+from epbuild.report.terminal.artifacts import print_comparison
 
 app = application()
 

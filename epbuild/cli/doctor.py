@@ -14,9 +14,9 @@ from epbuild.cli.options import application, option
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, examine
 from epbuild.core.errors import EpbuildError
+from epbuild.report.json.checks import health_document
 from epbuild.report.json.documents import Document, print_json
-from epbuild.report.json.machine import health_document
-from epbuild.report.terminal.doctor import HealthPrinter
+from epbuild.report.terminal.checks import HealthPrinter
 
 app = application()
 

@@ -8,8 +8,8 @@ from epbuild.commands.explain import explain as explained
 from epbuild.commands.request import Request
 from epbuild.report.json.build import explanation_document
 from epbuild.report.json.documents import print_json
-from epbuild.report.terminal.explain import print_explanations
-from epbuild.report.terminal.waiting import WaitingRow
+from epbuild.report.listeners import WaitingRow
+from epbuild.report.terminal.plan import print_explanations
 
 app = application()
 

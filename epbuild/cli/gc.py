@@ -11,7 +11,7 @@ from epbuild.cli.options import application, option
 from epbuild.commands.gc import collect_garbage
 from epbuild.report.json.documents import print_json
 from epbuild.report.json.store import collection_document
-from epbuild.report.terminal.cache import print_collection
+from epbuild.report.terminal.store import print_collection
 
 _MAX_AGE = "30d"
 

@@ -12,11 +12,9 @@ from epbuild.cli.options import UsageError, application, choice, option
 from epbuild.commands.graph import step_graph
 from epbuild.commands.request import Request
 from epbuild.core.graphviz import find_graphviz
-from epbuild.report.graph.dot import dot_text, svg_text
-from epbuild.report.graph.mermaid import mermaid_text
-from epbuild.report.listeners import write_document
+from epbuild.report.graph import dot_text, mermaid_text, svg_text
+from epbuild.report.listeners import WaitingRow, write_document
 from epbuild.report.terminal.problems import print_warnings
-from epbuild.report.terminal.waiting import WaitingRow
 
 _FORMATS: dict[str, Any] = {
     "svg": lambda graph: svg_text(graph, find_graphviz()),

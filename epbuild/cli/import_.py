@@ -10,8 +10,8 @@ from epbuild.cli import arguments
 from epbuild.cli.options import UsageError, application, option, options
 from epbuild.commands.importing.importing import ImportRequest, import_recipe
 from epbuild.commands.init.answers import BadAnswer, named_targets
+from epbuild.report.json.build import imported_document
 from epbuild.report.json.documents import print_json
-from epbuild.report.json.recipes import imported_document
 from epbuild.report.terminal.recipes import print_imported
 
 app = application()

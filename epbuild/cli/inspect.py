@@ -11,7 +11,7 @@ from epbuild import api
 from epbuild.cli import arguments
 from epbuild.cli.options import application
 from epbuild.report.json.documents import print_json
-from epbuild.report.terminal.inspect import print_inspection, print_inspections
+from epbuild.report.terminal.artifacts import print_inspection, print_inspections
 
 app = application()
 

@@ -9,10 +9,9 @@ from epbuild.cli.options import application
 from epbuild.commands.request import Request
 from epbuild.report.json.build import plan_document, print_matrix, workloads_document
 from epbuild.report.json.documents import print_json
-from epbuild.report.terminal.cluster import print_workloads
-from epbuild.report.terminal.plan import print_plan
+from epbuild.report.listeners import WaitingRow
+from epbuild.report.terminal.plan import print_plan, print_workloads
 from epbuild.report.terminal.problems import print_warnings
-from epbuild.report.terminal.waiting import WaitingRow
 
 app = application()
 

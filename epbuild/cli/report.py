@@ -11,8 +11,8 @@ from epbuild.cli.options import Excludes, application, option
 from epbuild.commands.reporting.report import report as report_of
 from epbuild.commands.request import Request
 from epbuild.report.json.documents import print_json, report_document
+from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.report import print_report
-from epbuild.report.terminal.waiting import WaitingRow
 
 app = application()
 

@@ -20,10 +20,9 @@ from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Progress
 from epbuild.report.json.build import plan_document
 from epbuild.report.json.documents import print_json
-from epbuild.report.listeners import Listener
-from epbuild.report.reporter import reporter
+from epbuild.report.listeners import Listener, WaitingRow
 from epbuild.report.terminal.plan import print_plan
-from epbuild.report.terminal.waiting import WaitingRow
+from epbuild.report.terminal.progress import reporter
 
 app = application()
 

@@ -15,10 +15,10 @@ from epbuild.cli.options import Excludes, Needs, OptionGroup, UsageError, applic
 from epbuild.commands.verify import LiveOptions, Misuse
 from epbuild.engine.events import Progress
 from epbuild.recipe.paths import names_library
-from epbuild.report.json.artifacts import findings_document
+from epbuild.report.json.checks import findings_document
 from epbuild.report.json.documents import print_json
-from epbuild.report.terminal.verify import print_findings
-from epbuild.report.terminal.waiting import WaitingRow
+from epbuild.report.listeners import WaitingRow
+from epbuild.report.terminal.checks import print_findings
 from epbuild.verify.findings import Finding
 
 _TIMEOUT = "10m"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,29 @@ import typer
 
 from epbuild.cli import arguments
 from epbuild.cli.options import Excludes, UsageError, application, option
-from epbuild.report.terminal.cluster import WorkerReport
+from epbuild.cluster.placement import PLATFORM_LABEL, PREPARES, Offer, eps_of
+from epbuild.report.formatting import format_size
+from epbuild.report.terminal.screen import print_line
 
 app = application()
+
+
+class WorkerReport:
+    """Printer of a worker's state."""
+
+    def connected(self, address: str, offer: Offer) -> None:
+        eps = sorted({ep.partition("@")[0].partition("/")[0] for ep in eps_of(offer.labels)})
+        platform = next((label.removeprefix(PLATFORM_LABEL) for label in offer.labels if label.startswith(PLATFORM_LABEL)), "")
+        memory = f", {format_size(offer.memory)}" if offer.memory else ""
+        self._print(f"working for {address}: {platform}, {offer.slots} at once{memory}")
+        self._print(f"  {', '.join([*eps, *(['preparations'] if PREPARES in offer.labels else [])])}")
+
+    def waiting(self, address: str, reason: str) -> None:
+        self._print(f"waiting for {address}: {reason}")
+
+    def _print(self, line: str) -> None:
+        print_line(f"epbuild: {line}", sys.stderr)
+        sys.stderr.flush()
 
 
 _RULES = (Excludes(("--init-tls",), ("address",), "--init-tls makes certificates, and serves no scheduler"),)

@@ -1,9 +1,16 @@
-"""Texts of sizes, differences, times and long lists."""
+"""Texts of amounts, lists and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+
+from msgspec import Struct
+
+from epbuild.core.errors import printable
+from epbuild.report.terminal.screen import WIDTH, wrap
 
 
 def format_size(size: int) -> str:
@@ -37,3 +44,79 @@ def format_local_time(moment: str) -> str:
         return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
         return moment
+
+
+_MAX_OPEN_ROWS = 12
+"""A longer table is folded in Markdown."""
+_MAX_CODE = 120
+_GAP = 2
+
+
+class Table(Struct, frozen=True):
+    """Rows of cells below headings. A heading with `>` belongs to a column of numbers; without headings there are only rows."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    """Sentence below the table."""
+    folded: bool = False
+
+    def text(self, widths: Sequence[int], width: int = WIDTH) -> Iterator[str]:
+        """Return lines with the first column at the left, and the others in their `widths` at the right."""
+        headings = tuple(column.removeprefix(">") for column in self.columns)
+        for name, *cells in (*([headings] if headings else []), *self.rows):
+            yield from _text_row(name, cells, widths, width)
+
+    def markdown(self, max_rows: int, rest: str = "") -> str:
+        """Return GitHub-flavored Markdown of the first rows; `rest` ends the sentence about the others."""
+        if not max_rows:
+            return f"{self.title}: {len(self.rows)}"
+        lines = [_markdown_row(column.removeprefix(">") for column in self.columns)]
+        lines += [_markdown_row("--:" if column.startswith(">") else "---" for column in self.columns)]
+        lines += [_markdown_row(row) for row in self.rows[:max_rows]]
+        more = f"and {len(self.rows) - max_rows} more{rest}." if len(self.rows) > max_rows else ""
+        body = "\n\n".join(filter(None, ("\n".join(lines), more, self.note)))
+        if self.folded or len(self.rows) > _MAX_OPEN_ROWS:
+            return f"<details><summary>{self.title} ({len(self.rows)})</summary>\n\n{body}\n\n</details>"
+        return f"#### {self.title}\n\n{body}"
+
+    def html(self, max_rows: int) -> str:
+        """Return HTML of the first rows."""
+        if not self.rows:
+            return f"<h2>{self.title}</h2>\n<p>None.</p>"
+        lines = "\n".join(_html_row("td", row) for row in self.rows[:max_rows])
+        rest = f"<p>and {len(self.rows) - max_rows:,} more</p>" if len(self.rows) > max_rows else ""
+        return f"<h2>{self.title}</h2>\n<table>{_html_row('th', self.columns)}\n{lines}</table>{rest}"
+
+
+def code(text: str, max_length: int = _MAX_CODE) -> str:
+    """Return untrusted text as Markdown code, so that it cannot be markup or mention a user. The middle of a long text is left out."""
+    text = printable(text)
+    if len(text) > max_length:
+        text = f"{text[: max_length // 2]}...{text[-max_length // 2 :]}"
+    if not text:
+        return "(empty)"
+    if text.isascii() and text == text.strip() and not re.search(r"[`|\\]", text):
+        return f"`{text}`"
+    return f"<code>{re.sub(r'[^A-Za-z0-9 ]', lambda match: f'&#{ord(match[0])};', text)}</code>"
+
+
+def _text_row(name: str, cells: Sequence[str], widths: Sequence[int], width: int) -> Iterator[str]:
+    """Return the lines of a row. A name that would touch the numbers gets lines of its own."""
+    numbers = "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True)).lstrip()
+    text, room = printable(name), width - len(numbers)
+    if len(text) > room - _GAP:
+        indent = text[: len(text) - len(text.lstrip())]
+        yield from wrap(text.strip(), indent, f"{indent}  ")
+        text = ""
+    if text or numbers:
+        yield f"{text:<{room}}{numbers}".rstrip()
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _html_row(tag: str, cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self
 
-from epbuild.engine.events import TakesMany
+from epbuild.commands.events import Hashed, Hashing, Noted
+from epbuild.core.atomic import make_folders, write_file
+from epbuild.core.errors import EnvironmentFailure, Problem
+from epbuild.core.units import about
+from epbuild.engine.events import Event, TakesMany
+from epbuild.report.formatting import format_size
+from epbuild.report.terminal.problems import print_problems
+from epbuild.report.terminal.screen import is_screen
 
 if TYPE_CHECKING:
     from epbuild.engine.events import Event
-
-
-from pathlib import Path
-from typing import Protocol
-
-from epbuild.core.atomic import make_folders, write_file
-from epbuild.core.errors import EnvironmentFailure, Problem
-from epbuild.engine.events import Event
-from epbuild.report.terminal.problems import print_problems
+    from epbuild.report.terminal.live import Rows
 
 
 class Listener(TakesMany):
@@ -79,3 +82,49 @@ def write_document(path: Path, text: str) -> None:
     except OSError as error:
         message = f"{path} could not be written: {error.strerror or error}"
         raise EnvironmentFailure(Problem("EPB443", message, None, "Name another file; results and outputs are kept.")) from error
+
+
+FILES = "files"
+"""Name of the row about files being hashed."""
+HEARTBEAT = 30.0
+"""Seconds between two lines about running work without a terminal."""
+
+
+def hashing_text(event: Hashing) -> str:
+    """Return the progress of hashing, such as `hashing 1.2 GB of 3.2 GB, about 8 s left`."""
+    return f"hashing {format_size(event.done)} of {format_size(event.total)}, about {about(event.seconds_left)} left"
+
+
+class WaitingRow(Listener):
+    """Listener that shows notes and the progress of hashing: as a row on a terminal, elsewhere as a line at intervals."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._rows: Rows | None = None
+        self._next_line = 0.0
+
+    def __exit__(self, *ended: object) -> None:
+        self._close()
+
+    def report(self, event: Event, /) -> None:
+        match event:
+            case Noted(text):
+                sys.stderr.write(f"{text}\n")
+                sys.stderr.flush()
+            case Hashing() if is_screen(sys.stderr):
+                if self._rows is None:
+                    from epbuild.report.terminal.live import Rows  # imported late: few commands wait
+
+                    self._rows = Rows(sys.stderr)
+                self._rows.show(FILES, hashing_text(event))
+            case Hashing() if self._clock() >= self._next_line:
+                self._next_line = self._clock() + HEARTBEAT
+                sys.stderr.write(f"{FILES}: {hashing_text(event)}\n")
+                sys.stderr.flush()
+            case Hashed():
+                self._close()
+
+    def _close(self) -> None:
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from epbuild.diff.difference import Comparison, Difference
-from epbuild.report.json.artifacts import comparison_document
+from epbuild.report.json.checks import comparison_document
 from epbuild.report.json.documents import json_text
-from epbuild.report.terminal.diff import print_comparison
+from epbuild.report.terminal.artifacts import print_comparison
 from tests.support.commands import epbuild, pack, write_model
 
 QNN = "QNNExecutionProvider"

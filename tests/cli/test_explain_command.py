@@ -14,7 +14,7 @@ from epbuild.plan.key import Change
 from epbuild.plan.steps import Step
 from epbuild.report.json.build import explanation_document
 from epbuild.report.json.documents import json_text
-from epbuild.report.terminal.explain import print_explanations
+from epbuild.report.terminal.plan import print_explanations
 from tests.support.commands import RECIPE, epbuild, write_model
 
 SHARE = Step("share:decoder/snapdragon-SC8380XP", "share", (), "share:decoder/snapdragon-SC8380XP")

@@ -27,9 +27,9 @@ from epbuild.core.schemas import schema
 from epbuild.recipe.remote_address import CacheChoice, RemoteAddress
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import REMOTE, SIGNING_KEY
+from epbuild.report.json.checks import devices_document, health_document
 from epbuild.report.json.documents import json_text
-from epbuild.report.json.machine import devices_document, health_document
-from epbuild.report.terminal.doctor import HealthPrinter
+from epbuild.report.terminal.checks import HealthPrinter
 from epbuild.toolchain.environment import Toolchains
 from tests.support.commands import RECIPE, write_model
 from tests.support.packages import install, make_environment

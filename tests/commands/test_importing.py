@@ -18,8 +18,8 @@ from epbuild.commands.importing.importing import ImportedRecipe, ImportRequest, 
 from epbuild.core.errors import EpbuildError, PlanError, Position
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.load import load
+from epbuild.report.json.build import imported_document
 from epbuild.report.json.documents import json_text
-from epbuild.report.json.recipes import imported_document
 from epbuild.report.terminal.recipes import print_imported
 from tests.support.commands import write_model
 

@@ -24,8 +24,8 @@ from epbuild.engine.events import EventList
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
 from epbuild.report.json.build import plan_document
-from epbuild.report.terminal.cache import NoBar
 from epbuild.report.terminal.event_lines import remote_line
+from epbuild.report.terminal.store import NoBar
 from epbuild.survey.remote_results import RemoteResults
 from tests.commands.shared_machines import (
     ALL_COMPILES,

@@ -15,7 +15,7 @@ import pytest
 from epbuild.commands.cache import check_cache
 from epbuild.commands.gc import blobs_of
 from epbuild.plan.result import action_records, is_action_record
-from epbuild.report.terminal.cache import NoBar
+from epbuild.report.terminal.store import NoBar
 from tests.support.fake_builds import Workshop
 
 SEED = 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epbuild.report.ci.error_codes import error_codes
+from epbuild.report.ci.sarif import error_codes
 
 _HEADINGS = "| code | what it means | what to do |\n|---|---|---|\n"
 

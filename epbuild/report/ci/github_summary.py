@@ -14,9 +14,8 @@ from epbuild.commands.events import OutputRemoved, RemoteCacheUsed, StepCompared
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.events import OutputCompared
-from epbuild.report.formatting import format_size, shorten_list
+from epbuild.report.formatting import Table, code, format_size, shorten_list
 from epbuild.report.listeners import Listener
-from epbuild.report.table import Table, code
 from epbuild.report.terminal.changes import SizeChange
 from epbuild.report.terminal.coverage import CoverageList, coverage_table
 from epbuild.report.terminal.event_lines import origin_texts, remote_line, summary

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
+
+import msgspec
 
 from epbuild import __version__
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
-from epbuild.report.ci.error_codes import error_codes
 from epbuild.report.json.documents import json_text
+
+_FILE = Path(__file__).parents[2] / "error_codes.toml"
+
+
+class ErrorCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Help for an error code in Markdown. Links lead from `docs/`."""
+
+    meaning: str
+    action: str
+
+
+@cache
+def error_codes() -> dict[str, ErrorCode]:
+    """Return the help for each code."""
+    return msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, ErrorCode])
+
 
 Level = Literal["error", "warning", "note"]
 

@@ -1,4 +1,9 @@
-"""Events of a build as JSON lines."""
+"""Events of a build as JSON lines, and builds as Chrome traces.
+
+Perfetto (ui.perfetto.dev) shows traces. Their format is "Trace Event Format",
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. A machine is a process, and a slot for actions a thread.
+Slices of a thread are nested or disjoint. Of two that begin together, the longer comes first.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,15 @@ import json
 import re
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cache
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from msgspec import Struct
 
+from epbuild.commands.reporting.build_record import BuildRecord, ReportedSpan, StepRun
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Event, StepFinished, StepsCurrent
 from epbuild.report.json.documents import FORMAT, problem_view, to_plain
@@ -59,3 +67,133 @@ def _plain(value: Any) -> Any:
         case tuple():
             return [_plain(item) for item in value]
     return value
+
+
+_Event = dict[str, Any]
+
+_HERE = 1
+_BESIDE = {"toolchain": "toolchains", "fetch": "models that are fetched", "upload": "results that are sent"}
+_FIRST_LANE = 10_000
+"""Number of the first thread for work other than steps."""
+
+
+class _Begun(Struct, frozen=True):
+    """Step that began, with the process of its machine."""
+
+    run: StepRun
+    pid: int
+    began: float
+    ended: float
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Process and thread."""
+        return self.pid, (self.run.worker or 0) + 1
+
+
+def trace_document(record: BuildRecord | None) -> dict[str, Any]:
+    """Return the trace of a build, or an empty trace if there was nothing to do."""
+    if record is None:
+        return {"displayTimeUnit": "ms", "traceEvents": []}
+    machines = dict.fromkeys(run.machine for run in record.runs if run.machine is not None)
+    processes: dict[str | None, int] = {None: _HERE, **{machine: number for number, machine in enumerate(machines, _HERE + 1)}}
+    begun = [
+        _Begun(run, processes[run.machine], run.started, run.ended)
+        for run in record.runs
+        if run.started is not None and run.ended is not None
+    ]
+    events = [
+        *(event for machine, pid in processes.items() for event in _labels("process", pid, 0, machine or record.machine)),
+        *_threads(begun),
+        *_slices(begun),
+        *_spans(record.spans),
+        *_counters(begun),
+    ]
+    about = {"epbuild": record.epbuild, "recipe": record.recipe, "began": record.began, "exit_code": record.exit_code}
+    return {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}
+
+
+def _labels(what: str, pid: int, tid: int, name: str) -> Iterator[_Event]:
+    """Return the name and the position of a process or a thread."""
+    common = {"ph": "M", "pid": pid, "tid": tid}
+    yield {**common, "name": f"{what}_name", "args": {"name": name}}
+    yield {**common, "name": f"{what}_sort_index", "args": {"sort_index": tid or pid}}
+
+
+def _threads(steps: Iterable[_Begun]) -> Iterator[_Event]:
+    for pid, tid in sorted({step.place for step in steps}):
+        yield from _labels("thread", pid, tid, f"place {tid}")
+
+
+def _slices(steps: Iterable[_Begun]) -> Iterator[_Event]:
+    """Return the steps with their phases, in order."""
+    found = [event for step in steps for event in _step(step)]
+    return iter(sorted(found, key=lambda event: (event["pid"], event["tid"], event["ts"], -event["dur"])))
+
+
+def _step(step: _Begun) -> Iterator[_Event]:
+    name, phases = step.run.step, step.run.phases
+    yield _slice(name, name.partition(":")[0], step.place, (step.began, step.ended), _arguments(step.run))
+    ends = [*(began for _, began in phases[1:]), step.ended]
+    for (doing, began), ended in zip(phases, ends, strict=False):
+        yield _slice(doing, "phase", step.place, (began, min(ended, step.ended)), {})
+
+
+def _arguments(run: StepRun) -> dict[str, Any]:
+    found = {
+        "outcome": run.outcome,
+        "was": run.was,
+        "because": list(run.because),
+        "size": run.size,
+        "peak_memory": run.memory,
+        "errors": [f"{error.message} [{error.code}]" for error in run.errors],
+    }
+    return {name: value for name, value in found.items() if value not in (None, [])}
+
+
+def _spans(spans: Iterable[ReportedSpan]) -> Iterator[_Event]:
+    """Return work other than steps. Concurrent work is on separate threads."""
+    ends: dict[str, list[float]] = {kind: [] for kind in _BESIDE}
+    numbers: dict[tuple[str, int], int] = {}
+    for span in sorted(spans, key=lambda span: span.started):
+        lanes = ends[span.kind]
+        lane = next((number for number, ended in enumerate(lanes) if ended <= span.started), len(lanes))
+        lanes[lane : lane + 1] = [span.ended]
+        if (span.kind, lane) not in numbers:
+            numbers[span.kind, lane] = _FIRST_LANE + len(numbers)
+            yield from _labels("thread", _HERE, numbers[span.kind, lane], _BESIDE[span.kind])
+        place = (_HERE, numbers[span.kind, lane])
+        yield _slice(span.name, span.kind, place, (span.started, span.ended), {"failed": True} if span.failed else {})
+
+
+def _slice(name: str, category: str, place: tuple[int, int], interval: tuple[float, float], arguments: dict[str, Any]) -> _Event:
+    pid, tid = place
+    began, ended = map(_microseconds, interval)
+    timed = {"ph": "X", "ts": began, "dur": max(0, ended - began)}
+    return {"name": name, "cat": category, **timed, "pid": pid, "tid": tid, "args": arguments}
+
+
+def _counters(steps: Iterable[_Begun]) -> Iterator[_Event]:
+    """Return the sum of the peak memory of running actions, each time that it changes."""
+    changes: dict[int, Counter[int]] = {}
+    for step in steps:
+        if step.run.memory:
+            at = changes.setdefault(step.pid, Counter())
+            at[_microseconds(step.began)] += step.run.memory
+            at[_microseconds(step.ended)] -= step.run.memory
+    for pid, at in changes.items():
+        total = 0
+        for moment, change in sorted(at.items()):
+            total += change
+            yield {
+                "name": "peak memory of running actions",
+                "ph": "C",
+                "ts": moment,
+                "pid": pid,
+                "tid": 0,
+                "args": {"bytes": total},
+            }
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)

@@ -19,11 +19,9 @@ from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, StepFailed, StepFinished
-from epbuild.report.formatting import format_size
-from epbuild.report.listeners import Listener
-from epbuild.report.table import Table, code
+from epbuild.report.formatting import Table, code, format_size
+from epbuild.report.listeners import Listener, WaitingRow
 from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, has_colors, paint, print_line, print_lines, wrap
-from epbuild.report.terminal.waiting import WaitingRow
 
 _INDENT = "  "
 _GAP = 2

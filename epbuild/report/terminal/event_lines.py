@@ -25,8 +25,8 @@ from epbuild.engine.events import (
     StepFinished,
 )
 from epbuild.report.formatting import format_size, shorten_list
+from epbuild.report.listeners import FILES
 from epbuild.report.terminal.screen import paint
-from epbuild.report.terminal.waiting import FILES
 from epbuild.survey.snapshot import nothing_to_do
 
 if TYPE_CHECKING:

@@ -1,16 +1,27 @@
-"""Table of a plan."""
+"""Plans, explanations of steps, and work for a cluster."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from epbuild.commands.explain import Explanation
 from epbuild.commands.graph import REMOTE, shown_state
+from epbuild.core.differences import shown
+from epbuild.core.errors import printable
 from epbuild.core.shown import shown_path
+from epbuild.core.units import about, counted
 from epbuild.report.formatting import shorten_list
-from epbuild.report.terminal.screen import DIM, has_colors, paint, print_line, print_lines
+from epbuild.report.terminal.screen import BOLD, DIM, has_colors, paint, print_line, print_lines, wrap
 from epbuild.survey.snapshot import nothing_to_do
 from epbuild.survey.status import Survey
+
+if TYPE_CHECKING:
+    from epbuild.commands.workload import Workload
+
 
 _COLORS = {"current": DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
 _ORPHAN = "orphan"
@@ -43,3 +54,91 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     counts = Counter(map(shown_state, everything))
     known = [shown for state in _COLORS for shown in (state, f"{state}{REMOTE}") if counts[shown]]
     print_line(f"{len(everything)} steps: " + ", ".join(f"{counts[shown]} {shown}" for shown in known))
+
+
+def print_explanations(found: Sequence[Explanation]) -> None:
+    """Print the explanations, with an empty line between them."""
+    color = has_colors(sys.stdout)
+    for number, explanation in enumerate(found):
+        head, *rest = _lines(explanation, "")
+        print_lines([*([""] if number else []), paint(head, BOLD, color), *rest])
+
+
+def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
+    yield f"{margin}{explanation.state}{REMOTE if explanation.remote else ''}  {explanation.step.id}"
+    inner = f"{margin}  "
+    yield from wrap(_history(explanation), inner, inner)
+    if explanation.state != "current" and explanation.step.id != explanation.step.action:
+        how = "done together with" if explanation.step.kind == "merge" else "compiled in one process with all of"
+        yield from wrap(f"It is {how} {explanation.step.action}.", inner, inner)
+    waits = {f"needs {cause.step.id}" for cause in explanation.causes}
+    # A finished step has no reasons, but its changes are why the steps after it have to run.
+    for reason in explanation.reasons or map(str, explanation.changes):
+        if reason not in waits:
+            yield from wrap(reason, f"{inner}- ", f"{inner}  ")
+    if explanation.causes:
+        yield f"{inner}It waits for:" if waits & set(explanation.reasons) else f"{inner}It is made of:"
+        for cause in explanation.causes:
+            yield from _lines(cause, f"{inner}  ")
+
+
+def _history(explanation: Explanation) -> str:
+    """Return when the step was last done, with which key, and its state now."""
+    emits = explanation.step.kind in ("merge", "emit")
+    done = "emitted" if explanation.step.kind == "emit" else "built"
+    key = "" if explanation.key is None else shown(explanation.key)
+    place = "the remote cache" if explanation.remote else "the store"
+    if explanation.built is None:
+        text = f"It was never {done} here"
+        if not emits and explanation.state == "new" and key:
+            return f"{text}, and the store has no result for its key, {key}."
+        return f"{text}; {place} has a result for its key, {key}." if explanation.state == "restorable" else f"{text}."
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(explanation.built))
+    text = f"Last {done} {when}, with the key {shown(explanation.previous_key)}"
+    if explanation.state == "current":
+        if explanation.changes:
+            return f"{text}; what was emitted is an earlier result."
+        return f"{text}; " + ("its files are in place." if emits else "nothing that it depends on has changed since.")
+    if key and explanation.key != explanation.previous_key:
+        text += f"; now its key is {key}"
+    if explanation.state != "restorable" or explanation.causes:
+        return f"{text}."
+    return f"{text}. " + (
+        "The store has what it takes to put its files back." if emits else f"{place[0].upper()}{place[1:]} has a result for that."
+    )
+
+
+_MAX_NAMED = 3
+
+
+def print_workloads(loads: Sequence[Workload]) -> None:
+    """Print the machines that can do the missing work, and how long they need."""
+    for load in loads:
+        device = ", on a real device" if load.real_device else ""
+        print_line(f"{load.platform}  {', '.join(load.eps) or 'preparations'}{device}")
+        print_line(f"    {counted(load.actions, 'action')}, {_time(load)}")
+        for line in _notes(load):
+            print_line(f"    {line}")
+    if not loads:
+        print_line("Nothing is missing.")
+
+
+def _notes(load: Workload) -> Iterator[str]:
+    """Return the machines that have not tried the work, or cannot do it."""
+    if load.untried and load.eps:
+        yield f"not tried yet: {', '.join(load.untried[:_MAX_NAMED])}{_more(len(load.untried))}"
+    for other in load.others[:_MAX_NAMED]:
+        yield printable(f"{other.machine} cannot: {other.why}")
+    if len(load.others) > _MAX_NAMED:
+        yield f"{len(load.others) - _MAX_NAMED} more cannot"
+
+
+def _more(count: int) -> str:
+    return f" and {count - _MAX_NAMED} more" if count > _MAX_NAMED else ""
+
+
+def _time(load: Workload) -> str:
+    work = f"{about(load.seconds)} of work"
+    if load.likely_seconds is None:
+        return f"{work}: no machine of the cluster offers this"
+    return f"{work} on {counted(len(load.machines), 'machine')}, {load.slots} at once = {about(load.likely_seconds)}"

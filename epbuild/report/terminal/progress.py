@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.commands.events import (
@@ -42,7 +44,7 @@ from epbuild.engine.events import (
     Warned,
 )
 from epbuild.report.formatting import format_size, shorten_list
-from epbuild.report.listeners import Listener
+from epbuild.report.listeners import FILES, HEARTBEAT, Listener, hashing_text
 from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList
 from epbuild.report.terminal.event_lines import (
@@ -56,11 +58,12 @@ from epbuild.report.terminal.event_lines import (
 )
 from epbuild.report.terminal.failures import FailureList
 from epbuild.report.terminal.problems import ProblemWriter
-from epbuild.report.terminal.screen import has_colors, print_line, under_github_actions
-from epbuild.report.terminal.waiting import FILES, HEARTBEAT, hashing_text
+from epbuild.report.terminal.screen import has_colors, is_screen, print_line, under_github_actions
 
 if TYPE_CHECKING:
+    from epbuild.report.terminal.coverage import CoverageList
     from epbuild.report.terminal.live import Rows
+
 
 _MAX_TEXT = 100
 _MAX_FILES = 3
@@ -257,3 +260,36 @@ class LiveRows(_BuildLines):
         if self._rows is not None:
             self._rows.close()
             self._rows = None
+
+
+def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = True) -> Listener:
+    """Return the listener of a build: JSON lines when asked for, live rows on a terminal, plain lines elsewhere.
+
+    Without `all_warnings`, rows and lines show three warnings of each code. Tables go to the file `summary`, or by default to the step
+    summary of GitHub Actions.
+    """
+    if json:
+        from epbuild.report.json.events import JsonLines
+
+        return _with_summary(JsonLines(), summary)
+    from epbuild.report.terminal.progress import LiveRows, PlainLines
+
+    return _with_summary(
+        LiveRows(all_warnings=all_warnings) if is_screen(sys.stdout) else PlainLines(all_warnings=all_warnings), summary
+    )
+
+
+def coverage_reporter(found: CoverageList) -> Listener:
+    """Return the listener of a build that shows coverage only, which `found` collects. It writes the step summary as well."""
+    from epbuild.report.terminal.coverage import CoverageProgress
+
+    return _with_summary(CoverageProgress(found))
+
+
+def _with_summary(listener: Listener, file: Path | None = None) -> Listener:
+    named = os.environ.get("GITHUB_STEP_SUMMARY")
+    if file is None and not named:
+        return listener
+    from epbuild.report.ci.github_summary import WithStepSummary
+
+    return WithStepSummary(listener, file or Path(str(named)))

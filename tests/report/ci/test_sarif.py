@@ -14,8 +14,7 @@ from jsonschema import Draft4Validator
 from epbuild import __version__
 from epbuild.core.errors import Argument, PlanError, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
-from epbuild.report.ci.error_codes import error_codes
-from epbuild.report.ci.sarif import SarifDocument
+from epbuild.report.ci.sarif import SarifDocument, error_codes
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas/sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft4Validator(SCHEMA)

@@ -12,7 +12,7 @@ from epbuild.commands.events import RemoteCacheUsed
 from epbuild.core.errors import BuildError, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.events import OutputCompared
-from epbuild.report.reporter import reporter
+from epbuild.report.terminal.progress import reporter
 from tests.report.events import COMPILE, EVENTS, SHARE
 
 ENDED = RunFinished(0, 3.0, 1, 0, 0, 0, 0)

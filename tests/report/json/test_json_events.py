@@ -17,7 +17,7 @@ from epbuild.engine.events import Event, StepFailed, StepFinished, StepsCurrent
 from epbuild.plan.steps import Emission, Part, Plan, Step
 from epbuild.report.json.build import plan_document
 from epbuild.report.json.documents import json_text, print_json, problem_view
-from epbuild.report.reporter import reporter
+from epbuild.report.terminal.progress import reporter
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Orphan
 from epbuild.survey.status import Survey

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from epbuild.commands.reporting.build_record import ReportedError, ReportedSpan, StepRun
-from epbuild.report.json.trace import trace_document
+from epbuild.report.json.events import trace_document
 from tests.support.build_records import EMPTY
 
 SHARE, ONE, TWO, OTHER, LOST = "share:g/npu", "compile:g/npu/one", "compile:g/npu/two", "compile:h/npu/x", "compile:i/npu/y"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from epbuild.report.json.artifacts import findings_document
+from epbuild.report.json.checks import findings_document
 from epbuild.report.json.documents import json_text
-from epbuild.report.terminal.inspect import print_inspection
-from epbuild.report.terminal.verify import print_findings
+from epbuild.report.terminal.artifacts import print_inspection
+from epbuild.report.terminal.checks import print_findings
 from epbuild.verify.findings import Finding
 
 

@@ -13,8 +13,8 @@ from epbuild.engine.events import Event, Progress, RunFinished, StepFailed
 from epbuild.plan.result import LeftNode
 from epbuild.report.json.build import coverage_document
 from epbuild.report.json.documents import json_text
-from epbuild.report.reporter import reporter
 from epbuild.report.terminal.coverage import coverage_lines, print_coverage, print_coverage_markdown
+from epbuild.report.terminal.progress import reporter
 from epbuild.verify.fallback import Outside
 
 UNSUPPORTED = "Operators of type `MatMulInteger` are not supported by QNN EP"

@@ -12,7 +12,7 @@ from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished
 from epbuild.publish.events import OutputCompared
-from epbuild.report.reporter import reporter
+from epbuild.report.terminal.progress import reporter
 
 NOTHING = "Unable to compile any nodes. Check that the session EPs support compilation"
 

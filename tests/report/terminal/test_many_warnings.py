@@ -15,8 +15,8 @@ import pytest
 from epbuild import __main__ as process
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import RunStarted, StepFailed, Warned
-from epbuild.report.reporter import reporter
 from epbuild.report.terminal.problems import print_problems, print_warnings
+from epbuild.report.terminal.progress import reporter
 from tests.support.commands import RECIPE, epbuild
 from tests.support.fake_builds import source_model
 

@@ -13,9 +13,8 @@ import pytest
 
 from epbuild.commands.events import ComparisonStarted, Fetched, Fetching
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
-from epbuild.report.reporter import reporter
 from epbuild.report.terminal.event_lines import summary
-from epbuild.report.terminal.progress import LiveRows, PlainLines
+from epbuild.report.terminal.progress import LiveRows, PlainLines, reporter
 from tests.report.events import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Terminal
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|10\d)(?:;\d+)*m")
@@ -296,7 +295,7 @@ def test_a_build_with_nothing_to_do_does_not_wait_for_rich() -> None:
     code = f"""if True:
         import io, sys
         from epbuild.engine.events import RunFinished, RunStarted, StepFinished
-        from epbuild.report.terminal.progress import LiveRows, PlainLines
+        from epbuild.report.terminal.progress import LiveRows, PlainLines, reporter
         for listener in (LiveRows(), PlainLines()):
             with listener:
                 listener.report(RunStarted("r", 1, 0))

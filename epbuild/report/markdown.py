@@ -16,9 +16,8 @@ from epbuild.core.differences import shown
 from epbuild.core.units import counted
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.diff.sizes import SizeChange
-from epbuild.report.formatting import format_percent, format_size, format_size_change
-from epbuild.report.table import Table, code
-from epbuild.report.terminal.diff import NOT_COMPARED
+from epbuild.report.formatting import Table, code, format_percent, format_size, format_size_change
+from epbuild.report.terminal.artifacts import NOT_COMPARED
 
 MAX_CHARACTERS = 65_000
 """GitHub accepts 65,536 characters in a comment."""

@@ -12,8 +12,8 @@ from cmarkgfm.cmark import Options
 from epbuild.core.errors import printable
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.diff.sizes import SizeChange
-from epbuild.report.markdown.diff import MAX_CHARACTERS, markdown
-from epbuild.report.table import code
+from epbuild.report.formatting import code
+from epbuild.report.markdown import MAX_CHARACTERS, markdown
 
 QNN = "QNNExecutionProvider"
 OLD, NEW = "a" * 64, "b" * 64

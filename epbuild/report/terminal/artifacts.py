@@ -1,16 +1,21 @@
-"""Inspections of ONNX models: EPContext nodes, other nodes and shared files."""
+"""Inspections and comparisons of artifacts."""
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 from epbuild.catalog.catalog import BUILT_IN, SUFFIX
+from epbuild.core.differences import shown
+from epbuild.core.errors import printable
 from epbuild.core.units import counted
+from epbuild.diff.difference import Comparison, Difference
 from epbuild.plan.result import LeftNode
 from epbuild.report.formatting import format_size
-from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, wrap
+from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.fallback import Outside
 
 _LABEL = 16
@@ -142,3 +147,49 @@ def _print_lines(lines: Iterator[_Line] | list[_Line], color: bool) -> None:
             shown = paint(part, style, color) if style else part
             # With one space at the left, a SHA-256 just fits into 80 columns.
             print_line(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip())
+
+
+_GAP = 2
+_VALUE = 22
+_WHAT = WIDTH - 2 * (_VALUE + _GAP)
+NOT_COMPARED = "the options, the toolchain and the source models"
+"""Facts that are not compared without manifests."""
+
+
+def print_comparison(found: Comparison) -> None:
+    """Print the verdict, every fact that differs by category, what is equal, and what was not compared."""
+    color = has_colors(sys.stdout)
+    lines = [paint(found.verdict, BOLD, color)]
+    if found.differences:
+        lines += ["", f"{'':{_WHAT + _GAP}}{'A':{_VALUE + _GAP}}B"]
+    for sense in found.senses:
+        lines.append(paint(sense, BOLD, color))
+        lines += [line for item in found.differences if item.sense == sense for line in _row(item)]
+    notes = []
+    if found.differences and found.same:
+        notes.append(f"The same: {', '.join(found.same)}.")
+    if found.without_manifest:
+        has_none = " and ".join(found.without_manifest) + (
+            " has no manifest" if len(found.without_manifest) == 1 else " have no manifests"
+        )
+        notes.append(f"Not compared, as {has_none}: {NOT_COMPARED}.")
+    if notes:
+        lines += ["", *(line for note in notes for line in wrap(note))]
+    print_lines(lines)
+
+
+def _row(item: Difference) -> Iterator[str]:
+    """Return the fact and its two values in three columns. A long fact gets lines of its own."""
+    what = wrap(item.what, "  ", "    ")
+    if len(what) > 1 or len(what[0]) > _WHAT:
+        yield from what
+        what = []
+    values = [_cell(None if value is None and item.kind != "changed" else shown(value)) for value in (item.old, item.new)]
+    for cells in zip_longest(what, *values, fillvalue=""):
+        yield f"{cells[0]:{_WHAT + _GAP}}{cells[1]:{_VALUE + _GAP}}{cells[2]}".rstrip()
+
+
+def _cell(text: str | None) -> list[str]:
+    if text is None:
+        return ["-"]
+    return textwrap.wrap(printable(text), _VALUE) or ["(empty)"]

@@ -1,0 +1,204 @@
+"""Graphs of a plan in DOT, SVG and Mermaid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct
+
+from epbuild.commands.graph import REMOTE, GraphNode, StepGraph
+from epbuild.core.errors import printable
+from epbuild.core.graphviz import svg_of
+from epbuild.core.units import counted
+
+_MAX_NAME = 48
+_MAX_REASONS = 6
+
+
+class StateLook(Struct, frozen=True):
+    """Sign, border and colors of a state. Colors are fill and border, in light and dark themes."""
+
+    sign: str
+    border: str
+    light: tuple[str, str]
+    dark: tuple[str, str]
+
+
+LOOKS: Mapping[str, StateLook] = {
+    "failed": StateLook("✗", "bold", ("#ffe3e0", "#c4212c"), ("#5c1a1d", "#ff8f87")),
+    "out of date": StateLook("△", "solid", ("#fff1cc", "#8a5d00"), ("#4d3800", "#e6b450")),
+    "new": StateLook("+", "solid", ("#f1e5fd", "#7a46c9"), ("#3c2560", "#c6a4f7")),
+    "restorable": StateLook("↻", "dashed", ("#dff0fd", "#0b61b8"), ("#0f3557", "#7cc0fa")),
+    "current": StateLook("✓", "solid", ("#e3f5e7", "#1b7a34"), ("#123d1f", "#6fd48a")),
+}
+"""Looks by state. A result in the remote cache has the look of its state."""
+TEXT = ("#1f2328", "#f0f3f6")
+LINE = ("#6a737d", "#9aa4af")
+FRAME = ("#b4bcc5", "#4a545f")
+"""Colors in light and dark themes."""
+
+
+def find_look(state: str) -> StateLook:
+    return LOOKS[state.removesuffix(REMOTE)]
+
+
+def format_counts(states: Mapping[str, int]) -> str:
+    """Return the number of steps in each state with its sign, such as `✓ 8 current, + 4 new`."""
+    return ", ".join(f"{find_look(state).sign} {number} {state}" for state, number in states.items())
+
+
+def label_lines(node: GraphNode) -> tuple[str, ...]:
+    """Return the label of a node without its sign. A group of steps also has the number in each state."""
+    remote = REMOTE if node.state.endswith(REMOTE) and not node.grouped else ""
+    first = f"{shorten_name(node.title)}{remote}"
+    return (first, format_counts(node.states)) if node.grouped else (first,)
+
+
+def heading_lines(graph: StepGraph) -> tuple[str, ...]:
+    """Return the title of the picture, and how its steps are grouped."""
+    total = f"{shorten_name(graph.recipe)}: {counted(graph.steps, 'step')}"
+    if graph.grouped_by is None:
+        return (total,)
+    return total, f"grouped by {graph.grouped_by}: {counted(len(graph.nodes), 'node')}. Name steps to see them one by one."
+
+
+def hover_lines(node: GraphNode) -> tuple[str, ...]:
+    """Return the tooltip of a node."""
+    state = format_counts(node.states) if node.grouped else node.state
+    return (printable(node.name), state, *map(printable, node.reasons[:_MAX_REASONS]))
+
+
+def shorten_name(text: str) -> str:
+    """Return a printable name, without its middle if it is long."""
+    text = printable(text)
+    half = (_MAX_NAME - 3) // 2
+    return text if len(text) <= _MAX_NAME else f"{text[:half]}...{text[-half:]}"
+
+
+_FONT = "Arial"
+
+
+def dot_text(graph: StepGraph) -> str:
+    """Return a digraph from left to right, with a cluster for each box and a node for each step id."""
+    heading = _dot_text([*heading_lines(graph), format_counts(graph.states)], left=True)
+    columns = 3 if graph.grouped_by is None else 4  # about as wide as a page
+    lines = [
+        "digraph plan {",
+        f"  graph [rankdir=LR, pack=14, packmode=array_ct{columns}, nodesep=0.12, ranksep=0.5, labelloc=t, labeljust=l, label={heading},",
+        f'         fontname="{_FONT}", fontsize=11, fontcolor="{TEXT[0]}", bgcolor=transparent];',
+        f'  node [shape=box, style=filled, fontname="{_FONT}", fontsize=10, fontcolor="{TEXT[0]}", height=0.28, margin="0.1,0.04"];',
+        f'  edge [color="{LINE[0]}", arrowsize=0.6];',
+    ]
+    boxes: dict[str, list[GraphNode]] = {}
+    for node in graph.nodes:
+        boxes.setdefault(node.box, []).append(node)
+    for number, (box, nodes) in enumerate(boxes.items()):
+        if box:
+            style = f'style=rounded, color="{FRAME[0]}", fontsize=10'
+            lines += [
+                f"  subgraph cluster_{number} {{",
+                f"    graph [label={_dot_text([shorten_name(box)])}, {style}, tooltip={_dot_text([box])}];",
+                *(f"    {line}" for line in _dot_nodes(nodes)),
+                "  }",
+            ]
+        else:
+            lines += [f"  {line}" for line in _dot_nodes(nodes)]
+    lines += [f"  {_dot_text([graph.nodes[start].name])} -> {_dot_text([graph.nodes[end].name])};" for start, end in graph.edges]
+    return "\n".join([*lines, "}", ""])
+
+
+def _dot_nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
+    for node in nodes:
+        look = find_look(node.state)
+        first, *more = label_lines(node)
+        label = _dot_text([first if more else f"{look.sign} {first}", *more])
+        fill, border = look.light
+        colors = f'style="filled,{look.border}", fillcolor="{fill}", color="{border}"'
+        yield f"{_dot_text([node.name])} [label={label}, tooltip={_dot_text(hover_lines(node))}, {colors}];"
+
+
+def _dot_text(lines: Iterable[str], *, left: bool = False) -> str:
+    """Return lines as a DOT string, with escapes of DOT and HTML neutralized."""
+    escaped = (printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
+    end = "\\l" if left else "\\n"
+    text = end.join(escaped)
+    return f'"{text}{end if left else ""}"'
+
+
+def svg_text(graph: StepGraph, program: str | None) -> str:
+    """Return an SVG drawn by a Graphviz program, with colors for light and dark themes.
+
+    Raises EnvironmentFailure.
+    """
+    drawn = svg_of(dot_text(graph), program)
+    start = drawn.index("<svg")
+    end = drawn.index(">", start) + 1
+    return f"{drawn[:end]}\n<style>{_style()}</style>{drawn[end:]}"
+
+
+def _style() -> str:
+    """Return CSS that replaces the light colors of the elements in dark themes."""
+    pairs = [TEXT, LINE, FRAME, *(pair for look in LOOKS.values() for pair in zip(look.light, look.dark, strict=True))]
+    dark = "".join(f'[fill="{light}"]{{fill:{other}}}[stroke="{light}"]{{stroke:{other}}}' for light, other in pairs)
+    font = "text{font-family:Helvetica,Arial,sans-serif}"
+    return f"svg{{background:#fff}}{font}@media(prefers-color-scheme:dark){{svg{{background:#0d1117}}{dark}}}"
+
+
+_PLAIN = re.compile(r"[^A-Za-z0-9 .,:/()✗△↻✓-]")
+_WIDTH = {"bold": "2px", "solid": "1px", "dashed": "1px"}
+
+
+def mermaid_text(graph: StepGraph) -> str:
+    """Return a flowchart from left to right, with a title and a subgraph for each box."""
+    title = ". ".join([*heading_lines(graph), format_counts(graph.states)])
+    lines = ["---", f"title: {_scalar(title)}", "---", "flowchart LR"]
+    boxes: dict[str, list[str]] = {}
+    for number, node in enumerate(graph.nodes):
+        boxes.setdefault(node.box, []).append(_mermaid_node(number, node))
+    for number, (box, nodes) in enumerate(boxes.items()):
+        if box:
+            inside = ["direction LR", *nodes]
+            lines += [f"  subgraph b{number}[{_mermaid_text([shorten_name(box)])}]", *(f"    {line}" for line in inside), "  end"]
+        else:
+            lines += [f"  {node}" for node in nodes]
+    lines += [f"  n{start} --> n{end}" for start, end in graph.edges]
+    lines += _classes({node.state for node in graph.nodes})
+    return "\n".join([*lines, ""])
+
+
+def _mermaid_node(number: int, node: GraphNode) -> str:
+    look = find_look(node.state)
+    first, *more = label_lines(node)
+    return f"n{number}[{_mermaid_text([first if more else f'{look.sign} {first}', *more])}]:::{_class(node.state)}"
+
+
+def _classes(states: Iterable[str]) -> Iterator[str]:
+    used = {_class(state) for state in states}
+    for state, look in LOOKS.items():
+        if _class(state) in used:
+            fill, border = look.light
+            dashes = ",stroke-dasharray:4 3" if look.border == "dashed" else ""
+            yield (
+                f"  classDef {_class(state)} fill:{fill},stroke:{border},color:{TEXT[0]},stroke-width:{_WIDTH[look.border]}{dashes}"
+            )
+
+
+def _class(state: str) -> str:
+    """Return a state as a class name, such as `outOfDate`."""
+    first, *more = state.partition(" (")[0].split()
+    return first + "".join(word.capitalize() for word in more)
+
+
+def _mermaid_text(lines: Iterable[str]) -> str:
+    return '"' + "<br>".join(map(_with_entities, lines)) + '"'
+
+
+def _scalar(text: str) -> str:
+    """Return a YAML scalar with all syntax of Mermaid escaped."""
+    return '"' + _PLAIN.sub(lambda found: f"\\U{ord(found[0]):08x}", text) + '"'
+
+
+def _with_entities(text: str) -> str:
+    """Escape syntax of Mermaid, Markdown and HTML as entities."""
+    return _PLAIN.sub(lambda found: "_" if found[0] == "_" else f"#{ord(found[0])};", text)

@@ -1,1 +1,0 @@
-"""Pictures of a plan: DOT, SVG and Mermaid."""
