@@ -1,4 +1,4 @@
-"""An artifact of an output: its path, its role, and the identity of its content."""
+"""`Artifact`: one file of an output, with its path, role and digest."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Role = Literal[
     "provenance",
     "bom",
 ]
-"""What a file is to its readers. `asset`: a file of the user's that is shipped as it is, such as a tokenizer."""
+"""Purpose of a file. `asset`: a file of the user's that is shipped unchanged, such as a tokenizer."""
 
 
 class FileEntry(NamedTuple):
     """File as documents list it: its POSIX path, its role, its size in bytes and a digest.
 
-    In a document that is emitted, the digest is the SHA-256 of the file. In a key document it is the identity of the content, since most of
-    the files are not written yet, and an unknown size is 0.
+    In an emitted document, the digest is the SHA-256 of the file. In a key document it identifies the content, since most files are not
+    written yet, and an unknown size is 0.
     """
 
     path: str
@@ -40,20 +40,23 @@ class FileEntry(NamedTuple):
 
 
 class Artifact(Struct, frozen=True):
-    """One file of an output: its POSIX path below the output's root, its size in bytes and its SHA-256."""
+    """File of an output: its POSIX path below the output's root, its size in bytes and its SHA-256.
+
+    The content is in `file` or in `data`; with neither, it is the blob of that digest in the store.
+    """
 
     path: str
     role: Role
     size: int
     sha256: str
     file: Path | None = None
-    """Where the finished file is that was made for this output, or is the user's."""
+    """The finished file, made for this output or the user's own."""
     data: bytes | None = None
-    """The bytes of a small file that is generated; with neither it is the blob of that digest in the store."""
+    """The bytes of a small generated file."""
 
     @classmethod
     def generated(cls, path: str, role: Role, data: bytes) -> Artifact:
-        """A small file whose bytes are here."""
+        """Create a small file from its bytes."""
         return cls(path, role, len(data), digest_of(data), data=data)
 
     @property
@@ -63,23 +66,23 @@ class Artifact(Struct, frozen=True):
 
 
 Copy = Callable[[Artifact, Write], None]
-"""Copies the bytes of an artifact, in order and piece by piece, to a `Write`, and checks them on the way.
+"""Function that writes the bytes of an artifact to a `Write`, in order and in pieces, and checks them on the way.
 
-Raises MissingBlob or DamagedBlob when the store has them no longer, and StoreError when they cannot be read.
+It raises MissingBlob or DamagedBlob if the store no longer has them, and StoreError if they cannot be read.
 """
 
 
 def changed(path: str, step: StepId | None, how: str = "") -> BuildError:
-    """The error of a file that is no longer what it was when it was listed."""
+    """Return the error of a file that has changed since it was listed."""
     message = f"the file {path} changed while it was published{how}"
     return BuildError(Problem("EPB415", message, step, "Nothing was kept; run the build again."))
 
 
 def wrong_size(artifact: Artifact, step: StepId | None) -> BuildError:
-    """The error of a file that has another size than when it was listed."""
+    """Return the error of a file whose size has changed since it was listed."""
     return changed(artifact.path, step, f": it no longer has {artifact.size} bytes")
 
 
 def own_manifest(document: Any) -> Any:
-    """What epbuild writes in a manifest: that of a model package is ONNX Runtime's, and has it where ONNX Runtime does not look."""
+    """Return epbuild's part of a manifest. That of a model package is in ONNX Runtime's format, and epbuild's part is metadata in it."""
     return document if "files" in document else document["additional_metadata"]["epbuild"]

@@ -1,8 +1,8 @@
-"""Archive formats by their names, and archives written in constant memory.
+"""Archive formats by name, and archives written in constant memory.
 
-The same bytes come from every user on every machine. A zip archive of stored members depends on its files alone. What is compressed depends
-on the version of libzstd or zlib too, which `compressor` names; that all processors get the same from one version is what libzstd's makers
-aim at, not what they promise (their issue 4099).
+All users get the same bytes on all machines. A zip archive of stored members depends on its files alone. Compressed bytes depend on the
+version of libzstd or zlib too, which `compressor` names. That one version compresses alike on all processors is the aim of libzstd's
+authors, but no promise (their issue 4099).
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from epbuild.recipe.model import CompressionMethod
 
 ArchiveName = Literal["zip", "tar.zst"]
 
-_MOST_MANIFEST_BYTES = zipped.GATHERED_BYTES
+_MAX_MANIFEST_BYTES = zipped.GATHERED_BYTES
 
 
 class ArchiveFormat(Protocol):
-    """A format of archives, which a module here implements."""
+    """Format of archives; each is a module of this package."""
 
     MARKS: tuple[bytes, ...]
-    """What an archive may begin with."""
+    """Magic numbers: the first four bytes of an archive."""
 
     def write(self, artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-        """Write the bytes of an archive of `artifacts`, in their order, to `put`. Raises what `copy` and `put` raise.
+        """Write an archive of `artifacts`, in their order, to `put`.
 
-        Raises EnvironmentFailure when the package that compresses is missing.
+        Raises what `copy` and `put` raise, and EnvironmentFailure if the package that compresses is missing.
         """
 
     def first_member(self, file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-        """The name and content of the first member that `write` may have written; None if it has over `most` bytes.
+        """Read the name and content of the first member; None if `write` does not write such a member, or if it has over `most` bytes.
 
-        Reads no more than that member. Raises OSError, and EnvironmentFailure as `write` does.
+        Nothing after that member is read. Raises OSError, and EnvironmentFailure as `write` does.
         """
 
     def unpack(self, path: Path, members: Members) -> None:
         """Write every member of an archive to `members`.
 
-        Raises UnsoundArchive, CannotUnpack, OSError where it cannot be read, and EnvironmentFailure as `write` does.
+        Raises UnsoundArchive, CannotUnpack, OSError if the archive cannot be read, and EnvironmentFailure as `write` does.
         """
 
 
 FORMATS: Mapping[ArchiveName, ArchiveFormat] = MappingProxyType({"zip": zipped, "tar.zst": tar})
-"""Every format; a further one is a further module."""
+"""All formats; a new one is a new module."""
 
 
 class ByteSink(Protocol):
-    """Takes all the bytes that it is given, as a buffered file does."""
+    """Writer that accepts all bytes of a call, like a buffered file."""
 
     def write(self, data: memoryview, /) -> object: ...
 
@@ -75,12 +75,11 @@ def write_archive(
     level: int | None = None,
     step: StepId | None = None,
 ) -> Blob:
-    """Write an archive of `artifacts`, in whatever order they are given; returns its digest and its size.
+    """Write an archive of `artifacts`, given in any order, and return its digest and size.
 
-    `level` is that of zstd (None: its default), or that of deflate for a zip archive (None: its members are stored as they are). The
-    manifest comes first, so that users of the archive find it without reading on. Raises EnvironmentFailure when the package for zstd is
-    missing, BuildError when an artifact does not have its size, and what `copy` and the destination's `write` raise; what was written
-    until then is of no use.
+    `level` is that of zstd (None: its default), or of deflate in a zip archive (None: members are stored). The manifest comes first, so
+    that readers find it at the beginning. Raises EnvironmentFailure if the package for zstd is missing, BuildError if an artifact does
+    not have its size, and what `copy` and the destination's `write` raise. The bytes written until then are useless.
     """
     hasher = Hasher()
 
@@ -94,25 +93,25 @@ def write_archive(
 
 
 def compressor(method: CompressionMethod, step: StepId | None = None) -> str:
-    """What decides on the bytes that a method makes: its library, with the version. Raises EnvironmentFailure when it is missing."""
+    """Return the library of a method and its version, which its bytes depend on. Raises EnvironmentFailure if it is missing."""
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}" if method == "deflate" else zstd.version(step)
 
 
 def format_of(mark: bytes) -> ArchiveFormat | None:
-    """The format of a file that begins with `mark`, four bytes; None where it is not an archive."""
+    """Return the format of a file by its first four bytes; None if it is not an archive."""
     return next((found for found in FORMATS.values() if mark in found.MARKS), None)
 
 
 def listed(path: Path) -> Mapping[str, Any] | None:
-    """The manifest of the archive at `path`, if it is one that epbuild made; reads no more than its beginning.
+    """Read the manifest at the beginning of an archive; None if epbuild did not write the archive.
 
-    Raises EnvironmentFailure when the package for zstd is missing and the file is compressed by it.
+    Raises EnvironmentFailure if the file is compressed by zstd and that package is missing.
     """
     try:
         with open_regular(path) as file:
             found = format_of(file.read(4))
             file.seek(0)
-            member = found.first_member(file, _MOST_MANIFEST_BYTES) if found is not None else None
+            member = found.first_member(file, _MAX_MANIFEST_BYTES) if found is not None else None
         if member is None or PurePosixPath(member[0]).name != MANIFEST:
             return None
         document: dict[str, Any] = json.loads(member[1])
@@ -127,7 +126,7 @@ def _order(artifact: Artifact) -> tuple[bool, bool, tuple[str, ...]]:
 
 
 def _measured(copy: Copy, step: StepId | None) -> Copy:
-    """`copy`, which fails unless what it writes comes to the size that the archive's headers have."""
+    """Return `copy` with a check: it fails unless it writes as many bytes as the archive's headers say."""
 
     def measured(artifact: Artifact, write: Write) -> None:
         size = 0

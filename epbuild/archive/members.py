@@ -1,4 +1,4 @@
-"""Members of an archive or an image: their names, and the files they become."""
+"""Members of a received archive or image: names, files and errors."""
 
 from __future__ import annotations
 
@@ -14,67 +14,99 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from epbuild.archive.artifact import own_manifest
-from epbuild.archive.refusal import cannot_unpack, damaged, harmful, quoted
 from epbuild.core.clone import copy_file
 from epbuild.core.defaults import MANIFEST
+from epbuild.core.errors import NothingToVerify, Problem, VerifyError, printable
 from epbuild.core.safepath import BadReference, check_reference, is_device
 from epbuild.core.shown import ProgressLines
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
 
-_MOST_MANIFEST_BYTES = 8 << 20  # what `verify` reads of one
-
-_MOST_PLACES = 200_000
-_MOST_PARTS = 64
-
+_MAX_NAME_LENGTH = 120
+_MAX_MANIFEST_BYTES = 8 << 20
+_MAX_PATHS = 200_000
+_MAX_PATH_PARTS = 64
 _FIRST_SECONDS = 1.0
 _NEXT_SECONDS = 10.0
 
 
-class UnlistedMembers(Struct, frozen=True):
-    """What those may come to together that no manifest lists: so many bytes, and so many times what is packed.
+class UnsoundArchive(VerifyError):
+    """Damaged archive or image layout (EPB619), or one with a member that could do harm (EPB631)."""
 
-    Contexts and weights hardly shrink; text and zeros are small, or are listed.
+
+class CannotUnpack(VerifyError):
+    """Archive that does not fit on this machine's disk (EPB638)."""
+
+    exit_code = 3
+
+
+def corrupt_archive_error(title: str, what: str) -> UnsoundArchive:
+    """Return the error of a damaged archive; `title` is the archive as the user named it, `what` the part and its damage."""
+    return UnsoundArchive(Problem("EPB619", what, Path(title), "Get it again."))
+
+
+def unsafe_member_error(title: str, member: str, why: str) -> UnsoundArchive:
+    """Return the error of a member that could do harm; nothing of the archive is used."""
+    return UnsoundArchive(Problem("EPB631", f"the member {quoted(member)} {why}", Path(title), "Nothing of it is used."))
+
+
+def cannot_unpack_error(title: str, why: str) -> CannotUnpack:
+    """Return the error of an archive that this machine cannot hold."""
+    hint = "It is unpacked where temporary files go: name a folder with more room in TMPDIR (on Windows: TEMP)."
+    return CannotUnpack(Problem("EPB638", f"it cannot be unpacked: {why}", Path(title), hint))
+
+
+def nothing_to_verify_error(title: str, why: str) -> NothingToVerify:
+    """Return the error of a path that is no artifact: a mistake on the command line."""
+    return NothingToVerify(Problem("EPB600", f"{title} {why}"))
+
+
+def quoted(member: str) -> str:
+    """Return a member's name for a message: printable, and at most two lines long."""
+    text = member if len(member) <= _MAX_NAME_LENGTH else f"{member[:_MAX_NAME_LENGTH]}…"
+    return f"'{printable(text)}'"
+
+
+class UnlistedMembers(Struct, frozen=True):
+    """Limit of the total size of members that no manifest lists: a number of bytes, and a multiple of the packed size.
+
+    Contexts and weights hardly shrink. Text and zeros are small, or are listed.
     """
 
     size: int = 256 << 20
     times: int = 20
-
-    def of(self, packed: int) -> int:
-        return self.size + self.times * packed
 
 
 UNLISTED = UnlistedMembers()
 
 
 class Members:
-    """Writes members below `folder`. `title` is what they come from, as it was asked for, and `packed` how many bytes that has.
+    """Writer of members below `folder`; `title` is the archive as the user named it, and `packed` its size in bytes.
 
-    What the manifests among them list may have the sizes that are listed. All else, and what is over these sizes, may come to what is
-    `unlisted`, so that no small archive fills a disk; and no member is begun for which there is no room.
+    A member can have the size that a manifest before it lists. All other bytes count against `unlisted`, so that no small archive fills
+    a disk. No member is begun that is larger than the free space.
     """
 
     def __init__(self, folder: Path, title: str, packed: int, lines: ProgressLines, unlisted: UnlistedMembers) -> None:
         self.title = title
         self.names = Names(title)
         self._folder = folder
-        self._unlisted = unlisted.of(packed)
+        self._unlisted = unlisted.size + unlisted.times * packed
         self._listed: dict[str, int] = {}
         self._linked: dict[Path, tuple[str, Path]] = {}
         self._models: list[Path] = []
         self._progress = _Progress(title, lines)
 
     def write(self, name: str, size: int, pieces: Iterable[bytes], original: Path | None = None) -> Path:
-        """Write a member of `size` bytes, and return where it lies.
+        """Write a member of `size` bytes, and return its path; no piece is read if the member can be a hard link to `original`.
 
-        Where it can be another name of the file `original`, no piece is taken. Raises UnsoundArchive, CannotUnpack, and what `pieces`
-        raises.
+        Raises UnsoundArchive, CannotUnpack, and what `pieces` raises.
         """
         path = self.names.file(name)
         place = self._folder / path
         with self._on_disk(name):
             place.parent.mkdir(parents=True, exist_ok=True)
-        if original is not None and _linked(original, place):
+        if original is not None and _link(original, place):
             self._linked[place] = (name, original)
         else:
             self._claim_room(name, size, size - self._listed.get(path, 0))
@@ -87,10 +119,10 @@ class Members:
             self._models.append(place)
         return place
 
-    def part_subgraph_data(self) -> None:
-        """Make files of their own of those that ONNX Runtime refuses as other names of an image's blobs: the data of models' subgraphs.
+    def copy_subgraph_data(self) -> None:
+        """Replace hard links to the external data of subgraphs with copies, since ONNX Runtime refuses data with several names.
 
-        To be called once all members are there. Other files are left for `verify` to judge. Raises CannotUnpack.
+        Call it after the last member. Raises CannotUnpack.
         """
         for model in self._models if self._linked else ():
             try:
@@ -110,29 +142,31 @@ class Members:
         for piece in pieces:
             written += len(piece)
             if written > size:
-                raise damaged(self.title, f"the member {quoted(name)} has more than the {size:,} bytes that it should have")
+                raise corrupt_archive_error(
+                    self.title, f"the member {quoted(name)} has more than the {size:,} bytes that it should have"
+                )
             rest = memoryview(piece)
-            while rest:  # a disk that is almost full takes a part
+            while rest:  # an almost full disk writes a part only
                 with self._on_disk(name):
                     rest = rest[write(rest) :]
             self._progress.add(len(piece))
         if written < size:
-            raise damaged(self.title, f"the member {quoted(name)} ends after {written:,} of {size:,} bytes")
+            raise corrupt_archive_error(self.title, f"the member {quoted(name)} ends after {written:,} of {size:,} bytes")
 
     def _claim_room(self, name: str, size: int, unlisted: int) -> None:
         self._unlisted -= max(unlisted, 0)
         if self._unlisted < 0:
-            raise harmful(
+            raise unsafe_member_error(
                 self.title, name, f"would have {size:,} bytes, which no manifest before it lists: too many for so small a file"
             )
         with self._on_disk(name):
             free = shutil.disk_usage(self._folder).free
         if size > free:
-            raise cannot_unpack(self.title, f"the member {quoted(name)} has {size:,} bytes, and there is room for {free:,}")
+            raise cannot_unpack_error(self.title, f"the member {quoted(name)} has {size:,} bytes, and there is room for {free:,}")
 
     def _learn(self, path: str, place: Path, size: int) -> None:
-        """Note the sizes of others that a manifest lists; one that lists none, or nonsense, is for `verify` to judge."""
-        if PurePosixPath(path).name != MANIFEST or size > _MOST_MANIFEST_BYTES:
+        """Note the sizes that a manifest lists. A manifest that is not valid is left for `verify` to judge."""
+        if PurePosixPath(path).name != MANIFEST or size > _MAX_MANIFEST_BYTES:
             return
         folder = path.removesuffix(MANIFEST)
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -145,11 +179,11 @@ class Members:
             yield
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise cannot_unpack(self.title, f"the member {quoted(name)} cannot be written: {reason}") from error
+            raise cannot_unpack_error(self.title, f"the member {quoted(name)} cannot be written: {reason}") from error
 
 
 class _Progress:
-    """Reports how much has been unpacked, once it takes longer than a user would wait without a word."""
+    """Reporter of the unpacked bytes, for archives that take longer than a second."""
 
     def __init__(self, title: str, lines: ProgressLines) -> None:
         self._title = title
@@ -166,9 +200,9 @@ class _Progress:
             self._next = time.monotonic() + _NEXT_SECONDS
 
 
-def _linked(original: Path, place: Path) -> bool:
-    """Whether `place` is now another name of the file `original`."""
-    # To remove one name of a read-only file on Windows, the file has to be changed first, and it is not owned.
+def _link(original: Path, place: Path) -> bool:
+    """Make `place` a hard link to `original`, and return whether that was possible."""
+    # On Windows, to remove a link to a read-only file means to change that file, and it is the user's.
     if not os.access(original, os.W_OK):
         return False
     try:
@@ -179,21 +213,21 @@ def _linked(original: Path, place: Path) -> bool:
 
 
 class Names:
-    """The names that the members of one archive have, as they come: paths on every platform, each once; `title` is the archive."""
+    """Names of an archive's members so far: unique, and valid paths on every platform. `title` is the archive."""
 
     def __init__(self, title: str) -> None:
         self._title = title
         self._taken: dict[str, tuple[str, bool]] = {}
 
     def file(self, name: str) -> str:
-        """The POSIX path of a file below the folder. Raises UnsoundArchive (EPB631) for a name that it cannot have."""
+        """Add a file, and return its POSIX path below the folder. Raises UnsoundArchive (EPB631) for an invalid name."""
         path = self._path(name, name)
         if self._claim(path, name, folder=False):
             return path
-        raise harmful(self._title, name, "is there twice")
+        raise unsafe_member_error(self._title, name, "is there twice")
 
     def folder(self, name: str) -> None:
-        """A folder that is a member itself, which those of files need not be. Raises UnsoundArchive (EPB631)."""
+        """Add a folder that is a member itself. Raises UnsoundArchive (EPB631) for an invalid name."""
         if (path := name.rstrip("/")) not in ("", ".", "./."):
             self._claim(self._path(path, name), name, folder=True)
 
@@ -202,16 +236,16 @@ class Names:
             path.encode()
             check_reference(path)
         except UnicodeEncodeError as error:
-            raise harmful(self._title, name, "has a name that is not UTF-8") from error
+            raise unsafe_member_error(self._title, name, "has a name that is not UTF-8") from error
         except BadReference as error:
-            raise harmful(self._title, name, "is not named by a path below a folder, written with '/'") from error
+            raise unsafe_member_error(self._title, name, "is not named by a path below a folder, written with '/'") from error
         parts = PurePosixPath(path).parts
-        if not parts or len(parts) > _MOST_PARTS or any(map(is_device, parts)):
-            raise harmful(self._title, name, "has a name that not every platform has for a file")
+        if not parts or len(parts) > _MAX_PATH_PARTS or any(map(is_device, parts)):
+            raise unsafe_member_error(self._title, name, "has a name that not every platform has for a file")
         return "/".join(parts)
 
     def _claim(self, path: str, name: str, *, folder: bool) -> bool:
-        """Whether the path is new; the folders that lead to it are its too."""
+        """Claim a path and the folders above it, and return whether the path is new."""
         above = [str(parent) for parent in PurePosixPath(path).parents][:-1]
         new = False
         for place, is_folder in (*((parent, True) for parent in reversed(above)), (path, folder)):
@@ -219,14 +253,16 @@ class Names:
             new = key not in self._taken
             other, was_folder = self._taken.setdefault(key, (place, is_folder))
             if other != place:
-                raise harmful(self._title, name, f"and {quoted(other)} are one where upper and lower case are the same")
+                raise unsafe_member_error(
+                    self._title, name, f"and {quoted(other)} are one where upper and lower case are the same"
+                )
             if was_folder != is_folder:
-                raise harmful(self._title, name, f"makes a file and a folder of {quoted(place)}")
-        if len(self._taken) > _MOST_PLACES:
-            raise harmful(self._title, name, f"is one of more than {_MOST_PLACES:,} files and folders")
+                raise unsafe_member_error(self._title, name, f"makes a file and a folder of {quoted(place)}")
+        if len(self._taken) > _MAX_PATHS:
+            raise unsafe_member_error(self._title, name, f"is one of more than {_MAX_PATHS:,} files and folders")
         return new
 
 
 def _alike(path: str) -> str:
-    """What names have in common that some file system takes for one."""
+    """Return a key that is equal for paths which some file system does not distinguish."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())

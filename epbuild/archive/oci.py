@@ -1,7 +1,7 @@
-"""OCI images of files: written with one layer for each, and read.
+"""OCI images with one layer for each file: written, and read.
 
-Layers are named as ORAS names them. Nothing of a time or of a host is in an image: equal files are equal images. What is read is an image
-whose layers are files, as epbuild and ORAS make it.
+Layers have the names that ORAS gives them. An image has no time and no host in it: equal files make equal images. Images of epbuild and of
+ORAS can be read; images of containers cannot.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from epbuild.archive import oci_layout, zstd
 from epbuild.archive.artifact import Artifact, FileEntry
-from epbuild.archive.members import Members
+from epbuild.archive.members import Members, corrupt_archive_error, nothing_to_verify_error, quoted
 from epbuild.archive.oci_layout import blob_of, blob_path, descriptor, read_document, why_unreadable
-from epbuild.archive.refusal import damaged, nothing, quoted
 from epbuild.archive.zstd import Compressed
 from epbuild.core.canonical import canonical_json
 from epbuild.core.defaults import MANIFEST
@@ -32,7 +31,7 @@ _PIECE_BYTES = 1 << 18
 
 
 class Document(Struct, frozen=True):
-    """A small file that is generated with an image: its POSIX path in the image layout, and its bytes."""
+    """Generated JSON file of an image: its POSIX path in the image layout, and its bytes."""
 
     path: str
     data: bytes
@@ -47,7 +46,7 @@ class Document(Struct, frozen=True):
 
 
 class Image(Struct, frozen=True):
-    """An image layout, as a tree. `blobs` holds each artifact once, under its path there."""
+    """Image layout as values. `blobs` has each distinct file once, under its path in the layout."""
 
     blobs: tuple[Artifact, ...]
     config: Document
@@ -57,12 +56,12 @@ class Image(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """What names the image in a registry: `sha256:` and the manifest's SHA-256."""
+        """Name of the image in a registry: `sha256:` and the manifest's SHA-256."""
         return f"sha256:{self.manifest.sha256}"
 
     @property
     def documents(self) -> tuple[Document, ...]:
-        """The files of the layout that are not layers, in the order of their paths; none has the path of one of `blobs`."""
+        """Files of the layout that are not layers, sorted by path; their paths and those of `blobs` are distinct."""
         return tuple(sorted((self.config, self.manifest, self.index, self.layout), key=lambda document: document.path))
 
 
@@ -80,10 +79,9 @@ def image(
     artifact_type: str = oci_layout.ARTIFACT_TYPE,
     tag: str = DEFAULT_TAG,
 ) -> Image:
-    """Return the image of an output's files, in whatever order they come; `annotations` are the manifest's.
+    """Return the image of an output's files, given in any order; `annotations` are the manifest's.
 
-    Each file is a layer whose title is its path, or that of the compressed file in its place. Raises ValueError without a file: an image
-    has at least one layer.
+    The title of a layer is the path of its file. Raises ValueError without a file: an image has at least one layer.
     """
     if not artifacts:
         raise ValueError("an image needs a file")
@@ -133,7 +131,7 @@ def describe_image(
 
 
 class _ReadLayer(NamedTuple):
-    """A layer: its blob, the name of its file (None: it has none), and what that is if the blob is it in compressed form."""
+    """Layer of a received image: its blob, the name of its file if it has one, and the decompressed file if the blob is compressed."""
 
     blob: Blob
     name: str | None
@@ -141,10 +139,10 @@ class _ReadLayer(NamedTuple):
 
 
 def unpack(folder: Path, members: Members) -> None:
-    """Write every layer that has a title to `members`, under that title; every blob that the image names is checked.
+    """Write every layer that has a title to `members`, and check every blob of the image.
 
-    Raises UnsoundArchive where one is missing or has changed, NothingToVerify where it is not an image of files, or there are several,
-    CannotUnpack, and OSError where something cannot be read.
+    Raises UnsoundArchive if a blob is missing or has changed, NothingToVerify unless there is one image and it consists of files,
+    CannotUnpack, and OSError if something cannot be read.
     """
     title = members.title
     manifest = _manifest(folder, title)
@@ -152,7 +150,7 @@ def unpack(folder: Path, members: Members) -> None:
         config = blob_of(manifest["config"])
         layers = [_layer(layer) for layer in manifest["layers"]]
     if not any(layer.name is not None for layer in layers):
-        raise nothing(title, "is an image without named files, such as one of a container")
+        raise nothing_to_verify_error(title, "is an image without named files, such as one of a container")
     checked: set[Blob] = set()
     for blob, name, artifact in sorted(layers, key=lambda layer: layer.name is None or layer.name.rpartition("/")[2] != MANIFEST):
         if name is not None:
@@ -163,10 +161,10 @@ def unpack(folder: Path, members: Members) -> None:
             else:
                 members.write(name, artifact.size, _decompressed(pieces, artifact, f"the layer {quoted(name)}", title))
     for blob in {config, *(layer.blob for layer in layers)}:
-        # What was linked has not been read, and of what many names have once is enough.
+        # A linked blob has not been read yet; one with several names is checked once.
         for _ in () if blob in checked else _pieces(_file(folder, blob_path(blob.digest), title), blob, title, checked):
             pass
-    members.part_subgraph_data()
+    members.copy_subgraph_data()
 
 
 def _manifest(folder: Path, title: str) -> Mapping[str, Any]:
@@ -177,13 +175,13 @@ def _manifest(folder: Path, title: str) -> Mapping[str, Any]:
         images = list(_document(folder, oci_layout.INDEX, title)["manifests"])
     if len(images) != 1:
         hint = "copy the one that is meant into a layout of its own, and name that"
-        raise nothing(title, f"is an image layout of {len(images)} images: {hint}")
+        raise nothing_to_verify_error(title, f"is an image layout of {len(images)} images: {hint}")
     with _parsing(title, f"its {oci_layout.INDEX}"):
         if images[0]["mediaType"] != oci_layout.MANIFEST_TYPE:
-            raise nothing(title, "is an image layout of something else than one image of files")
+            raise nothing_to_verify_error(title, "is an image layout of something else than one image of files")
         blob = blob_of(images[0])
-    if blob.size > oci_layout.MOST_BYTES:
-        raise damaged(title, f"the blob {blob.digest} is larger than any manifest")
+    if blob.size > oci_layout.MAX_BYTES:
+        raise corrupt_archive_error(title, f"the blob {blob.digest} is larger than any manifest")
     data = b"".join(_pieces(_file(folder, blob_path(blob.digest), title), blob, title, set()))
     with _parsing(title, "its manifest"):
         document = json.loads(data)
@@ -192,15 +190,15 @@ def _manifest(folder: Path, title: str) -> Mapping[str, Any]:
 
 @contextmanager
 def _parsing(title: str, what: str) -> Iterator[None]:
-    """Make one sentence of whatever a document of another form raises."""
+    """Turn all errors that an invalid document causes into one sentence."""
     try:
         yield
     except oci_layout.MALFORMED as error:
-        raise damaged(title, f"{what} is not as the OCI image specification has it") from error
+        raise corrupt_archive_error(title, f"{what} is not as the OCI image specification has it") from error
 
 
 def _layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
-    """Raises what a descriptor of another form does."""
+    """Read the descriptor of a layer. Raises one of MALFORMED for an invalid one."""
     annotations = descriptor.get("annotations") or {}
     name, blob = annotations.get(oci_layout.TITLE), blob_of(descriptor)
     if not isinstance(name, str | None):
@@ -212,7 +210,7 @@ def _layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
 
 
 def _decompressed(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) -> Iterator[bytes]:
-    """What compressed pieces come to, which is that content. Raises UnsoundArchive, EnvironmentFailure without the package for zstd."""
+    """Decompress pieces, and check the content. Raises UnsoundArchive, and EnvironmentFailure without the package for zstd."""
     package = zstd.package()
     hasher = Hasher()
     reader = package.ZstdDecompressor().stream_reader(_PieceReader(pieces), read_size=_PIECE_BYTES)
@@ -221,22 +219,24 @@ def _decompressed(pieces: Iterator[bytes], artifact: Blob, what: str, title: str
             hasher.update(piece)
             yield piece
     except package.ZstdError as error:
-        raise damaged(title, f"{what} cannot be decompressed: {zstd.reason(error)}") from error
-    for _ in pieces:  # what follows counts too: the blob is checked at its end
+        raise corrupt_archive_error(title, f"{what} cannot be decompressed: {zstd.reason(error)}") from error
+    for _ in pieces:  # bytes after the frame belong to the blob too, which is checked at its end
         pass
     if hasher.blob != artifact:
-        raise damaged(title, f"{what} is not, decompressed, what the image declares: it has another size or SHA-256")
+        raise corrupt_archive_error(
+            title, f"{what} is not, decompressed, what the image declares: it has another size or SHA-256"
+        )
 
 
 class _PieceReader:
-    """Pieces as a file that is read from."""
+    """Readable file made of pieces."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._rest = b""
 
     def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes, and none at the end."""
+        """Return at most `size` bytes, and none at the end."""
         self._rest = self._rest or next(self._pieces, b"")
         cut = len(self._rest) if size < 0 else size
         piece, self._rest = self._rest[:cut], self._rest[cut:]
@@ -244,34 +244,34 @@ class _PieceReader:
 
 
 def _file(folder: Path, path: str, title: str) -> Path:
-    """A file below the folder, which is there, and to which no link leads. Raises UnsoundArchive."""
+    """Return the path of a file below the folder. Raises UnsoundArchive if it is missing, or a link."""
     why = why_unreadable(folder, path)
     if why is not None:
-        raise damaged(title, f"its {path} {why}")
+        raise corrupt_archive_error(title, f"its {path} {why}")
     return folder / path
 
 
 def _document(folder: Path, path: str, title: str) -> Any:
-    """The JSON of one of the two documents of a layout, by name. Raises UnsoundArchive, and what is MALFORMED."""
+    """Read the JSON of one of the layout's two documents. Raises UnsoundArchive, and one of MALFORMED."""
     try:
         data = read_document(folder, path)
     except ValueError as error:
-        raise damaged(title, f"its {path} {error}") from error
+        raise corrupt_archive_error(title, f"its {path} {error}") from error
     return json.loads(data)
 
 
 def _pieces(file: Path, blob: Blob, title: str, checked: set[Blob]) -> Iterator[bytes]:
-    """The bytes of a blob, which is then one of those `checked`. Raises UnsoundArchive unless they are those that its digest names."""
+    """Read the bytes of a blob, and add it to `checked` at the end. Raises UnsoundArchive if its size or digest is wrong."""
     found = file.stat().st_size
     if found != blob.size:
-        raise damaged(title, f"the blob {blob.digest} has {found:,} bytes; the image declares {blob.size:,}")
+        raise corrupt_archive_error(title, f"the blob {blob.digest} has {found:,} bytes; the image declares {blob.size:,}")
     hasher = Hasher()
     with open_regular(file) as opened:
         while piece := opened.read(_PIECE_BYTES):
             hasher.update(piece)
             yield piece
     if hasher.digest != blob.digest:
-        raise damaged(title, f"the blob {blob.digest} was changed: it has another SHA-256 than its name")
+        raise corrupt_archive_error(title, f"the blob {blob.digest} was changed: it has another SHA-256 than its name")
     checked.add(blob)
 
 

@@ -1,6 +1,6 @@
-"""The files of an OCI image layout: their names, media types and blobs.
+"""Files of an OCI image layout: their names, media types and blobs.
 
-By the OCI image specification 1.1 ("Image Layout", "Image Manifest", "Guidelines for Artifact Usage").
+See the OCI image specification 1.1 ("Image Layout", "Image Manifest", "Guidelines for Artifact Usage").
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from epbuild.core.digest import Blob, digest_of
 from epbuild.core.safepath import open_regular, real_path
 
 LAYOUT, INDEX = "oci-layout", "index.json"
-"""The files that make a folder an image layout."""
+"""Files that make a folder an image layout."""
 
 VERSION = "1.0.0"
-"""Of the image layout."""
+"""Version of the image layout."""
 
 ARTIFACT_TYPE = "application/vnd.epbuild.output.v1"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -41,26 +41,26 @@ MEDIA_TYPES: Mapping[Role, str] = MappingProxyType(
         "bom": "application/vnd.cyclonedx+json",
     }
 )
-"""The media type of a file, by its role. None is registered for ONNX; those of the last two are their formats' own."""
+"""Media types of files, by role. No type is registered for ONNX; the last two are those of their formats."""
 
 TITLE = "org.opencontainers.image.title"
 REF_NAME = "org.opencontainers.image.ref.name"
 ZSTD_TYPE = "+zstd"
-"""What the media type of a compressed layer ends in."""
+"""Suffix of the media type of a compressed layer."""
 
 CONTENT_DIGEST, CONTENT_SIZE = "dev.epbuild.content.digest", "dev.epbuild.content.size"
-"""On a compressed layer: `sha256:` and the SHA-256 of what it is decompressed, and how many bytes that has."""
+"""Annotations of a compressed layer: the digest and the size of the decompressed file."""
 
 FORMAT_ANNOTATION = "dev.epbuild.format"
-"""On the `index.json` of an image layout that epbuild made; its value is FORMAT."""
+"""Annotation of the `index.json` of epbuild's image layouts; its value is FORMAT."""
 
 FORMAT = "1"
 
-MOST_BYTES = 16 << 20
-"""Of an index or a manifest. Registries take 4 MiB and less; a layout has room for more, but not for what would fill the memory."""
+MAX_BYTES = 16 << 20
+"""Size limit of an index or a manifest, so that none fills the memory. Registries accept at most 4 MiB."""
 
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading a document of another form raises."""
+"""Errors that invalid documents cause while they are read."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -70,7 +70,7 @@ def blob_path(sha256: str) -> str:
 
 
 def blob_of(descriptor: Mapping[str, Any]) -> Blob:
-    """The blob that a descriptor names. Raises one of MALFORMED for anything that could lead elsewhere."""
+    """Return the blob that a descriptor names. Raises one of MALFORMED for a digest that could lead elsewhere."""
     digest, size = descriptor["digest"], descriptor["size"]
     if not _DIGEST.fullmatch(digest) or not isinstance(size, int) or size < 0:
         raise ValueError(digest)
@@ -82,7 +82,7 @@ def descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
 
 
 def why_unreadable(folder: Path, path: str) -> str | None:
-    """Why a file below an image layout is not read: a link leads to it, or it is missing; None where it can be."""
+    """Return why a file below an image layout is not read: it is a link or missing; None if it can be read."""
     place = folder / path
     if real_path(place) != real_path(folder) / path:
         return "is a link, which is not followed"
@@ -90,22 +90,21 @@ def why_unreadable(folder: Path, path: str) -> str | None:
 
 
 def read_document(folder: Path, path: str) -> bytes:
-    """A document below an image layout. Raises OSError, and ValueError, with the reason, where it is not read."""
+    """Read a document below an image layout. Raises OSError, and ValueError with the reason if it must not be read."""
     why = why_unreadable(folder, path)
     if why is not None:
         raise ValueError(why)
     with open_regular(folder / path) as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
         raise ValueError("is larger than any")
     return data
 
 
 def listed(folder: Path) -> Mapping[str, str]:
-    """The files that an image layout of epbuild's consists of: each file's SHA-256 by its POSIX path; none if it is not one.
+    """Return the SHA-256 of each file of an image layout by its POSIX path; none unless epbuild wrote the layout.
 
-    It is one if its index is marked so and names one manifest, which is there and has not been changed. Whether the other files are there
-    is not looked at, and nothing outside the folder is.
+    It did if the index has its annotation and names one manifest, which is there and unchanged. The other files are not read.
     """
     try:
         index = read_document(folder, INDEX)

@@ -1,4 +1,4 @@
-"""Received artifacts opened as folders: archives and image layouts unpacked."""
+"""Received artifacts as folders: archives and image layouts are unpacked."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from epbuild.archive import oci
 from epbuild.archive.formats import FORMATS, format_of
-from epbuild.archive.members import UNLISTED, Members, UnlistedMembers
+from epbuild.archive.members import UNLISTED, Members, UnlistedMembers, cannot_unpack_error, nothing_to_verify_error
 from epbuild.archive.oci_layout import INDEX, LAYOUT
-from epbuild.archive.refusal import cannot_unpack, nothing
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import EpbuildError
 from epbuild.core.safepath import is_folder, open_regular
@@ -26,35 +25,36 @@ _PREFIX = "epbuild-unpacked-"
 _ARCHIVES = tuple(f".{name}" for name in FORMATS)
 _IMAGE = frozenset({LAYOUT, INDEX})
 _PACKED = frozenset(f".{name.rpartition('.')[2]}" for name in FORMATS)
-_OTHERS = frozenset({".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"})
-_NEVER = frozenset({".onnx", ".json"})
+_OTHER_FORMATS = frozenset({".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"})
+_NO_ARCHIVES = frozenset({".onnx", ".json"})
 _MARK_BYTES = 4
 
 _Unpack = Callable[[Path, Members], None]
 
 
 class OpenedArtifact(Struct, frozen=True):
-    """What is at a path: `place` is that path, or the folder with what was unpacked from it."""
+    """Artifact at a path: `place` is that path, or the temporary folder into which it was unpacked."""
 
     place: Path
     unpacked: bool = False
     shown: Callable[[str], str] = str
-    """Puts the path of what was unpacked for that folder in a text: the folder is an internal one, and soon gone."""
+    """Replaces the temporary folder in a text with the path that the user named."""
 
     def skipped(self) -> tuple[Path, ...]:
-        """The archives and image layouts in a folder that was there: they are not opened with it. Raises OSError.
+        """Return the archives and image layouts below a folder, which are not opened with it. Raises OSError.
 
-        Hidden folders are not entered, nor those with a manifest, whose files are all accounted for.
+        Hidden folders are not entered, nor those with a manifest, which lists all their files.
         """
         return () if self.unpacked else tuple(_packed_below(self.place))
 
 
 @contextmanager
 def opened(path: Path, lines: ProgressLines = NO_LINES, unlisted: UnlistedMembers = UNLISTED) -> Iterator[OpenedArtifact]:
-    """Open what is at `path` for the block; `lines` get the progress, if it takes long. Errors of the block name `path` too.
+    """Open the artifact at `path` for the block; errors in the block name `path` instead of the temporary folder.
 
-    Raises NothingToVerify (EPB600) for an archive of another form, UnsoundArchive (EPB619, EPB631) for one that is damaged or could do
-    harm, CannotUnpack (EPB638), and EnvironmentFailure (EPB425) when the package for zstd is missing.
+    `lines` get the progress of slow work. Raises NothingToVerify (EPB600) for an archive of another format, UnsoundArchive (EPB619,
+    EPB631) for one that is damaged or could do harm, CannotUnpack (EPB638), and EnvironmentFailure (EPB425) if the package for zstd is
+    missing.
     """
     unpack = _unpacker(path)
     if unpack is None:
@@ -64,7 +64,7 @@ def opened(path: Path, lines: ProgressLines = NO_LINES, unlisted: UnlistedMember
     try:
         temporary = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
     except OSError as error:
-        raise cannot_unpack(title, error.strerror or str(error)) from error
+        raise cannot_unpack_error(title, error.strerror or str(error)) from error
     with temporary as name:
         folder = Path(name)
         shown = _shown_as(folder, title)
@@ -72,7 +72,7 @@ def opened(path: Path, lines: ProgressLines = NO_LINES, unlisted: UnlistedMember
             try:
                 unpack(path, Members(folder, title, _packed_bytes(path), lines, unlisted))
             except OSError as error:
-                raise nothing(title, f"cannot be read: {error.strerror or error}") from error
+                raise nothing_to_verify_error(title, f"cannot be read: {error.strerror or error}") from error
             yield OpenedArtifact(folder, unpacked=True, shown=shown)
         except EpbuildError as error:
             error.problems = tuple(
@@ -92,24 +92,26 @@ def opened(path: Path, lines: ProgressLines = NO_LINES, unlisted: UnlistedMember
 
 
 def _unpacker(path: Path) -> _Unpack | None:
-    """What unpacks what is at a path; None: it is something else, or nothing. Raises NothingToVerify for what only looks like it."""
+    """Return the function that unpacks a path; None if it is no archive. Raises NothingToVerify for a file that only looks like one."""
     try:
         if path.is_dir():
-            # A folder that has both is one of another tool's, or the user's.
+            # A folder with only one of the two files is not an image layout.
             return oci.unpack if all((path / name).is_file() for name in _IMAGE) else None
-        if not path.is_file() or path.suffix in _NEVER:
+        if not path.is_file() or path.suffix in _NO_ARCHIVES:
             return None
         with open_regular(path) as file:
             found = format_of(file.read(_MARK_BYTES))
     except (OSError, ValueError):
-        return None  # that is reported where it is read
+        return None  # reported by the caller, which reads it
     if found is not None:
         return found.unpack
     if path.suffix.lower() in _PACKED:
-        raise nothing(path.as_posix(), "is not an archive: it does not begin as one does. Get it again")
-    if path.suffix.lower() in _OTHERS:
+        raise nothing_to_verify_error(path.as_posix(), "is not an archive: it does not begin as one does. Get it again")
+    if path.suffix.lower() in _OTHER_FORMATS:
         forms = " and ".join(_ARCHIVES)
-        raise nothing(path.as_posix(), f"is an archive of another form than {forms}: unpack it, and name the folder")
+        raise nothing_to_verify_error(
+            path.as_posix(), f"is an archive of another form than {forms}: unpack it, and name the folder"
+        )
     return None
 
 
@@ -137,7 +139,10 @@ def _packed_below(folder: Path) -> Iterator[Path]:
 
 
 def _shown_as(folder: Path, title: str) -> Callable[[str], str]:
-    """Puts `title` for `folder` in texts, which may have come from an EP: as it is, resolved, quoted, or cut off in its last part."""
+    """Return a function that replaces `folder` with `title` in texts.
+
+    Texts of EPs can have the folder resolved, with other separators, or cut off in its last part.
+    """
     random = len(folder.name) - len(_PREFIX)
     written = {str(place) for place in (folder, folder.resolve())}
     written |= {text.replace("\\", "/") for text in written} | {text.replace("\\", "\\\\") for text in written}

@@ -1,7 +1,7 @@
 """Tar archives compressed by zstd, written reproducibly, and read.
 
-Their bytes depend only on what is in them. Plain USTAR, and a pax header only where a name or a size needs one. Written from POSIX.1-2017
-(pax), not with the standard library: what `tarfile` writes differs between versions of Python.
+The bytes depend only on the files. The format is USTAR, with a pax header only if a name or a size needs one. The writer follows
+POSIX.1-2017 (pax) instead of using the standard library, since the bytes of `tarfile` differ between versions of Python.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import Any, BinaryIO, Protocol
 
 from epbuild.archive import zstd
 from epbuild.archive.artifact import Artifact, Copy
-from epbuild.archive.members import Members
-from epbuild.archive.refusal import damaged, harmful, quoted
+from epbuild.archive.members import Members, corrupt_archive_error, quoted, unsafe_member_error
 from epbuild.core.digest import Write
 from epbuild.core.errors import StepId
 from epbuild.core.ring import Ring
 from epbuild.core.safepath import open_regular
 
 MARKS: tuple[bytes, ...] = (zstd.MARK,)
-"""What such an archive begins with."""
+"""Magic numbers of such archives."""
 
-_HEAD_BYTES = 1 << 16  # of what is compressed: enough for a manifest
+_HEAD_BYTES = 1 << 16  # compressed bytes that suffice for a manifest
 _BLOCK_BYTES = 512
 _RECORD_BYTES = 20 * _BLOCK_BYTES
 _HEADER = Struct("100s 8s 8s 8s 12s 12s 8s c 100s 8s 32s 32s 8s 8s 155s 12x")
@@ -36,22 +35,22 @@ _FILE, _PAX = b"0", b"x"
 _PAX_NAME = b"././@PaxHeader"
 
 _PIECE_BYTES = 1 << 18
-# All headers of a member: names and a few numbers. `tarfile` would read one of any size at once, and any number of them.
-_MOST_HEADER_BYTES = 1 << 20
+# Limit for all headers of a member. `tarfile` itself would read headers of any size and number.
+_MAX_HEADER_BYTES = 1 << 20
 _END = b"the end of what was compressed"
 _WRONG = (tarfile.TarError, EOFError, ValueError, LookupError, OverflowError, RecursionError)
 
 
 class _Readable(Protocol):
-    """Reads the next bytes, as many as were asked for or fewer, and none at the end."""
+    """Stream whose `read` returns at most `size` bytes, and none at the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-    """Write the bytes of a compressed tar archive of `artifacts`, in their order, to `put`; `level` is zstd's, None: its default.
+    """Write a compressed tar archive of `artifacts`, in their order, to `put`; `level` is that of zstd (None: its default).
 
-    Raises what `copy` and `put` raise, and EnvironmentFailure when the package for zstd is missing.
+    Raises what `copy` and `put` raise, and EnvironmentFailure if the package for zstd is missing.
     """
     compressor = zstd.compressor(level, step).compressobj()
     with Ring(lambda piece: put(compressor.compress(piece)), "zstd") as stage:
@@ -60,7 +59,7 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
 
 
 def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
-    """Write the bytes of a tar archive of `artifacts`, in their order, to `put`. Raises what `copy` and `put` raise."""
+    """Write a tar archive of `artifacts`, in their order, to `put`. Raises what `copy` and `put` raise."""
     written = 0
     for artifact in artifacts:
         head, padding = _head(artifact.path, artifact.size), bytes(-artifact.size % _BLOCK_BYTES)
@@ -73,9 +72,9 @@ def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
 
 
 def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-    """The name and content of the first member of an archive that `write` may have written; it is None if it has over `most` bytes.
+    """Read the name and content of the first member; None if `write` does not write such a member, or if it has over `most` bytes.
 
-    Reads no more than that member. Raises OSError, and EnvironmentFailure when the package for zstd is missing.
+    Nothing after that member is read. Raises OSError, and EnvironmentFailure if the package for zstd is missing.
     """
     package = zstd.package()
     try:
@@ -96,7 +95,7 @@ def _first_member(source: _Readable, most: int) -> tuple[str, bytes] | None:
 
 
 def _head(path: str, size: int) -> bytes:
-    """Everything before a member's content."""
+    """Return the headers of a member."""
     name, prefix = _split(path)
     fields = {
         **({"path": path} if name is None else {}),
@@ -131,7 +130,7 @@ def _header(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
 
 
 def _split(path: str) -> tuple[bytes | None, bytes]:
-    """A path as USTAR's name and prefix, which have a slash between them; None where it has no room there, or is not ASCII."""
+    """Split a path at a slash into USTAR's name and prefix; the name is None if the path is too long or not ASCII."""
     if not path.isascii():
         return None, b""
     name = path.encode()
@@ -142,7 +141,7 @@ def _split(path: str) -> tuple[bytes | None, bytes]:
 
 
 def _record(key: str, value: str) -> bytes:
-    """A pax record: it begins with its own length, whose digits count too."""
+    """Return a pax record. It begins with its own length, which includes the digits of that length."""
     rest = f" {key}={value}\n".encode()
     size = len(rest)
     while size != len(rest) + len(str(size)):
@@ -155,7 +154,7 @@ def _octal(number: int, room: int) -> bytes:
 
 
 def _sum(header: bytes) -> int:
-    """The sum of a header's bytes, in which its sum counts as spaces."""
+    """Return the checksum of a header, for which the checksum field counts as spaces."""
     return sum(header[:148]) + sum(_NO_SUM) + sum(header[156:])
 
 
@@ -170,7 +169,7 @@ def _exactly(source: _Readable, size: int) -> bytes:
 def unpack(path: Path, members: Members) -> None:
     """Write every member of the archive to `members`.
 
-    Raises UnsoundArchive, CannotUnpack, OSError where it cannot be read, and EnvironmentFailure when the package for zstd is missing.
+    Raises UnsoundArchive, CannotUnpack, OSError if the archive cannot be read, and EnvironmentFailure if the package for zstd is missing.
     """
     with open_regular(path) as file:
         _unpack_all(file, members)
@@ -178,7 +177,7 @@ def unpack(path: Path, members: Members) -> None:
 
 def _unpack_all(file: BinaryIO, members: Members) -> None:
     package = zstd.package()
-    # A stream that is cut short looks like one that has ended. What follows it comes out whole only if it did end.
+    # A truncated stream looks like one that has ended. The frame that is added here can be decompressed only after a complete stream.
     end = package.ZstdCompressor(write_checksum=True).compress(_END)
     reader = package.ZstdDecompressor().stream_reader(_Followed(file, end), read_size=_PIECE_BYTES, read_across_frames=True)
     stream = _Forward(reader)
@@ -186,7 +185,7 @@ def _unpack_all(file: BinaryIO, members: Members) -> None:
     try:
         archive = tarfile.TarFile(fileobj=stream, mode="r", encoding="utf-8", errors="surrogateescape")  # type: ignore[arg-type]
         while (member := archive.next()) is not None:
-            # It keeps all that it has read of them.
+            # Otherwise it keeps every header that it has read.
             archive.members = []  # type: ignore[attr-defined]
             archive.pax_headers = {}
             stream.headers = 0
@@ -194,9 +193,9 @@ def _unpack_all(file: BinaryIO, members: Members) -> None:
             _unpack(member, stream, members)
         _check_end(stream, members.title)
     except package.ZstdError as error:
-        raise damaged(members.title, f"it cannot be decompressed from {start} on: {zstd.reason(error)}") from error
+        raise corrupt_archive_error(members.title, f"it cannot be decompressed from {start} on: {zstd.reason(error)}") from error
     except _WRONG as error:
-        raise damaged(members.title, f"it is not a tar archive from {start} on: {error}") from error
+        raise corrupt_archive_error(members.title, f"it is not a tar archive from {start} on: {error}") from error
 
 
 def _unpack(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None:
@@ -205,14 +204,14 @@ def _unpack(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None
         members.names.folder(name)
         return
     if member.issym() or member.islnk():
-        raise harmful(members.title, name, "is a link")
+        raise unsafe_member_error(members.title, name, "is a link")
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse() or member.size < 0:
-        raise harmful(members.title, name, "is neither a plain file nor a folder")
+        raise unsafe_member_error(members.title, name, "is neither a plain file nor a folder")
     members.write(name, member.size, stream.pieces(member.size))
 
 
 def _check_end(stream: _Forward, title: str) -> None:
-    """`tarfile` takes whatever is not a header for the end of an archive. That is a block of zeros, and after it there are only zeros."""
+    """Check that the archive ends in zeros. `tarfile` accepts any block that is not a header as the end."""
     ended = stream.last == bytes(_BLOCK_BYTES)
     rest = b""
     for piece in stream.rest():
@@ -220,11 +219,11 @@ def _check_end(stream: _Forward, title: str) -> None:
         body, rest = rest[: -len(_END)], rest[-len(_END) :]
         ended = ended and not body.strip(b"\0")
     if not ended or rest != _END:
-        raise damaged(title, "it ends before its end, or goes on after it")
+        raise corrupt_archive_error(title, "it ends before its end, or goes on after it")
 
 
 class _Followed:
-    """A file, and then these bytes."""
+    """Concatenation of a file and some bytes."""
 
     def __init__(self, file: BinaryIO, rest: bytes) -> None:
         self._file = file
@@ -238,15 +237,15 @@ class _Followed:
 
 
 class _Forward:
-    """A stream as `tarfile` reads files: it may go to a later place, never to an earlier one, and its headers have a limit."""
+    """Stream with the methods that `tarfile` needs: it seeks forward only, and limits the size of headers."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._at = 0
         self.last = b""
-        """The header that was read last."""
+        """Last header."""
         self.headers = 0
-        """How many bytes of headers have been read for one member."""
+        """Bytes of headers of the current member so far."""
 
     def tell(self) -> int:
         return self._at
@@ -259,15 +258,15 @@ class _Forward:
         return self._at
 
     def read(self, size: int) -> bytes:
-        """A header, or a part of one: `size` bytes, or fewer at the end."""
+        """Read a header or a part of one: `size` bytes, or fewer at the end."""
         self.headers += abs(size)
-        if size < 0 or self.headers > _MOST_HEADER_BYTES:
+        if size < 0 or self.headers > _MAX_HEADER_BYTES:
             raise tarfile.ReadError("its headers are larger than any")
         self.last = b"".join(self.pieces(size))
         return self.last
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """The next `size` bytes, or fewer at the end."""
+        """Read the next `size` bytes, or fewer at the end."""
         while size and (piece := self._stream.read(min(size, _PIECE_BYTES))):
             size -= len(piece)
             self._at += len(piece)

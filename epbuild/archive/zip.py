@@ -1,7 +1,7 @@
 """Zip archives, written reproducibly, and read.
 
-Their bytes depend only on what is in them. Members are stored, so that a reader can map them, or deflated. Written from PKWARE's APPNOTE
-6.3.10, not with the standard library: what `zipfile` writes differs between systems and versions of Python.
+The bytes depend only on the files. Members are stored, so that a reader can map them, or deflated. The writer follows PKWARE's APPNOTE
+6.3.10 instead of using the standard library, since the bytes of `zipfile` differ between systems and versions of Python.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from struct import Struct
 from typing import BinaryIO
 
 from epbuild.archive.artifact import Artifact, Copy
-from epbuild.archive.members import Members
-from epbuild.archive.refusal import damaged, harmful, quoted
+from epbuild.archive.members import Members, corrupt_archive_error, quoted, unsafe_member_error
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Write
 from epbuild.core.errors import StepId
 from epbuild.core.safepath import open_raw
 
 MARKS: tuple[bytes, ...] = (b"PK\x03\x04", b"PK\x05\x06")
-"""What a zip archive begins with; the second is that of one without members."""
+"""Magic numbers of zip archives; the second is that of an archive without members."""
 
 _PIECE_BYTES = 1 << 18
-_MOST_DIRECTORY_BYTES = 16 << 20  # which `zipfile` reads at once, and makes ten times as much of
+_MAX_DIRECTORY_BYTES = 16 << 20  # `zipfile` reads all of it, and needs ten times as much memory for it
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})  # the others can ask for gigabytes of memory
 _ENCRYPTED = 1 << 0
 _UNIX = 3
 _WRONG = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, LookupError, OverflowError, NotImplementedError)
 
 GATHERED_BYTES = 8 << 20
-"""No larger members are held in memory, so that their CRC can stand before them; a larger one's comes after it."""
+"""Members up to this size are held in memory, so that their CRC can precede them. The CRC of a larger one follows it."""
 
 _LOCAL = Struct("<4s5H3I2H")
 _CENTRAL = Struct("<4s6H3I5H2I")
@@ -48,13 +47,13 @@ _LOCAL_MARK, _END_MARK = MARKS[0], MARKS[1]
 _CENTRAL_MARK, _DESCRIPTOR_MARK = b"PK\x01\x02", b"PK\x07\x08"
 _END64_MARK, _LOCATOR64_MARK = b"PK\x06\x06", b"PK\x06\x07"
 
-_MOST32, _MOST16 = 0xFFFFFFFF, 0xFFFF
-"""From these numbers on, the number is in the fields of zip64, and these stand in its place."""
+_MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
+"""Larger numbers are written in fields of zip64, and these values in their place."""
 
 _UTF8, _CRC_FOLLOWS = 1 << 11, 1 << 3
 _STORED, _DEFLATED = 0, 8
 _RAW_DEFLATE = -15  # the largest window, without zlib's own header
-_GROWTH = 1000  # what cannot be made smaller grows by less than a byte in so many
+_GROWTH = 1000  # bytes that do not shrink grow by less than one in this many
 _VERSION, _VERSION64 = 20, 45
 _MADE_ON_UNIX = 3 << 8
 _FILE_0644 = 0o100644 << 16
@@ -62,7 +61,7 @@ _MIDNIGHT, _1980_01_01 = 0, 1 << 5 | 1
 
 
 def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-    """Write the bytes of a zip archive of `artifacts`, in their order, to `put`; `level` is deflate's, None: they are stored as they are.
+    """Write a zip archive of `artifacts`, in their order, to `put`; `level` is that of deflate (None: members are stored).
 
     Raises what `copy` and `put` raise.
     """
@@ -77,9 +76,9 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
 
 
 def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-    """The name and content of the first member of an archive that `write` may have written; it is None if it has over `most` bytes.
+    """Read the name and content of the first member; None if `write` does not write such a member, or if it has over `most` bytes.
 
-    Reads no more than that member. Raises OSError.
+    Nothing after that member is read. Raises OSError.
     """
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size:
@@ -115,13 +114,13 @@ class _Member:
 
     @property
     def large(self) -> bool:
-        """Whether its sizes have eight bytes, which has to be known before it is packed."""
-        return self.size + (0 if self.level is None else self.size // _GROWTH) >= _MOST32
+        """Whether its sizes have eight bytes. This must be known before it is compressed."""
+        return self.size + (0 if self.level is None else self.size // _GROWTH) >= _MAX32
 
     def local(self) -> bytes:
-        absent = _MOST32 if self.large else 0
+        absent = _MAX32 if self.large else 0
         crc, packed, size = (self.crc, self.packed_size, self.size) if self.gathered else (0, absent, absent)
-        extra = _extra64(0, 0) if self.large else b""  # marks that the sizes that follow the content have eight bytes
+        extra = _extra64(0, 0) if self.large else b""  # says that the sizes after the content have eight bytes
         head = _LOCAL.pack(_LOCAL_MARK, *self._common(), crc, packed, size, len(self.name), len(extra))
         return head + self.name + extra
 
@@ -130,22 +129,22 @@ class _Member:
         return shape.pack(_DESCRIPTOR_MARK, self.crc, self.packed_size, self.size)
 
     def packer(self) -> Callable[[bytes | bytearray | memoryview, bool], bytes | bytearray | memoryview]:
-        """What turns the pieces of its content, the last of them marked, into those that stand in the archive."""
+        """Return a function that compresses a piece of the content, and is told which piece is the last."""
         if self.level is None:
             return lambda piece, last: piece
         packer = zlib.compressobj(self.level, zlib.DEFLATED, _RAW_DEFLATE)
         return lambda piece, last: packer.compress(piece) + (packer.flush() if last else b"")
 
     def central(self) -> bytes:
-        far = self.offset >= _MOST32
+        far = self.offset >= _MAX32
         sizes, offsets = (self.size, self.packed_size) if self.large else (), (self.offset,) if far else ()
         extra = _extra64(*sizes, *offsets) if sizes or offsets else b""
         version, *others = self._common()
-        packed, size = (_MOST32, _MOST32) if self.large else (self.packed_size, self.size)
+        packed, size = (_MAX32, _MAX32) if self.large else (self.packed_size, self.size)
         return (
             _CENTRAL.pack(
                 *(_CENTRAL_MARK, _MADE_ON_UNIX | _VERSION64, _VERSION64 if far else version, *others, self.crc, packed, size),
-                *(len(self.name), len(extra), 0, 0, 0, _FILE_0644, min(self.offset, _MOST32)),
+                *(len(self.name), len(extra), 0, 0, 0, _FILE_0644, min(self.offset, _MAX32)),
             )
             + self.name
             + extra
@@ -192,16 +191,16 @@ def _extra64(*numbers: int) -> bytes:
 
 
 def _end(count: int, size: int, offset: int) -> bytes:
-    """What ends an archive with a directory of `size` bytes for `count` members at `offset`."""
-    end = _END.pack(_END_MARK, 0, 0, *(min(count, _MOST16),) * 2, min(size, _MOST32), min(offset, _MOST32), 0)
-    if count < _MOST16 and size < _MOST32 and offset < _MOST32:
+    """Return the end of an archive with a directory of `size` bytes for `count` members at `offset`."""
+    end = _END.pack(_END_MARK, 0, 0, *(min(count, _MAX16),) * 2, min(size, _MAX32), min(offset, _MAX32), 0)
+    if count < _MAX16 and size < _MAX32 and offset < _MAX32:
         return end
     end64 = _END64.pack(_END64_MARK, _END64.size - 12, _MADE_ON_UNIX | _VERSION64, _VERSION64, 0, 0, count, count, size, offset)
     return end64 + _LOCATOR64.pack(_LOCATOR64_MARK, 0, offset + size, 1) + end
 
 
 def unpack(path: Path, members: Members) -> None:
-    """Write every member of the archive to `members`. Raises UnsoundArchive, CannotUnpack, and OSError where it cannot be read."""
+    """Write every member of the archive to `members`. Raises UnsoundArchive, CannotUnpack, and OSError if it cannot be read."""
     with contextlib.ExitStack() as stack:
         with _reading(members.title, "its directory"):
             file = stack.enter_context(_File(open_raw(path)))
@@ -216,22 +215,26 @@ def unpack(path: Path, members: Members) -> None:
 
 
 class _File(io.BufferedReader):
+    """File that refuses to read a directory of any size at once."""
+
     def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > _MOST_DIRECTORY_BYTES:
+        if size is not None and size > _MAX_DIRECTORY_BYTES:
             raise zipfile.BadZipFile("It is larger than any")
         return super().read(size)
 
 
 def _check(info: zipfile.ZipInfo, title: str) -> None:
-    """Raises UnsoundArchive for what is neither a plain file nor a folder, or cannot be read here."""
-    # A link or a device shows in the mode, which archives from systems without modes do not have.
+    """Raise UnsoundArchive for a member that is neither a plain file nor a folder, or that cannot be read here."""
+    # The mode shows a link or a device. Archives from systems without modes have none.
     kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise harmful(title, info.orig_filename, "is a link" if kind == stat.S_IFLNK else "is neither a file nor a folder")
+        raise unsafe_member_error(
+            title, info.orig_filename, "is a link" if kind == stat.S_IFLNK else "is neither a file nor a folder"
+        )
     if info.flag_bits & _ENCRYPTED:
-        raise harmful(title, info.orig_filename, "is encrypted")
+        raise unsafe_member_error(title, info.orig_filename, "is encrypted")
     if info.compress_type not in _METHODS:
-        raise harmful(
+        raise unsafe_member_error(
             title, info.orig_filename, f"is packed by method {info.compress_type}, and only stored and deflated ones are read"
         )
 
@@ -254,17 +257,17 @@ def _reading(title: str, what: str) -> Iterator[None]:
     try:
         yield
     except _WRONG as error:
-        raise damaged(title, f"{what} is not whole: {_reason(error)}") from error
+        raise corrupt_archive_error(title, f"{what} is not whole: {_reason(error)}") from error
     except OSError as error:
-        if error.errno != errno.EINVAL:  # what seeking to a place before the beginning gives
+        if error.errno != errno.EINVAL:  # raised by a seek to a place before the beginning
             raise
-        raise damaged(title, f"{what} is not whole: it names places outside the archive") from error
+        raise corrupt_archive_error(title, f"{what} is not whole: it names places outside the archive") from error
     except RuntimeError as error:
-        raise damaged(title, f"{what} cannot be read: {error}") from error
+        raise corrupt_archive_error(title, f"{what} cannot be read: {error}") from error
 
 
 def _reason(error: Exception) -> str:
-    """The reason that Python has, without the member's name, which the sentence has already."""
+    """Return Python's reason without the member's name, which the sentence already has."""
     text = str(error).partition(" for file ")[0]
     if text == "File is not a zip file":  # though it begins as one
         return "there is none at the end of the archive"

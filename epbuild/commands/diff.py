@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from epbuild.archive.members import UnsoundArchive
 from epbuild.archive.opened import opened
-from epbuild.archive.refusal import UnsoundArchive
 from epbuild.core.shown import ProgressLines
 from epbuild.diff.difference import Comparison, compare
 from epbuild.diff.traits import Incomparable

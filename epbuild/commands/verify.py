@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from epbuild.archive.members import UnsoundArchive
 from epbuild.archive.opened import OpenedArtifact, opened
-from epbuild.archive.refusal import UnsoundArchive
 from epbuild.catalog.numbers import Thresholds
 from epbuild.commands.events import HashingEvents, NotedLines
 from epbuild.core.errors import NothingToVerify, Problem

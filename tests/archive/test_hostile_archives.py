@@ -18,10 +18,9 @@ from typing import Any
 import onnx
 import pytest
 
-from epbuild.archive.members import UNLISTED, UnlistedMembers
+from epbuild.archive.members import UNLISTED, UnlistedMembers, UnsoundArchive
 from epbuild.archive.oci_layout import CONTENT_DIGEST, CONTENT_SIZE, TITLE
 from epbuild.archive.opened import opened
-from epbuild.archive.refusal import UnsoundArchive
 from epbuild.core.errors import NothingToVerify
 from tests.archive.packing import FILES, compressed, files_below, laid_out, with_manifest
 

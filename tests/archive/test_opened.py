@@ -24,9 +24,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from epbuild.archive.formats import ArchiveName
-from epbuild.archive.members import UNLISTED, UnlistedMembers
+from epbuild.archive.members import UNLISTED, CannotUnpack, UnlistedMembers, UnsoundArchive
 from epbuild.archive.opened import opened
-from epbuild.archive.refusal import CannotUnpack, UnsoundArchive
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, NothingToVerify, Problem
 from tests.archive.packing import FILES, archived, compressed, files_below, laid_out, with_manifest
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from epbuild.archive.members import UnsoundArchive
 from epbuild.archive.opened import opened
-from epbuild.archive.refusal import UnsoundArchive
 from epbuild.commands.coverage import worst_figures
 from epbuild.commands.reporting.changes import (
     ComparedFile,
