@@ -1,4 +1,4 @@
-"""Named parts of a file: places of an ONNX model, members of an archive."""
+"""Named parts of a file: parts of an ONNX model, and members of an archive."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from epbuild.verify.payload import Payload
 _CONTEXT = "attribute ep_cache_context"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a ZIP member: its signature, and the lengths of its name and its extra field
 _LOCAL_SIGNATURE = b"PK\x03\x04"
-_LEAST_ARCHIVE = 1 << 10  # a shorter text is a file's name, and no archive
-_MOST_MEMBERS = 10_000
+_MIN_ARCHIVE_BYTES = 1 << 10  # a shorter context is the name of a file
+_MAX_MEMBERS = 10_000
 
 
 class FilePart(Struct, frozen=True):
-    """A part of a file, by what a person would call it; the empty title is for what holds the others together."""
+    """Part of a file with a title for users; bytes between the named parts have no title."""
 
     title: str
     bytes: Payload
 
 
 def parts(path: Path) -> tuple[FilePart, ...]:
-    """The parts of a file, in order, which do not overlap; all of it is one part where nothing is known of its form. Raises OSError."""
+    """Return the parts of a file, in order and without overlap. A file of unknown format is one part. Raises OSError."""
     whole = Payload.whole(path)
     if path.suffix == ".onnx":
         try:
@@ -43,7 +43,7 @@ def parts(path: Path) -> tuple[FilePart, ...]:
 
 
 def with_rest(path: Path, found: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
-    """`found`, and between them what is in none of them: tags, lengths, headers, alignment."""
+    """Fill the gaps between parts with parts without a title: tags, lengths, headers, alignment."""
     filled: list[FilePart] = []
     at = 0
     for part in (*found, FilePart("", Payload(path, path.stat().st_size, 0))):
@@ -55,11 +55,11 @@ def with_rest(path: Path, found: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
 
 
 def _members(part: FilePart) -> Iterator[FilePart]:
-    """The members of the archive that a part is, else the part itself: QNN's context for several SoCs is a ZIP file."""
+    """Return the members of a part that is a ZIP file, as some contexts for several SoCs are; else the part itself."""
     try:
         members = list(_archive(part.bytes))
     except (zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, OSError):
-        members = []  # a file that cannot be read is an error where its bytes are read
+        members = []  # a file that cannot be read raises an error when its bytes are compared
     if not members:
         yield part
         return
@@ -69,7 +69,7 @@ def _members(part: FilePart) -> Iterator[FilePart]:
 
 
 def _archive(payload: Payload) -> Iterator[tuple[str, Payload]]:
-    if payload.size < _LEAST_ARCHIVE:
+    if payload.size < _MIN_ARCHIVE_BYTES:
         return
     end = payload.start
     with _Window(payload) as window:
@@ -77,7 +77,7 @@ def _archive(payload: Payload) -> Iterator[tuple[str, Payload]]:
             return
         with zipfile.ZipFile(window) as archive:
             infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
-        if len(infos) > _MOST_MEMBERS:
+        if len(infos) > _MAX_MEMBERS:
             return
         for info in infos:
             window.seek(info.header_offset)
@@ -90,7 +90,7 @@ def _archive(payload: Payload) -> Iterator[tuple[str, Payload]]:
 
 
 class _Window(io.RawIOBase):
-    """A payload as a file of its own."""
+    """Payload as a readable file."""
 
     def __init__(self, payload: Payload) -> None:
         self._file = open_regular(payload.path)

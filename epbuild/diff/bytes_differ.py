@@ -1,6 +1,6 @@
 """Bytes in which two files differ, and their meaning: times, padding, texts.
 
-What QNN 2.7.0 was seen to do (docs/facts.md) is what is recognised; nothing is guessed from a byte or two.
+It recognizes patterns that were observed in files of EPs (docs/facts.md). A byte or two are never enough for a guess.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Meaning = Literal["timestamp", "padding", "text", "size", "missing", "added", "bytes"]
-"""What differs: a date and time of day, as text; 16-bit slots between used ones, as padding that was never set; a short text; the number of
-bytes; a part that only the old or only the new file has; anything else."""
+"""Kind of difference. `timestamp`: a date and time, as text. `padding`: unset 16-bit slots between used ones. `text`: a short text. `size`:
+the number of bytes. `missing`, `added`: a part that only one file has. `bytes`: anything else."""
 
 _CHUNK = 1 << 20
-_NEAR = 64  # bytes that differ no further apart are looked at together
-_LONGEST_RUN = 4096
-_MOST_RUNS = 4096  # or a few more are looked at in one file: one that differs all over is not the same with other padding
-_AROUND = 32  # bytes on both sides of a run: a time of day is no longer
-_LONGEST_TEXT = 256
+_NEAR = 64  # differing bytes that are at most this far apart form one run
+_MAX_RUN_LENGTH = 4096
+_MAX_RUNS = 4096  # about as many runs are examined in one file: more are no padding
+_AROUND = 32  # bytes on both sides of a run that are read with it: no timestamp is longer
+_MAX_TEXT_LENGTH = 256
 _SHOWN = 16
 _STAMP = re.compile(rb"(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?![0-9])(?: UTC|Z)?")
 _SLOT = 2  # bytes of a half-precision number
-_LEAST_PADDING = 4  # bytes in one part: fewer may lie in such places by chance
+_MIN_PADDING = 4  # bytes in one part: fewer can be in such slots by chance
 
 
 class DifferingBytes(Struct, frozen=True):
-    """Bytes of one meaning in one part of a file: `count` of them, in `runs` runs, the first at `offset` in the old file.
+    """Differing bytes of one meaning in one part of a file: `count` bytes in `runs` runs, the first at `offset` in the old file.
 
-    `part` is empty outside of all that has a name. `old` and `new` are the first of them for people: the texts, the sizes, or a few bytes
-    (in quotes, or in hexadecimal); None where one of the files has no such part.
+    `part` is empty outside named parts. `old` and `new` show the first of them: the texts, the sizes, or a few bytes (in quotes, or in
+    hexadecimal); None if that file has no such part.
     """
 
     meaning: Meaning
@@ -57,9 +57,9 @@ class DifferingBytes(Struct, frozen=True):
 
 
 class FileDifference(Struct, frozen=True):
-    """How a file that was made again differs from the old one. Sizes are in bytes; None where there is no such file.
+    """Difference of a rebuilt file from the old one. Sizes are in bytes; None if there is no such file.
 
-    `offset` is the first byte that differs; `count` how many do, and bytes that only the larger file has count as differing.
+    `offset` is the first byte that differs; `count` is their number, including the bytes that only the larger file has.
     """
 
     file: str
@@ -71,12 +71,12 @@ class FileDifference(Struct, frozen=True):
 
     @property
     def meanings(self) -> frozenset[Meaning]:
-        """What differs; empty where that was not looked at."""
+        """Kinds of difference; empty if the parts were not compared."""
         return frozenset(item.meaning for item in self.found)
 
 
 def compare_bytes(name: str, old: Path, new: Path) -> FileDifference | None:
-    """How two files, called `name`, differ; None where they do not. Takes constant memory. Raises OSError."""
+    """Compare two files in constant memory; None if they are equal. Raises OSError."""
     whole = Payload.whole(old), Payload.whole(new)
     offset, count = _extent(*whole)
     if not count:
@@ -100,12 +100,12 @@ def _extent(old: Payload, new: Payload) -> tuple[int, int]:
 def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], old: Path, new: Path) -> list[DifferingBytes]:
     extents = [[(part.bytes.start, part.bytes.size) for part in found] for found in (before, after)]
     if extents[0] == extents[1] and old.stat().st_size == new.stat().st_size:
-        # Whatever they are called: QNN names a member of its archive after what is in it.
+        # By position, not by title: an EP can name a member of its archive after its content.
         pairs = list(zip(with_rest(old, before), with_rest(new, after), strict=True))
     else:
         pairs = _paired(before, after)
     sums: dict[tuple[str, Meaning], DifferingBytes] = {}
-    budget = [_MOST_RUNS]
+    budget = [_MAX_RUNS]
     with open_regular(old) as left, open_regular(new) as right:
         inside = (item for one, other in pairs for item in _compare_part(one, other, left, right, budget))
         for item in itertools.chain(_alone("missing", before, pairs, 0), _alone("added", after, pairs, 1), inside):
@@ -113,15 +113,15 @@ def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], ol
             first = sums.get(key, replace(item, count=0, runs=0))
             sums[key] = replace(first, count=first.count + item.count, runs=first.runs + item.runs)
     found = (
-        replace(item, meaning="bytes") if item.meaning == "padding" and item.count < _LEAST_PADDING else item
+        replace(item, meaning="bytes") if item.meaning == "padding" and item.count < _MIN_PADDING else item
         for item in sums.values()
     )
-    # Where all parts are equal, what holds them together is not.
+    # If all named parts are equal, the bytes between them differ.
     return sorted(found, key=lambda item: item.offset) or [DifferingBytes("bytes", "", 0, 0)]
 
 
 def _paired(before: tuple[FilePart, ...], after: tuple[FilePart, ...]) -> list[tuple[FilePart, FilePart]]:
-    """Parts of one title; of several with one title, those in the same order."""
+    """Pair parts by title; parts of the same title in their order."""
     theirs = dict(zip(_numbered(after), after, strict=True))
     return [(part, theirs[key]) for key, part in zip(_numbered(before), before, strict=True) if key in theirs]
 
@@ -147,7 +147,7 @@ def _alone(
 
 
 def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO, budget: list[int]) -> Iterator[DifferingBytes]:
-    """What differs in a part that both files have; `budget` is how many runs may still be looked at."""
+    """Compare a part that both files have; `budget` is the number of runs that are still examined."""
     title, start = old.title, old.bytes.start
     texts = [_short_text(payload, file) for payload, file in ((old.bytes, before), (new.bytes, after))]
     if old.bytes.size != new.bytes.size:
@@ -172,17 +172,17 @@ def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryI
 
 
 def _runs(positions: NDArray[intp]) -> list[NDArray[intp]]:
-    """Where bytes differ, by runs of at most 4096 that lie close together."""
+    """Group positions into runs of close ones, of at most 4096 bytes each."""
     import numpy
 
-    cuts = numpy.flatnonzero((numpy.diff(positions) > _NEAR) | (numpy.diff(positions // _LONGEST_RUN) > 0)) + 1
+    cuts = numpy.flatnonzero((numpy.diff(positions) > _NEAR) | (numpy.diff(positions // _MAX_RUN_LENGTH) > 0)) + 1
     return [run for run in numpy.split(positions, cuts) if len(run)]
 
 
 def _run_differences(
     run: NDArray[intp], old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO
 ) -> Iterator[DifferingBytes]:
-    """What a run's bytes are: those of times of day, and all others together."""
+    """Split a run into the bytes of timestamps, and all others together."""
     around = max(0, int(run[0]) - _AROUND)
     end = min(old.bytes.size, int(run[-1]) + 1 + _AROUND)
     left, right = (_read_part(part.bytes, file, around, end) for part, file in ((old, before), (new, after)))
@@ -203,7 +203,7 @@ def _run_differences(
 
 
 def _stamps(left: bytes, right: bytes) -> Iterator[re.Match[bytes]]:
-    """Where both have a date and time of day, and not the same one."""
+    """Find timestamps at the same place in both texts that differ."""
     theirs = {match.span() for match in _STAMP.finditer(right)}
     for match in _STAMP.finditer(left):
         other = right[match.start() : match.end()]
@@ -220,12 +220,12 @@ def _is_time(text: bytes) -> bool:
 
 
 def _is_padding(left: bytes, right: bytes, positions: NDArray[intp], around: int) -> bool:
-    """Whether the bytes are every second 16-bit slot of a tile, each after one that is used and equal: what QNN leaves unset."""
+    """Return whether all positions are in odd 16-bit slots, each after a slot that is used and equal: padding that was never set."""
     import numpy
 
     slots = (positions + around) // _SLOT
     used = (slots - 1) * _SLOT - around
-    # The lower halves of 32-bit numbers are the even slots: where these differ, it is numbers that do.
+    # The even slots hold the lower halves of 32-bit numbers: if one differs, a number differs.
     if (slots % 2 == 0).any() or used[0] < 0:
         return False
     before, after = (numpy.frombuffer(text, numpy.uint8) for text in (left, right))
@@ -234,7 +234,7 @@ def _is_padding(left: bytes, right: bytes, positions: NDArray[intp], around: int
 
 
 def _shown(left: bytes, right: bytes) -> tuple[str, str]:
-    """A few bytes for people: in quotes where all of them are text, else in hexadecimal."""
+    """Format a few bytes: in quotes if all of them are text, else in hexadecimal."""
     texts = [piece.decode("latin-1") for piece in (left, right)]
     if all(text.isascii() and text.isprintable() for text in texts):
         return f"'{texts[0]}'", f"'{texts[1]}'"
@@ -242,8 +242,8 @@ def _shown(left: bytes, right: bytes) -> tuple[str, str]:
 
 
 def _short_text(payload: Payload, file: BinaryIO) -> str | None:
-    """The text of a part, where that is one short line."""
-    if payload.size > _LONGEST_TEXT:
+    """Read a part that is one short line of text; None for any other."""
+    if payload.size > _MAX_TEXT_LENGTH:
         return None
     try:
         text = _read_part(payload, file, 0, payload.size).decode("utf-8")
@@ -253,7 +253,7 @@ def _short_text(payload: Payload, file: BinaryIO) -> str | None:
 
 
 def _chunks(old: Payload, new: Payload, before: BinaryIO, after: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
-    """The bytes that both payloads have, in pieces of at most 1 MiB, each with where it begins."""
+    """Read both payloads up to the end of the shorter one, in pieces of at most 1 MiB with their offsets."""
     size = min(old.size, new.size)
     for at in range(0, size, _CHUNK):
         end = min(at + _CHUNK, size)

@@ -1,7 +1,7 @@
-"""Differences of two artifacts, by their sense.
+"""Differences of two artifacts, by category.
 
-Each artifact becomes facts, sorted by sense (`traits`): names, target, toolchain, settings, weights or graph. What no file of an artifact
-has (the options, the toolchain and the source models, where there is no manifest) is not compared, and reported as that.
+Each artifact is read as facts (`traits`), whose category is names, target, toolchain, settings, weights or graph. Facts that only a
+manifest has (options, toolchain, source models) are not compared if one artifact has no manifest, and the result says so.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.differences import Kind, Place, changed_facts
-from epbuild.diff.matching import paired_models
-from epbuild.diff.pairing import Pair, paired_artifacts, place_of
+from epbuild.diff.matching import ArtifactPair, paired_artifacts, paired_models, place_of
 from epbuild.diff.sizes import SizeChange, model_files, size_changes
 from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, Facts, ModelTraits, Sense, Traits, traits
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
@@ -24,18 +23,18 @@ from epbuild.verify.payload import Payload
 
 SENSES: tuple[Sense, ...] = get_args(Sense)
 _FROM_MANIFESTS = frozenset[Sense]({"graph or weights", "weights", "settings", "toolchain"})
-"""The senses in which artifacts cannot be called equal without the manifests of both."""
+"""Categories in which artifacts without manifests cannot be called equal."""
 _EFFECTS = frozenset[Sense]({"context", "names"})
-"""The senses that explain no context that differs."""
+"""Categories that cannot be the cause of a different context."""
 _LONE_ARTIFACT = ("artifact",)
 
 Side = Literal["A", "B"]
 
 
 class Difference(Struct, frozen=True):
-    """One fact in which two artifacts differ; `old` is the first's, `new` the second's, and None where one has no such fact.
+    """Fact in which two artifacts differ; `old` or `new` is None if that artifact has no such fact.
 
-    `artifact` is the folder below the paths that were compared, where these hold several artifacts.
+    `artifact` is the folder below the compared paths, if these hold several artifacts.
     """
 
     sense: Sense
@@ -47,7 +46,7 @@ class Difference(Struct, frozen=True):
 
     @property
     def lone(self) -> bool:
-        """Whether it is a whole model that only one of the two has, or several."""
+        """Whether it is a model, or several, that only one artifact has."""
         return self.place == _LONE_ARTIFACT or (len(self.place) == 2 and self.place[0] == "models")
 
     @property
@@ -56,7 +55,7 @@ class Difference(Struct, frozen=True):
 
     @property
     def of_bytes(self) -> bool:
-        """Whether it is that a context has other bytes, of which nothing else is known: its size is a fact of its own."""
+        """Whether it says only that the bytes of a context differ. The size of a context is another fact."""
         return self.sense == "context" and self.place[-1] == "context" and None not in (self.old, self.new)
 
     @property
@@ -66,21 +65,21 @@ class Difference(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """All in which two artifacts differ, the weightiest sense first."""
+    """Differences of two artifacts, the most important category first."""
 
     differences: tuple[Difference, ...]
     models: int
-    """How many models both have."""
+    """Number of models that both have."""
     without_manifest: tuple[Side, ...] = ()
-    """Whose options, toolchain and source models are unknown, so that neither's were compared."""
+    """Artifacts without a manifest, whose options, toolchain and source models are unknown and not compared."""
     explained: bool = True
-    """Whether what was compared explains the contexts that differ."""
+    """Whether another difference explains why contexts differ."""
     sizes: tuple[SizeChange, ...] = ()
-    """Every model, context binary and external data file, also those of the same size."""
+    """All models, context binaries and external data files, also those of equal size."""
     accepted: bool = False
-    """Whether they differ in the bytes of contexts alone, and the recipes of both accept that."""
+    """Whether only bytes of contexts differ, and the recipes of both accept that."""
     artifacts: tuple[str, ...] = ("",)
-    """The folders below the paths that were compared of the artifacts that both have, less those without models, such as a package's."""
+    """Folders, below the compared paths, of the artifacts with models that both sides have."""
 
     @property
     def senses(self) -> tuple[Sense, ...]:
@@ -89,7 +88,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def same(self) -> tuple[Sense, ...]:
-        """The senses in which they are known to be equal; none where one has models that the other has not."""
+        """Categories in which the artifacts are known to be equal; none if one has a model that the other lacks."""
         if any(difference.lone for difference in self.differences):
             return ()
         unknown = {*self.senses, "graph or weights"}
@@ -116,9 +115,9 @@ class Comparison(Struct, frozen=True):
 
 
 def compare(old: Path, new: Path) -> Comparison:
-    """Compare what lies at two paths: folders, manifests or models.
+    """Compare two paths: folders, manifests or models.
 
-    Raises NothingToVerify (EPB600) where there is nothing, Incomparable (EPB630) where something cannot be read.
+    Raises NothingToVerify (EPB600) if a path has no artifact, and Incomparable (EPB630) if something cannot be read.
     """
     sha256 = cache(Payload.sha256)
     pairs = paired_artifacts(find_artifacts(old), find_artifacts(new))
@@ -143,7 +142,7 @@ def compare(old: Path, new: Path) -> Comparison:
 
 
 def difference(old: Traits, new: Traits) -> Comparison:
-    """What differs between the facts of two artifacts. Reads nothing."""
+    """Compare the facts of two artifacts. No file is read."""
     manifests = old.has_manifest and new.has_manifest
     found = list(_changes(old.whole, new.whole)) if manifests else []
     pairs = paired_models(old.models, new.models)
@@ -156,7 +155,7 @@ def difference(old: Traits, new: Traits) -> Comparison:
     causes = [item for item in found if item.sense not in _EFFECTS and item.place[-1] != ACTION_KEY]
     contexts = [item for item in found if item.sense == "context"]
     if causes or not contexts:
-        # A key names all that a result depends on: it shows that a manifest does not list what made the contexts differ.
+        # Another key is worth showing only if contexts differ and no fact explains it: the manifest does not list the cause.
         found = [item for item in found if item.place[-1] != ACTION_KEY]
     return Comparison(
         differences=_sorted(found),
@@ -202,13 +201,13 @@ def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, mani
 def _changes(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:
     for sense in SENSES:
         for kind, found, before, after in changed_facts(old.get(sense, {}), new.get(sense, {})):
-            # Of nodes that only one has, the number of nodes is a fact.
+            # Nodes that only one model has are reported by the number of nodes.
             if found and (found[0] != "nodes" or kind == "changed"):
                 yield Difference(sense, kind, (*place, *found), before, after)
 
 
 def _aligned(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Digests by location; by number where all are the same and only the locations differ."""
+    """Return digests by location, or by number if the digests are equal and only the locations differ."""
     if old.keys() == new.keys() or sorted(old.values()) != sorted(new.values()):
         return old, new
     numbered = {str(number): digest for number, digest in enumerate(sorted(old.values()))}
@@ -216,7 +215,7 @@ def _aligned(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[st
 
 
 def _placed(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | None, place: str) -> Comparison:
-    """What differs between two of several artifacts, with the place that distinguishes them."""
+    """Add the place of the artifact to its differences and sizes."""
     found = list(part.differences)
     if old is not None and new is not None and old.place != new.place:
         found.append(Difference("names", "changed", ("folder",), old.title.rstrip("/"), new.title.rstrip("/")))
@@ -228,7 +227,7 @@ def _placed(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | 
     )
 
 
-def _have_models(pair: Pair) -> bool:
+def _have_models(pair: ArtifactPair) -> bool:
     return all(item is not None for item in pair) and any(item.models for item in pair if item is not None)
 
 

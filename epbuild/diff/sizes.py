@@ -15,22 +15,22 @@ SizedKind = Literal["model", "context binary", "external data"]
 
 
 class FileSizes(Struct, frozen=True):
-    """The bytes of a model's file, and of what it refers to, by POSIX paths below the artifact's folder."""
+    """Sizes of a model and of the files that it refers to, by their POSIX paths below the artifact's folder."""
 
     label: str
-    """What the model is called."""
+    """Name of the model."""
     size: int | None
-    """None: it cannot be read."""
+    """None if the model cannot be read."""
     references: tuple[str | None, ...]
-    """The context binary of each EPContext node, in order; None for a node that names none."""
+    """Context binary of each EPContext node, in order; None for a node that names none."""
     binaries: Mapping[str, int]
     data: Mapping[str, int]
 
 
 class SizeChange(Struct, frozen=True):
-    """A file with its bytes before and after; None where there is no such file. A model goes by its name in the manifest.
+    """File with its old and its new size; None if there is no such file. The name of a model is the one in its manifest.
 
-    `artifact` is the folder below the paths that were compared, where these hold several artifacts.
+    `artifact` is the folder below the compared paths, if these hold several artifacts.
     """
 
     kind: SizedKind
@@ -41,7 +41,7 @@ class SizeChange(Struct, frozen=True):
 
 
 def model_files(model: Model, label: str) -> FileSizes:
-    """The sizes that a model's file and its references lead to; what is not there, or cannot be read, is left out."""
+    """Read the sizes of a model and of the files that it refers to. Missing and unreadable files are left out."""
     if isinstance(model.header, str):
         return FileSizes(label, None, (), {}, {})
     references = tuple(map(model.binary, model.nodes))
@@ -58,9 +58,9 @@ def model_files(model: Model, label: str) -> FileSizes:
 
 
 def size_changes(pairs: Sequence[tuple[FileSizes | None, FileSizes | None]]) -> Iterator[SizeChange]:
-    """The sizes of all files of two artifacts whose models belong together as in `pairs`; a file of several models is there once.
+    """Compare the sizes of all files of two artifacts, by the pairs of their models. A file of several models is listed once.
 
-    Files belong together by their names, context binaries also where the same node of a model names them.
+    Files of one name are compared, and context binaries also if the same node of a model names them.
     """
     renamed: dict[str, str] = {}
     for old, new in pairs:

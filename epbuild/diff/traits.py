@@ -1,6 +1,6 @@
-"""Facts of an artifact for a comparison, by the sense of a difference.
+"""Facts of an artifact for a comparison, by category.
 
-Models are read by their headers, contexts and data by their digests, as streams.
+Of models the headers are read; of contexts and data the digests, as streams.
 """
 
 from __future__ import annotations
@@ -25,43 +25,40 @@ from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
 
 Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
-"""`context`: what the EP made, whatever made it differ. `graph or weights`: a file that holds both, known by its digest alone."""
+"""Category of facts. `context`: bytes that the EP wrote. `graph or weights`: a file that holds both, of which only the digest is known."""
 
 Facts = dict[Sense, dict[str, Any]]
 
 SOURCE_FILE = "source file"
 ACTION_KEY = "action key"
-"""Facts that only a manifest has of a model: the digest of its source, and the key that names all that its result depends on."""
+"""Facts of a model that only a manifest has: the digest of its source, and the key of everything that its result depends on."""
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _BESIDE = ("base-model", "base-data", "genai-config", "asset")
-"""The roles of files that are neither compiled nor derived from what is."""
+"""Roles of files that are not compiled."""
 
 
 class Incomparable(VerifyError):
-    """Something that was to be compared cannot be read (EPB630): no answer, and so neither `same` nor `different`."""
+    """Artifact that cannot be read, so that the result is neither `same` nor `different` (EPB630)."""
 
     exit_code = 2
 
 
 class ModelTraits(Struct, frozen=True):
-    """A model: what its file has, what is known of what it refers to, and what its manifest adds.
-
-    `inside` explains a difference of the model's file; `outside` does not.
-    """
+    """Facts of a model: `inside` are those of its own file, `outside` those of the files that it refers to and of its manifest."""
 
     name: str | None
-    """What the manifest calls it."""
+    """Name in the manifest."""
     file: str
     sha256: str
     holds_weights: bool
-    """Whether there are initializers in the model's file, whose values no header has."""
+    """Whether the model's file has initializers. Their values are in no header."""
     embeds: bool
-    """Whether there are contexts in it."""
+    """Whether the model's file has contexts."""
     inside: Facts
     outside: Facts
     data: Mapping[str, Mapping[str, str]]
-    """Digests by location: of the source's external data, and of the model's own."""
+    """Digests by location, of the external data of the source and of the model itself."""
     files: FileSizes
 
     @property
@@ -70,17 +67,17 @@ class ModelTraits(Struct, frozen=True):
 
 
 class Traits(Struct, frozen=True):
-    """An artifact; `whole` has what its manifest has on all models together, and is empty without one."""
+    """Facts of an artifact; `whole` are those of its manifest about all models, and are empty without one."""
 
     has_manifest: bool
     whole: Facts
     models: tuple[ModelTraits, ...]
     accepts_other_bytes: bool = False
-    """Whether its recipe accepts that the same compile gives other bytes."""
+    """Whether its recipe accepts that a compile is not reproducible."""
 
 
 def traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> Traits:
-    """The facts of an artifact. `sha256` is what reads digests. Raises Incomparable (EPB630)."""
+    """Read the facts of an artifact; `sha256` reads digests. Raises Incomparable (EPB630)."""
     if artifact.flaw is not None:
         raise _incomparable(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")
     manifest = artifact.manifest
@@ -165,7 +162,7 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
 
 
 def _source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Digests by location; by model and location where a model was merged from several."""
+    """Return digests by location, or by model and location if a model was merged from several."""
     several = len(sources) > 1
     return {
         f"{name}/{location}" if several else location: digest
@@ -232,7 +229,7 @@ def _node_facts(node: EPContextNode) -> Facts:
 
 
 def _defaults(node: EPContextNode) -> Iterator[str]:
-    """The attributes of the schema that are written and have the value that their absence means."""
+    """Find the attributes that are written with their default value."""
     read = {"main_context": node.main_context == 1, "embed_mode": node.embed_mode == 1, "max_size": node.max_size == 0}
     for name, kind in node.written:
         if kind == SCHEMA_TYPES.get(name) and read.get(name, getattr(node, name, None) == ""):
@@ -240,7 +237,7 @@ def _defaults(node: EPContextNode) -> Iterator[str]:
 
 
 def _fields(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """What a compatibility string has on the target, and on the toolchain; what the catalog cannot read counts for the target."""
+    """Split a compatibility string into fields of the target and of the toolchain. Text that the catalog cannot read is the target's."""
     known = entry_of(ep)
     match = re.search(known.compatibility_pattern, text) if known is not None and known.compatibility_pattern else None
     if known is None or match is None:
