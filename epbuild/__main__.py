@@ -14,7 +14,7 @@ import time
 
 TYPE_CHECKING = False  # as type checkers read it, without the import of typing
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import FrameType
     from typing import Any, NoReturn
 
@@ -63,11 +63,14 @@ def _execute(arguments: Sequence[str]) -> int:
     return code
 
 
-def _warn(warnings: Sequence[tuple[Any, ...]]) -> None:
-    from epbuild.core.errors import Problem
+def _warn(warnings: Sequence[Mapping[str, Any]]) -> None:
+    import msgspec
+
+    from epbuild.core.errors import ProblemRecord
     from epbuild.report.terminal.problems import print_warnings
 
-    print_warnings(map(Problem.from_plain, warnings), all_warnings=False)
+    records = msgspec.convert(warnings, tuple[ProblemRecord, ...])
+    print_warnings([record.problem for record in records], all_warnings=False)
 
 
 def _end_when_interrupted() -> None:

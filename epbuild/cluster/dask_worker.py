@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec import ValidationError
+
 from epbuild.cache.location import cache_directory, tag_cache
 from epbuild.cluster.dask import distributed
 from epbuild.cluster.dask_probe import abilities_here
@@ -17,7 +19,6 @@ from epbuild.cluster.machine import Machine
 from epbuild.cluster.protocol import MachineReply
 from epbuild.cluster.request import read_request
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Position, Problem, RecipeError
-from epbuild.core.typed_json import MalformedJson
 from epbuild.engine.events import Event, StepOutput, StepStarted
 from epbuild.recipe.remote_address import CacheChoice
 from epbuild.remote.opening import open_remote
@@ -44,7 +45,7 @@ def run_request(text: str) -> str:
     topic.begin()
     try:
         request = read_request(text)
-    except MalformedJson as error:
+    except ValidationError as error:
         return _refused(name, f"cannot read the request: {error}")
     try:
         with _cancellable(topic.task) as cancelled:

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Struct, ValidationError, field
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import translate_os_errors
@@ -27,7 +28,6 @@ from epbuild.compile.makers import maker_of
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
 from epbuild.core.installer import UvListener
-from epbuild.core.typed_json import MalformedJson, to_json
 from epbuild.engine.events import Progress, StepStarted
 from epbuild.engine.leases import WaitLine
 from epbuild.plan.key import action_key
@@ -74,7 +74,7 @@ class Machine(Struct, frozen=True):
                 return self._execute(request, progress, cancelled)
         except Cancelled:
             return MachineReply("cancelled", self.name)
-        except (NotFetched, MalformedJson) as error:
+        except (NotFetched, ValidationError) as error:
             problem = Problem("EPB530", f"it cannot be executed: {error}", None, _ELSEWHERE)
             return MachineReply.failure("refused", self.name, EnvironmentFailure(problem))
         except EpbuildError as error:
@@ -114,7 +114,7 @@ class Machine(Struct, frozen=True):
                         is_unfit = self._is_unfit(action, environment, cancelled)
                         outcome: Outcome = "unable" if is_unfit or isinstance(error, EnvironmentFailure) else "failed"
                         return MachineReply.failure(outcome, self.name, error, log=log, is_unfit=is_unfit)
-                record = {"document": document, "result": to_json(result)}
+                record = {"document": document, "result": msgspec.to_builtins(result)}
                 records.put(request.key, record)
             # Within the lease, so that the next client finds it there.
             if not self.remote.publish(COMPILE, request.key, record, store):
@@ -153,7 +153,7 @@ class Machine(Struct, frozen=True):
     def _environment(self, action: Action, request: ActionRequest, cancelled: threading.Event) -> Environment:
         needs = action.runs_in
         if needs is None:
-            raise MalformedJson("it runs in no toolchain")
+            raise ValidationError("it runs in no toolchain")
         return self.toolchains.prepare(
             needs.toolchain, self.root, needs.entries, request.environment, needs.packages, UvListener(cancelled)
         )
@@ -235,7 +235,7 @@ def _records_here(
     Raises EnvironmentFailure (EPB532) if the environment differs from the locked one.
     """
     if locked is None:
-        raise MalformedJson("the toolchain is not locked")
+        raise ValidationError("the toolchain is not locked")
     documents = record_documents(locked, platform_here() or "", asked.entries, asked.packages)
     found = dict(records_of(environment, documents.values()))
     if not found.keys() >= {*asked.records}:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, ValidationError
 from msgspec.structs import replace
 
 from epbuild.cluster.placement import Offer, Placement
@@ -19,12 +20,12 @@ from epbuild.core.errors import (
     EpbuildError,
     PlanError,
     Problem,
+    ProblemRecord,
     StepId,
     StoreError,
     ToolchainError,
     VerifyError,
 )
-from epbuild.core.typed_json import MalformedJson, from_json, to_json
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, Progress, StepOutput
 
@@ -59,7 +60,7 @@ class MachineReply(Struct, frozen=True):
     machine: str
     error: str | None = None
     """Class of the error of a failure or a refusal."""
-    problems: tuple[Any, ...] = ()
+    problems: tuple[ProblemRecord, ...] = ()
     log: Blob | None = None
     """Log of the action, which the remote cache has."""
     is_unfit: bool = False
@@ -71,27 +72,28 @@ class MachineReply(Struct, frozen=True):
     ) -> MachineReply:
         """Return the reply for an error."""
         kind = next((known.__name__ for known in type(error).__mro__ if known.__name__ in _ERRORS), "BuildError")
-        return cls(outcome, machine, kind, tuple(problem.plain for problem in error.problems), log, is_unfit)
+        return cls(outcome, machine, kind, tuple(map(ProblemRecord.of, error.problems)), log, is_unfit)
 
     def error_here(self) -> EpbuildError:
         """Return the error as it was raised on the machine."""
         kind = _ERRORS.get(self.error or "", BuildError)
-        return kind(*(Problem.from_plain(tuple(plain)) for plain in self.problems))
+        return kind(*(record.problem for record in self.problems))
 
     @property
     def text(self) -> str:
         """The reply as JSON."""
-        return json.dumps(to_json(self), separators=(",", ":"))
+        # Not by msgspec: messages may name files whose names are not UTF-8.
+        return json.dumps(msgspec.to_builtins(self), separators=(",", ":"))
 
 
 def read_reply(text: object) -> MachineReply:
-    """Return the reply that a machine sent. Raises MalformedJson."""
+    """Return the reply that a machine sent. Raises ValidationError."""
     if not isinstance(text, str):
-        raise MalformedJson(f"expected the text of a reply, got {type(text).__name__}")
+        raise ValidationError(f"expected the text of a reply, got {type(text).__name__}")
     try:
-        return from_json(MachineReply, json.loads(text))
+        return msgspec.convert(json.loads(text), MachineReply)
     except (ValueError, RecursionError) as error:
-        raise MalformedJson("the reply is not JSON") from error
+        raise ValidationError("the reply is not JSON") from error
 
 
 class ToolchainDenyList:
@@ -118,8 +120,8 @@ class ToolchainDenyList:
         found = next(reversed(self._found.get(toolchain, {}).values()), None)
         if found is None:
             return None
-        problems = (Problem.from_plain(tuple(plain)) for plain in found.problems)
-        return replace(found, problems=tuple(replace(problem, where=StepId(step)).plain for problem in problems))
+        problems = (replace(record.problem, where=StepId(step)) for record in found.problems)
+        return replace(found, problems=tuple(map(ProblemRecord.of, problems)))
 
 
 def error_of(reply: MachineReply) -> EpbuildError:

@@ -10,24 +10,23 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, ValidationError, field
 from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import MissingBlob
-from epbuild.catalog.catalog import entries_for
+from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import Position
-from epbuild.core.typed_json import Forms, MalformedJson, from_json, to_json
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.preparing import Preparation
-from epbuild.plan.result import CompileResult
+from epbuild.plan.result import ActionResult, CompileResult
 from epbuild.plan.steps import Action, InTarget, SessionGroup, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import CheckedMember, Verification
@@ -40,7 +39,7 @@ FORMAT = 1
 TOOLCHAIN_KIND = "toolchain"
 """Kind of a request for the records of a toolchain, which is no action."""
 
-_KINDS: Mapping[str, type] = {"prepare": Preparation, "compile": SessionGroup, "verify": Verification}
+_KINDS: Mapping[type, str] = {Preparation: "prepare", SessionGroup: "compile", Verification: "verify"}
 
 
 class LocalOnlyError(ValueError):
@@ -68,18 +67,19 @@ class ActionRequest(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The request as it is sent: JSON."""
-        return json.dumps(to_json(self), sort_keys=True, separators=(",", ":"))
+        # Not by msgspec: names of staged files need not be UTF-8.
+        return json.dumps(msgspec.to_builtins(self), separators=(",", ":"))
 
 
 def read_request(text: str) -> ActionRequest:
-    """Return the request in a text. Raises MalformedJson."""
+    """Return the request in a text. Raises ValidationError."""
     try:
-        document = json.loads(text)
+        request = msgspec.convert(json.loads(text), ActionRequest)
     except (ValueError, RecursionError) as error:
-        raise MalformedJson("the request is not JSON") from error
-    if not isinstance(document, dict) or document.get("format", FORMAT) != FORMAT:
-        raise MalformedJson("the request has another format")
-    return from_json(ActionRequest, document)
+        raise ValidationError(f"it is no request: {error}") from error
+    if request.format != FORMAT:
+        raise ValidationError("the request has another format")
+    return request
 
 
 def files_of(action: Action) -> tuple[Path, ...]:
@@ -101,13 +101,12 @@ def request_of(
 
     Raises LocalOnlyError, and OSError if a file cannot be read.
     """
-    kind = next(name for name, known in _KINDS.items() if known is type(action))
     if (reason := only_here(action)) is not None:
         raise LocalOnlyError(reason)
     files = {blob.digest: blob for blob in artifacts}
     files.update((digest, Blob(digest, path.stat().st_size)) for path, digest in digests.items() if digest not in files)
     document = encode(_without_paths(action), digests)
-    return ActionRequest(key, action.steps[0], kind, document, tuple(files.values()), environment)
+    return ActionRequest(key, action.steps[0], _KINDS[type(action)], document, tuple(files.values()), environment)
 
 
 class AskedToolchain(Struct, frozen=True):
@@ -127,88 +126,111 @@ def toolchain_request(needs: ToolchainNeeds, locked: LockedEnvironment, records:
 
 
 def asked_toolchain(request: ActionRequest, store: BlobStore) -> AskedToolchain:
-    """Return the requested toolchain. Raises MalformedJson."""
-    return _decode(AskedToolchain, request.action, store)
+    """Return the requested toolchain. Raises ValidationError."""
+    names = request.action.get("entries")
+    if not isinstance(names, list):
+        raise ValidationError("the toolchain has no list of EPs")
+    return _decode(AskedToolchain, {**request.action, "entries": [_entry_of(name) for name in names]}, store)
 
 
 def action_of(request: ActionRequest, store: BlobStore) -> Action:
-    """Return the requested action, with its files at their paths in the store. Raises MalformedJson."""
-    kind = _KINDS.get(request.kind)
-    if kind is None:
-        raise MalformedJson(f"there is no kind of action '{request.kind}'")
-    action: Action = _decode(kind, request.action, store)
-    return action
+    """Return the requested action, with its files at their paths in the store. Raises ValidationError."""
+    document = request.action
+    match request.kind:
+        case "prepare":
+            return _decode(Preparation, document, store)
+        case "compile":
+            return _decode(SessionGroup, _with_entries(document), store)
+        case "verify":
+            compiled = _decode(tuple[_SentResult, ...], _with_groups(document.get("compiled")), store)
+            action = _decode(Verification, {**_with_entries(document), "compiled": []}, store)
+            return dataclasses.replace(action, compiled=tuple(sent.made for sent in compiled))
+    raise ValidationError(f"there is no kind of action '{request.kind}'")
+
+
+class _SentResult(Struct, frozen=True):
+    """Known result of a session group, as a verification needs it."""
+
+    group: SessionGroup
+    key: str
+    document: Mapping[str, Any]
+    result: CompileResult
+
+    @classmethod
+    def of(cls, made: Made) -> _SentResult:
+        return cls(_sent_group(made.group), made.key, made.document, made.compiled)
+
+    @property
+    def made(self) -> Made:
+        return Made(self.group, self.key, self.document, self.result)
 
 
 def encode(value: object, digests: Mapping[Path, str]) -> Any:
-    """Return a value as JSON without paths of this machine: files are named by their `digests`."""
-    return to_json(value, _Encoder(digests))
+    """Return a value as JSON without paths of this machine: files are named by their `digests`, EPs by those of their entries."""
+    match value:
+        case None | str() | int() | float():
+            return value
+        case Path():
+            return digests[value]
+        case EpEntry():
+            return [value.ep, value.digest]
+        case Position():
+            return [Path(value.file).name, value.line, value.column]
+        case Made():
+            return encode(_SentResult.of(value), digests)
+        case ActionResult():
+            return msgspec.to_builtins(value)
+        case Struct():
+            return {name: encode(getattr(value, name), digests) for name in value.__struct_fields__}
+        case Verification():
+            return {part.name: encode(getattr(value, part.name), digests) for part in dataclasses.fields(value)}
+        case Mapping():
+            return {name: encode(item, digests) for name, item in value.items()}
+        case tuple() | list():
+            return [encode(item, digests) for item in value]
+        case frozenset():
+            return sorted(value)
+    raise TypeError(value)
 
 
 def _decode(kind: type[T], document: object, store: BlobStore) -> T:
-    """Return the value of such a document, with files at their paths in the store. Raises MalformedJson."""
-    return from_json(kind, document, _Decoder(store.root, store))
+    """Return the value of such a document, with files at their paths in the store. Raises ValidationError."""
 
-
-_TYPES = (Path, EpEntry, Position, Made)
-
-
-@dataclass(frozen=True, eq=False)
-class _Encoder(Forms):
-    """Forms for sending: files as digests, EPs as names, positions without folders, session groups with their results."""
-
-    digests: Mapping[Path, str]
-    types = _TYPES
-
-    def write(self, value: Any) -> Any:
-        if isinstance(value, Path):
-            return self.digests[value]
-        if isinstance(value, EpEntry):
-            return [value.ep, value.digest]
-        if isinstance(value, Made):
-            group = to_json(_sent_group(value.group), self)
-            return {"group": group, "key": value.key, "document": value.document, "result": to_json(value.compiled)}
-        return [Path(value.file).name, value.line, value.column]
-
-    def read(self, kind: type, value: object) -> Any:
-        raise MalformedJson(str(kind))
-
-
-@dataclass(frozen=True)
-class _Decoder(Forms):
-    """Forms for reading, on a machine that has the files in its store."""
-
-    root: Path
-    store: BlobStore = field(compare=False)
-    types = _TYPES
-
-    def write(self, value: Any) -> Any:
-        raise TypeError(value)
-
-    def read(self, kind: type, value: object) -> Any:
-        match value:
-            case str(digest) if kind is Path:
-                return self._place(digest)
-            case [str(ep), str(digest)] if kind is EpEntry:
-                return _entry_of(ep, digest)
-            case [str(file), int(line), int(column)] if kind is Position:
-                return Position(file, line, column)
-            case {"group": group, "key": str(key), "document": dict(document), "result": result} if kind is Made:
-                return Made(from_json(SessionGroup, group, self), key, document, from_json(CompileResult, result))
-        raise MalformedJson(str(kind))
-
-    def _place(self, digest: str) -> Path:
+    def read(kind: type, value: object) -> Path:
+        if kind is not Path or not isinstance(value, str):
+            raise ValidationError(f"expected the digest of a file, got {value!r:.80}")
         try:
-            return self.store.place(digest)
+            return store.place(value)
         except MissingBlob as error:
-            raise MalformedJson(f"no digest of a file: {digest[:80]!r}") from error
+            raise ValidationError(f"no digest of a file: {value[:80]!r}") from error
+
+    return msgspec.convert(document, kind, dec_hook=read)
 
 
-def _entry_of(ep: str, digest: str) -> EpEntry:
-    try:
-        return next(entry for entry in entries_for(ep) if entry.digest == digest)
-    except (KeyError, StopIteration):
-        raise MalformedJson(f"{ep} is another one here") from None
+def _with_entries(document: Any) -> dict[str, Any]:
+    """Return the document of an action with the catalog entries of this machine. Raises ValidationError."""
+    match document:
+        case {"target": {"eps": list(eps)}} if all(isinstance(ep, dict) for ep in eps):
+            found = [{**ep, "entry": _entry_of(ep.get("entry"))} for ep in eps]
+            return {**document, "target": {**document["target"], "eps": found}}
+    raise ValidationError("the action has no EPs")
+
+
+def _with_groups(documents: Any) -> list[dict[str, Any]]:
+    match documents:
+        case list() if all(isinstance(document, dict) for document in documents):
+            return [{**document, "group": _with_entries(document.get("group"))} for document in documents]
+    raise ValidationError("the check has no results")
+
+
+def _entry_of(name: Any) -> EpEntry:
+    match name:
+        case [str(ep), str(digest)]:
+            entry = next((entry for entry in entries_for(ep) if entry.digest == digest), None) if ep in known_eps() else None
+            if entry is None:
+                raise ValidationError(f"{ep} is another one here")
+            return entry
+    raise ValidationError("an EP is named by its name and the digest of its entry")
 
 
 def only_here(action: Action) -> str | None:

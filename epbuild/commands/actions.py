@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.state import Measurement
 from epbuild.commands.coverage import covered_models
@@ -20,7 +22,6 @@ from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.unmade import NotMade
 from epbuild.core.errors import EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import shown_path
-from epbuild.core.typed_json import to_json
 from epbuild.engine.action import Cost, Runnable
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
@@ -104,7 +105,7 @@ class Actions:
             self._made[ident] = status.made
             self._results[ident] = status.made.result
             if recorded.get(ident) != status.made.key:  # the store has it, or another configuration made it here
-                known.append(step_record(ident, status.made.key, status.document, to_json(status.made.result)))
+                known.append(step_record(ident, status.made.key, status.document, msgspec.to_builtins(status.made.result)))
             if status.state == "restorable":
                 self._ledger.end_current(current)  # in the order of the steps
                 current = []
@@ -249,7 +250,7 @@ class Actions:
         for doubt in kind.doubts(action, result):
             self._progress.report(Warned(doubt))
         seconds = time.monotonic() - begin
-        self._memory.record_steps([step_record(action.id, key, document, to_json(result))])
+        self._memory.record_steps([step_record(action.id, key, document, msgspec.to_builtins(result))])
         # What another machine made, it has published.
         is_new_there = machine is None and (origin is None or finished)
         if self._shared is not None and is_new_there and self._surveyor.result(action, key) is not None:
@@ -346,4 +347,4 @@ class Actions:
 
 def _record(document: Mapping[str, Any], result: ActionResult) -> dict[str, Any]:
     """The action record of a result."""
-    return {"document": document, "result": to_json(result)}
+    return {"document": document, "result": msgspec.to_builtins(result)}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -20,7 +21,7 @@ from epbuild.commands.planning import ReadVariables, read_plan, remote_of, works
 from epbuild.commands.request import Request
 from epbuild.commands.shared_results import remote_cache, results_of
 from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
-from epbuild.core.errors import Problem
+from epbuild.core.errors import Problem, ProblemRecord
 from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan, Step
@@ -77,12 +78,12 @@ def read_last(request: Request, *, refresh: bool = False) -> Snapshot | None:
 
 def recorded_survey(found: Snapshot) -> Survey:
     """Return the survey in a snapshot: all steps are current."""
-    warnings = tuple(map(Problem.from_plain, found.warnings))
+    records = msgspec.convert(found.warnings, tuple[ProblemRecord, ...])
     statuses = [
         StepStatus(Step(*step), "current", (), key, outputs, on_real_device=on_device)
         for *step, key, outputs, on_device in found.step_rows()
     ]
-    return Survey(Plan((), {}, warnings), {}, (), recorded=tuple(statuses))
+    return Survey(Plan((), {}, tuple(record.problem for record in records)), {}, (), recorded=tuple(statuses))
 
 
 @contextmanager

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.staging import staged
 from epbuild.compile.probing import ProbeResult, probe_ability
 from epbuild.core.digest import document_digest
-from epbuild.core.typed_json import MalformedJson, from_json, to_json
 from epbuild.plan.ability import Ability
 from epbuild.plan.request import CONTRACT
 from epbuild.toolchain.environment import Environment
@@ -30,8 +31,8 @@ class Probes:
         """What came of a probe that was made before. Raises StoreError."""
         record = self._records.get(document_digest(_probe_document(ability, environment)))
         try:
-            return None if record is None else from_json(ProbeResult, record["result"])
-        except (MalformedJson, KeyError):
+            return None if record is None else msgspec.convert(record["result"], ProbeResult)
+        except (msgspec.ValidationError, KeyError):
             return None
 
     def of(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> ProbeResult:
@@ -43,7 +44,7 @@ class Probes:
             found = probe_ability(ability, environment, folder, cancelled)
         if found.outcome != "unclear":  # which may be for lack of memory, or another thing that passes
             document = _probe_document(ability, environment)
-            self._records.put(document_digest(document), {"document": document, "result": to_json(found)})
+            self._records.put(document_digest(document), {"document": document, "result": msgspec.to_builtins(found)})
         return found
 
     @property

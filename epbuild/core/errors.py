@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NewType
+from typing import ClassVar, NamedTuple, NewType
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -44,9 +44,6 @@ Location = Position | Path | Argument | StepId
 """Location of a problem: in a text file, a file or folder as a whole, the command line, or a step."""
 
 
-_PLACES: Mapping[str, Callable[..., Location]] = {"position": Position, "path": Path, "argument": Argument, "step": StepId}
-
-
 class Problem(Struct, frozen=True):
     """Problem with its message, its location, and a hint for the user."""
 
@@ -70,33 +67,53 @@ class Problem(Struct, frozen=True):
         place = f"{self.where}: " if self.where is not None else ""
         return f"{place}{self.text} [{self.code}]"
 
-    @classmethod
-    def from_plain(cls, plain: tuple[Any, ...]) -> Problem:
-        code, message, where, hint, reason, lines = plain
-        return cls(code, message, _PLACES[where[0]](*where[1:]) if where else None, hint, reason, tuple(lines))
-
-    @property
-    def plain(self) -> tuple[Any, ...]:
-        """The problem as tuples, strings and numbers, which need no class to be read."""
-        where: tuple[Any, ...] | None
-        match self.where:
-            case None:
-                where = None
-            case Position(file, line, column):
-                where = ("position", file, line, column)
-            case Path() as path:
-                where = ("path", str(path))
-            case Argument(text):
-                where = ("argument", text)
-            case step:
-                where = ("step", step)
-        return self.code, self.message, where, self.hint, self.reason, self.lines
-
     @property
     def text(self) -> str:
         """Message and hint as sentences, without the location."""
         message = self.message if self.message.endswith((".", "!", "?")) else f"{self.message}."
         return f"{message} {self.hint}" if self.hint else message
+
+
+class ProblemRecord(Struct, frozen=True, omit_defaults=True):
+    """JSON of a `Problem` in files and messages. At most one kind of location is set."""
+
+    code: str
+    message: str
+    hint: str | None = None
+    reason: str | None = None
+    lines: tuple[str, ...] = ()
+    position: Position | None = None
+    path: str | None = None
+    argument: str | None = None
+    step: str | None = None
+
+    @classmethod
+    def of(cls, problem: Problem) -> ProblemRecord:
+        """Return the record of a problem."""
+        where = problem.where
+        return cls(
+            problem.code,
+            problem.message,
+            problem.hint,
+            problem.reason,
+            problem.lines,
+            position=where if isinstance(where, Position) else None,
+            path=str(where) if isinstance(where, Path) else None,
+            argument=where.text if isinstance(where, Argument) else None,
+            step=where if isinstance(where, str) else None,
+        )
+
+    @property
+    def problem(self) -> Problem:
+        """The problem again."""
+        where: Location | None = self.position
+        if self.path is not None:
+            where = Path(self.path)
+        elif self.argument is not None:
+            where = Argument(self.argument)
+        elif self.step is not None:
+            where = StepId(self.step)
+        return Problem(self.code, self.message, where, self.hint, self.reason, self.lines)
 
 
 class EpbuildError(Exception):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from epbuild.archive.artifact import changed
@@ -21,7 +22,7 @@ from epbuild.output.inference import inference_of
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.outputs import GENAI_CONFIG
-from epbuild.plan.result import Absent, ModelSignature
+from epbuild.plan.result import ModelSignature
 from epbuild.plan.shapes import sized_as_compiled
 from epbuild.plan.steps import Emission, Genai, Part, Plan
 from epbuild.plan.target import PlannedTarget
@@ -124,7 +125,7 @@ def _stage(genai: Genai, name: str, source: ModelSignature, file: str, target: P
         filename=file,
         inputs=tuple(value.name for value in source.inputs),
         outputs=tuple(value.name for value in source.outputs),
-        shapes={value.name: value.shape for value in (*source.inputs, *source.outputs) if isinstance(value.computed, Absent)},
+        shapes={value.name: value.shape for value in (*source.inputs, *source.outputs) if value.computed is UNSET},
         session_options=needed[-1].session_options if needed else {},
         provider_options=[(ep.entry.ep, options.provider_options) for ep, options in zip(eps, needed, strict=True)],
         genai_providers={ep.entry.ep: ep.entry.genai_provider or "" for ep in eps},

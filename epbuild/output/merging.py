@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, VerifyError
-from epbuild.core.typed_json import to_json
 from epbuild.onnxfile.read.epcontext import compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.output.files import MergedHeader, MergedModel
@@ -70,7 +70,7 @@ def read_merged(model: Path) -> MergedHeader:
     """Read the header of a merged model."""
     header = read_header(model)
     return MergedHeader(
-        nodes=tuple(to_json(ContextNode.of(node)) for node in header.ep_context_nodes),
+        nodes=tuple(msgspec.to_builtins(ContextNode.of(node)) for node in header.ep_context_nodes),
         compatibility=compatibility(header.metadata),
     )
 

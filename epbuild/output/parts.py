@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -16,7 +17,6 @@ from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.redact import concealed_values
-from epbuild.core.typed_json import to_json
 from epbuild.output.bom import BomModel
 from epbuild.output.files import (
     ContentRef,
@@ -280,7 +280,7 @@ def _list_models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) 
             nodes=[_describe_node(node, references.get(part.models[model.member], {})) for node in model.nodes],
             fallback_nodes=model.fallback_nodes,
             compatibility=model.compatibility,
-            left=to_json(model.left),
+            left=msgspec.to_builtins(model.left),
         )
         for item, sources in ((item, _describe_sources(item)) for item in made)
         for model in item.compiled.models
@@ -299,7 +299,7 @@ def _describe_merged_model(part: Part, merging: Merging, made: Sequence[Made]) -
         fallback_nodes=sum(model.fallback_nodes for _, model in members),
         compatibility={},
         left=[
-            to_json(replace(left, node=f"{merging.prefixes[model.member]}{left.node}" if left.node else ""))
+            msgspec.to_builtins(replace(left, node=f"{merging.prefixes[model.member]}{left.node}" if left.node else ""))
             for _, model in members
             for left in model.left
         ],
@@ -350,12 +350,12 @@ def _describe_sources(made: Made) -> dict[str, dict[str, Any]]:
             **({"model": member.model.name} if member.model.name != member.name else {}),
             **({"sizes": listed["inputs"]} if "inputs" in listed else {}),
             **prepared_by(made.prepared(member.name)),
-            **to_json(signatures[member.name]),
+            **msgspec.to_builtins(signatures[member.name]),
         }
         for member, listed in zip(made.group.members, made.document["members"], strict=True)
     }
 
 
 def _describe_node(node: ContextNode, references: Mapping[str, str]) -> dict[str, Any]:
-    document: dict[str, Any] = to_json(node)
+    document: dict[str, Any] = msgspec.to_builtins(node)
     return document if node.reference is None else {**document, "reference": references.get(node.reference, node.reference)}

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
-from epbuild.core.typed_json import MalformedJson, from_json
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.weights import WeightBytes
 
@@ -43,23 +42,17 @@ class ActionResult(Struct, frozen=True):
         return {name: blob.digest for name, blob in self.artifacts.items()}
 
 
-class Absent(Enum):
-    """What a document may lack, where null means something else."""
-
-    ABSENT = "absent"
-
-
-class ValueType(Struct, frozen=True):
+class ValueType(Struct, frozen=True, omit_defaults=True):
     """An input or an output of a model. A dimension is a size, a symbol's name, or None; a shape is None where the rank is unknown."""
 
     name: str
     type: str
     shape: tuple[Any, ...] | None
-    computed: tuple[Any, ...] | Absent | None = Absent.ABSENT
+    computed: tuple[Any, ...] | UnsetType | None = UNSET
     """Of a source's output that is declared with a shape which its graph does not compute: what ONNX Runtime made of it."""
 
 
-class ModelSignature(Struct, frozen=True):
+class ModelSignature(Struct, frozen=True, omit_defaults=True):
     """The inputs and outputs of what was compiled, and the weights file beside it that it shares."""
 
     inputs: tuple[ValueType, ...]
@@ -67,7 +60,7 @@ class ModelSignature(Struct, frozen=True):
     weights_file: str | None = None
 
 
-class ContextNode(Struct, frozen=True):
+class ContextNode(Struct, frozen=True, omit_defaults=True):
     """An EPContext node; attributes that are absent, or at the schema's default, are None."""
 
     name: str
@@ -99,7 +92,7 @@ class LeftNode(Struct, frozen=True):
     reason: str | None
 
 
-class ModelResult(Struct, frozen=True):
+class ModelResult(Struct, frozen=True, omit_defaults=True):
     """What a member of a session group was compiled to: files are artifacts of the result."""
 
     member: str
@@ -121,7 +114,7 @@ class ModelResult(Struct, frozen=True):
         return (self.file, *self.binaries, *self.data)
 
 
-class CompileResult(ActionResult, frozen=True, dict=True):
+class CompileResult(ActionResult, frozen=True, dict=True, omit_defaults=True):
     """What a session group came to."""
 
     models: tuple[ModelResult, ...]
@@ -204,7 +197,7 @@ class FigureRow(Figures, frozen=True):
     worst: str | None
 
 
-class UnjudgedMember(Struct, frozen=True):
+class UnjudgedMember(Struct, frozen=True, omit_defaults=True):
     """A member whose numbers could not be found here, and why."""
 
     member: str
@@ -261,9 +254,9 @@ def read_action_record(record: Mapping[str, Any]) -> ActionResult | None:
         return None
     part, part_kind, result_kind = _KINDS[kind]
     try:
-        known = from_json(part_kind, document.get(part))
-        result: ActionResult = from_json(result_kind, record.get("result"))
-    except MalformedJson:
+        known = msgspec.convert(document.get(part), part_kind)
+        result = msgspec.convert(record.get("result"), result_kind)
+    except ValidationError:
         return None
     if isinstance(result, CompileResult) and [model.member for model in result.models] != [item.name for item in known]:
         return None

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
 from epbuild.recipe import groups, models, outputs
@@ -392,4 +394,4 @@ def _of_one(group: MappingNode, item: Node, model: Reference) -> MappingNode:
 
 def _with(node: MappingNode, key: str, value: Node) -> MappingNode:
     """Return the mapping with another value for an existing key."""
-    return merged(node, node._replace(entries={key: node.entries[key]._replace(node=value)}))
+    return merged(node, msgspec.structs.replace(node, entries={key: node.entries[key]._replace(node=value)}))

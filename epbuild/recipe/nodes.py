@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from epbuild.core.errors import Position
 
 Scalar = str | int | float | bool
@@ -20,7 +22,7 @@ KeyPath = tuple[str | int, ...]
 """Path from the root to a value: keys of mappings and indices of lists."""
 
 
-class ScalarNode(NamedTuple):
+class ScalarNode(Struct, frozen=True, tag=True):
     """Scalar: its value, and its text without quotes."""
 
     where: Position
@@ -30,7 +32,7 @@ class ScalarNode(NamedTuple):
     height: int = 0
 
 
-class SequenceNode(NamedTuple):
+class SequenceNode(Struct, frozen=True, tag=True):
     """A list. `gaps` is the number of items that were written and cannot be used."""
 
     where: Position
@@ -47,7 +49,7 @@ class KeyedNode(NamedTuple):
     node: Node
 
 
-class MappingNode(NamedTuple):
+class MappingNode(Struct, frozen=True, tag=True):
     """Mapping with merge keys applied: its own keys in the order of the text, then the merged ones.
 
     `gaps` are keys that were written and cannot be used: they have no entry, and are not missing.

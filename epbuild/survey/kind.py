@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
-from epbuild.core.typed_json import from_json
 from epbuild.engine.capacity import estimated_memory
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
@@ -59,8 +59,8 @@ class Kind(ABC, Generic[A, R]):
     result: type[R]
 
     def read(self, document: Mapping[str, Any]) -> R:
-        """A result that a record holds as JSON. Raises MalformedJson."""
-        return from_json(self.result, document)
+        """Return the result in a record. Raises msgspec.ValidationError."""
+        return msgspec.convert(document, self.result)
 
     def unknown(self, action: A) -> Sequence[str]:
         """Why its key cannot be known yet, whatever it needs, as reasons for work."""

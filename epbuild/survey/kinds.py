@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from epbuild.core.typed_json import MalformedJson
+from msgspec import ValidationError
+
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, SessionGroup
@@ -36,7 +37,7 @@ def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | N
     """An action's result of its JSON; None where that is not of this epbuild's shape."""
     try:
         result: ActionResult = kind_of(action).read(document)
-    except MalformedJson:
+    except ValidationError:
         return None
     return result
 

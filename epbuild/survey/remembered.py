@@ -14,14 +14,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild import __version__
 from epbuild.cache.workspace import Workspace, action_name
-from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, VerifyError
+from epbuild.core.errors import BuildError, EpbuildError, Problem, ProblemRecord, StepId, VerifyError
 
-_FORMAT = 1
+_FORMAT = 2
 _OF_THE_KEY = frozenset(
     {"EPB401", "EPB417", "EPB418", "EPB440", "EPB455", "EPB457", *(f"EPB{number}" for number in range(600, 620))}
 )
@@ -60,7 +61,7 @@ class Failures:
             document: dict[str, Any] = json.loads(text) if text is not None else {}
             if document.get("key") != key or document.get("format") != _FORMAT or document["epbuild"] != __version__:
                 return None
-            problems = tuple(Problem.from_plain(tuple(plain)) for plain in document["problems"])
+            problems = tuple(record.problem for record in msgspec.convert(document["problems"], tuple[ProblemRecord, ...]))
             failure = Failure(document["error"], problems, float(document["time"]))
         except (ValueError, LookupError, TypeError):
             return None  # it is tried again
@@ -77,7 +78,7 @@ class Failures:
             "epbuild": __version__,
             "key": key,
             "error": type(error).__name__,
-            "problems": [problem.plain for problem in problems],
+            "problems": msgspec.to_builtins([ProblemRecord.of(problem) for problem in problems]),
             "time": time.time(),
         }
         self._workspace.record_fact(self._name(action), json.dumps(document))

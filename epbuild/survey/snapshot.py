@@ -28,14 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    PlainProblem = tuple[Any, ...]
-    """A problem as `Problem.plain` has it: no class is needed to read it."""
     Stat = tuple[str, int, int, int, int]
     """The absolute path of a file with its size, mtime and ctime in nanoseconds, and inode."""
     Moment = tuple[int, int]
     """A time in nanoseconds by the clock of a file system, and that file system's device."""
 
-FORMAT = 10
+FORMAT = 11
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
 # multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.
@@ -78,7 +76,8 @@ class Snapshot:
     """Drivers that an EP's output may depend on, as `driver_version` takes them, with their versions."""
     lock: str
     """`none`, `held` or `doubted`: whether everything was as the recipe's lock has it."""
-    warnings: Sequence[PlainProblem]
+    warnings: Sequence[Mapping[str, Any]]
+    """`ProblemRecord`s as mappings: without warnings, no class is imported for them."""
     name: str
     """Name of the recipe."""
     count: int
@@ -158,11 +157,11 @@ class Snapshot:
 
 
 def answer(
-    arguments: Sequence[str], seconds: Callable[[], float], warn: Callable[[Sequence[PlainProblem]], object] | None = None
+    arguments: Sequence[str], seconds: Callable[[], float], warn: Callable[[Sequence[Mapping[str, Any]]], object] | None = None
 ) -> str | None:
     """Return the line to print for `run [RECIPE] [--check] [--locked]` if nothing has changed; None in any other case.
 
-    `seconds` returns the time since the start. `warn` gets the warnings of the run that took the snapshot, which a run repeats.
+    `seconds` returns the time since the start. `warn` gets the `warnings` of the snapshot, which a run repeats.
     """
     names = [argument for argument in arguments[1:] if argument not in _FLAGS]
     recipe = names[0] if names else DEFAULT_RECIPE

@@ -9,11 +9,12 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct, field
 
 from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import digest_of
-from epbuild.core.errors import Problem
+from epbuild.core.errors import Problem, ProblemRecord
 from epbuild.core.safepath import links_on_the_way, read_regular
 from epbuild.recipe.model import Recipe
 from epbuild.survey.snapshot import Snapshot, clock, environment_of, identity_of, is_settled, place_of, view_of
@@ -77,7 +78,7 @@ def take(seen: Observations, settings: Sequence[str], selection: Sequence[str]) 
         view=view_of(recipe),
         drivers=tuple(seen.drivers.items()),
         lock=seen.lock,
-        warnings=tuple(dict.fromkeys(problem.plain for problem in seen.warnings)),
+        warnings=msgspec.to_builtins([ProblemRecord.of(problem) for problem in dict.fromkeys(seen.warnings)]),
         name=seen.recipe.name,
         count=len(steps),
         is_current=seen.is_current,

@@ -25,12 +25,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from msgspec import Struct
 
 from epbuild.cache.records import ActionRecords
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import document_digest
-from epbuild.core.typed_json import MalformedJson, from_json
 from epbuild.recipe.requirement import is_same_version, plain_name
 from epbuild.remote.envelope import RecordKind
 from epbuild.toolchain.environment import RUNTIME, Environment, modules_of
@@ -117,7 +117,7 @@ def record_documents(
 
 def recorded_toolchain(records: Mapping[str, Mapping[str, Any]]) -> RecordedToolchain | None:
     """Return the toolchain of sound records, given by Python package. None if there is none, or if their environments differ."""
-    modules = {name: from_json(ModuleIdentity, record["result"]) for name, record in records.items()}
+    modules = {name: msgspec.convert(record["result"], ModuleIdentity) for name, record in records.items()}
     shared = {(item.python, item.platform, tuple(sorted(item.distributions.items()))) for item in modules.values()}
     return RecordedToolchain(modules) if len(shared) == 1 and RUNTIME in modules else None
 
@@ -126,7 +126,7 @@ def is_toolchain_record(record: Mapping[str, Any]) -> bool:
     """Return whether a record has the shape of a toolchain record, and its result is possible for its document."""
     try:
         document: Any = record["document"]
-        found = from_json(ModuleIdentity, record.get("result"))
+        found = msgspec.convert(record.get("result"), ModuleIdentity)
         if (document["format"], document["kind"]) != (FORMAT, KIND) or not isinstance(document["module"], str):
             return False
         if not all(_DIGEST.fullmatch(digest) for digest in (*found.libraries.values(), *found.files.values())):
@@ -136,7 +136,7 @@ def is_toolchain_record(record: Mapping[str, Any]) -> bool:
         if (found.python, found.platform, held.keys()) != (document["python"], document["platform"], wanted.keys()):
             return False
         return all(is_same_version(held[name], version) for name, version in wanted.items())
-    except (MalformedJson, KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return False
 
 

@@ -14,12 +14,11 @@ from msgspec.structs import asdict
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
-from epbuild.core.typed_json import to_json
 from epbuild.onnxfile.read.epcontext import EPContextNode, compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader, operator_name
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.plan.result import LeftNode
+from epbuild.plan.result import LeftNode, ValueType
 from epbuild.verify.artifact import files_in
 from epbuild.verify.makers import target_of
 from epbuild.verify.manifest import BadManifest, read_manifest
@@ -107,6 +106,7 @@ def _models_at(path: Path) -> Sequence[Path]:
 
 
 def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> InspectedModel:
+    typed = signature(header)
     described = {
         "format": FORMAT,
         "file": str(path),
@@ -115,7 +115,8 @@ def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> Inspected
         "producer": header.producer_name,
         "opsets": dict(header.opsets),
         "graph": header.graph_name,
-        **to_json(signature(header)),
+        "inputs": _values(typed.inputs),
+        "outputs": _values(typed.outputs),
         "ep_context_nodes": [_node(path, node, contexts) for node in header.ep_context_nodes],
         "other_operators": _others(header),
         "left": [asdict(left) for left in _left(path, header)],
@@ -127,6 +128,12 @@ def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> Inspected
         "compatibility": compatibility(header.metadata),
     }
     return cast("InspectedModel", described)
+
+
+def _values(values: Iterable[ValueType]) -> list[dict[str, Any]]:
+    return [
+        {"name": value.name, "type": value.type, "shape": None if value.shape is None else list(value.shape)} for value in values
+    ]
 
 
 def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any]:

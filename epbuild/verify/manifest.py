@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.safepath import BadReference, check_reference, open_regular
 from epbuild.core.schemas import schema
-from epbuild.core.typed_json import from_json
 from epbuild.plan.result import LeftNode, ModelSignature
 
 _FORMAT = 1
@@ -165,14 +165,14 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
             for location in ([each["weights_file"]] if "weights_file" in each else each["external_data"])
         ),
         signature=source_signature_of(item),
-        left=from_json(tuple[LeftNode, ...], item.get("left", [])),
+        left=msgspec.convert(item.get("left", []), tuple[LeftNode, ...]),
     )
 
 
 def source_signature_of(model: Mapping[str, Any]) -> ModelSignature | None:
     """Return the signature of the source of a model in a manifest; None if the manifest has none, or there is no one source."""
     source = model.get("source", {})
-    return from_json(ModelSignature, source) if {"inputs", "outputs"} <= source.keys() else None
+    return msgspec.convert(source, ModelSignature) if {"inputs", "outputs"} <= source.keys() else None
 
 
 def sources_of(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

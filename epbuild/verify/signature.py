@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from epbuild.onnxfile.read.model_header import ModelHeader, ValueInfo
-from epbuild.plan.result import Absent, ModelSignature, ValueType
+from epbuild.plan.result import ModelSignature, ValueType
 
 # TensorProto.DataType, by number, as ONNX Runtime and numpy spell them.
 _TYPES = (
@@ -54,7 +55,7 @@ def declared_wrong(outputs: Sequence[ValueType]) -> str:
         f"The source declares the output '{value.name}' as {_shape_text(value.shape)}; "
         f"ONNX Runtime made {_shape_text(value.computed)} of it."
         for value in outputs
-        if not isinstance(value.computed, Absent)
+        if value.computed is not UNSET
     )
 
 
@@ -69,7 +70,7 @@ def _differences(kind: str, source: Sequence[ValueType], compiled: Sequence[Valu
         made = found[name]
         if value.type != made.type:
             yield f"the {kind} '{name}' is {made.type}; in the source it is {value.type}"
-        if not _fits(value.shape if isinstance(value.computed, Absent) else value.computed, made.shape):
+        if not _fits(value.shape if value.computed is UNSET else value.computed, made.shape):
             yield f"the {kind} '{name}' has the shape {_shape_text(made.shape)}; in the source it is {_shape_text(value.shape)}"
     if wanted.keys() == found.keys() and list(wanted) != list(found):
         yield f"the {kind}s are in another order: {', '.join(found)}; in the source it is {', '.join(wanted)}"

@@ -11,7 +11,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -52,6 +55,32 @@ def test_a_folder_too_deep_for_a_workspace_is_refused_with_what_to_do(tmp_path: 
     too_deep = deepest / ("d" * 20)
     with pytest.raises(StoreError, match=rf"^{too_deep}: .* Move the recipe up: SQLite takes 504 bytes\. \[EPB516\]"):
         Workspace.open(too_deep / ".epbuild", create=create)
+
+
+def test_a_workspace_that_another_build_begins_at_the_same_moment_is_ours(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other build commits its tables and its mark between the two statements that look for them."""
+    really_connect = sqlite3.connect
+    begun: list[Workspace] = []
+
+    class Interrupted(sqlite3.Connection):
+        def execute(self, *arguments: Any) -> Any:
+            found = super().execute(*arguments)
+            if begun:
+                return found
+            row = found.fetchone()
+            found.close()
+            monkeypatch.setattr(sqlite3, "connect", really_connect)
+            begun.append(Workspace.open(directory))
+            begun[0].record_fact("name", "value")
+            return SimpleNamespace(fetchone=lambda: row)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(really_connect, factory=Interrupted))
+    with Workspace.open(directory) as workspace:
+        assert workspace.fact("name") == "value"
+        assert list(workspace.problems()) == []
+    begun[0].close()
 
 
 def test_what_one_run_learned_the_next_one_knows(directory: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 
 from epbuild.commands.events import ModelCovered
 from epbuild.commands.reporting.report import report
 from epbuild.commands.reporting.values import Report, ReportedStep
 from epbuild.core.schemas import schema
-from epbuild.core.typed_json import from_json
 from epbuild.engine.events import StepFinished
 from epbuild.publish.events import SharingSaved
 from epbuild.report.json.documents import report_document
@@ -33,7 +33,7 @@ def reported(workshop: Workshop) -> Report:
     found = report(workshop.request)
     text = json.dumps(report_document(found))
     VALIDATOR.validate(json.loads(text))
-    assert from_json(Report, json.loads(text)) == found
+    assert msgspec.convert(json.loads(text), Report) == found
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from epbuild.core.canonical import JsonFile, indented_json
 
 _DOCUMENTS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=20,
 )
@@ -36,6 +37,7 @@ def test_what_is_a_mapping_or_a_list_of_another_type_is_indented_as_well() -> No
     assert JsonFile(document).data.decode() == json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
-def test_what_is_no_json_is_refused() -> None:
-    with pytest.raises(TypeError):
-        indented_json({"a": [object()]})
+@pytest.mark.parametrize("value", [object(), math.nan, -math.inf])
+def test_what_is_no_json_is_refused(value: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        indented_json({"a": [value]})

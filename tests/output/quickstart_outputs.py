@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from epbuild.archive.artifact import FileEntry
 from epbuild.core.digest import Blob
-from epbuild.core.typed_json import to_json
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.output.manifest import ManifestModel
 from epbuild.output.materials import RecipeFiles, recipe_file
@@ -103,7 +103,7 @@ def _listed(group: SessionGroup, name: str, key: str, binary: str) -> ManifestMo
     source: dict[str, Any] = {
         "sha256": sha256(member.graph),
         "external_data": external,
-        **to_json(signature(read_header(member.graph))),
+        **msgspec.to_builtins(signature(read_header(member.graph))),
     }
     return ManifestModel(
         name=name,

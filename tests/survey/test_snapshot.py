@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ from epbuild.cli.app import execute
 from epbuild.commands.plan import survey
 from epbuild.commands.request import RemoteChoice, Request
 from epbuild.commands.run import run
-from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
+from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, ProblemRecord, StepId
 from epbuild.survey import snapshot
 from epbuild.survey.snapshot import FORMAT, answer, clock, read, read_unchanged, remove_older, snapshots_of
 from tests.support.fake_cpu import on_cpu
@@ -227,18 +228,18 @@ def test_only_what_was_as_locked_is_an_answer_to_locked(folder: Folder) -> None:
     assert folder.answer("--locked", "--check") == f"{UP_TO_DATE}."
 
 
-WARNING = Problem("EPB233", "nothing is shared", Position("epbuild.yaml", 3, 5)).plain
+WARNING = Problem("EPB233", "nothing is shared", Position("epbuild.yaml", 3, 5))
 
 
 def test_what_was_warned_of_is_given_again_by_a_run_and_not_by_a_check(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.path)
     here = Path("epbuild.yaml")
-    take_snapshot(here, folder.files, clock(str(here)) or (0, 0), warnings=[Problem.from_plain(WARNING)])
-    given: list[object] = []
+    take_snapshot(here, folder.files, clock(str(here)) or (0, 0), warnings=[WARNING])
+    given: list[Any] = []
     assert answer(["run"], lambda: 0.25, given.extend) == f"{UP_TO_DATE} (0.25 s)"
-    assert given == [WARNING]
+    assert [msgspec.convert(record, ProblemRecord).problem for record in given] == [WARNING]
     assert answer(["run", "--check"], lambda: 0.25, given.extend) == f"{UP_TO_DATE}."
-    assert given == [WARNING]
+    assert [msgspec.convert(record, ProblemRecord).problem for record in given] == [WARNING]
     # It would name the file otherwise.
     assert answer(["run", str(folder.recipe)], lambda: 0.25, given.extend) is None
     assert answer(["run", "./epbuild.yaml"], lambda: 0.25, given.extend) is None
@@ -257,7 +258,8 @@ PLACES = [None, StepId("emit:a"), Position("epbuild.yaml", 3, 5), Path("epbuild.
 def test_a_problem_is_the_same_after_it_was_kept(where: Location | None) -> None:
     for hint, reason in ((None, None), ("Mend it.", "it is so")):
         problem = Problem("EPB233", "nothing is shared", where, hint, reason)
-        assert Problem.from_plain(marshal.loads(marshal.dumps(problem.plain))) == problem
+        kept = marshal.loads(marshal.dumps(msgspec.to_builtins(ProblemRecord.of(problem))))
+        assert msgspec.convert(kept, ProblemRecord).problem == problem
 
 
 def test_a_variable_that_the_recipe_read_is_watched(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

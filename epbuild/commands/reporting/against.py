@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
@@ -27,7 +28,6 @@ from epbuild.commands.reporting.changes import (
 from epbuild.commands.reporting.values import FORMAT, Report
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem
-from epbuild.core.typed_json import MalformedJson, from_json
 from epbuild.diff.traits import Incomparable
 from epbuild.publish.sizes import is_about_others
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
@@ -113,8 +113,8 @@ def read_report(path: Path) -> Report | None:
     if document.get("format") != FORMAT:
         raise _unreadable(path, f"is a report of format {document.get('format')}, and this epbuild reads {FORMAT}")
     try:
-        return from_json(Report, document)
-    except MalformedJson as error:
+        return msgspec.convert(document, Report)
+    except msgspec.ValidationError as error:
         raise _unreadable(path, "is not a complete report") from error
 
 

@@ -16,12 +16,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.safepath import read_regular
-from epbuild.core.typed_json import from_json, to_json
 from epbuild.engine.events import Origin, Outcome
 from epbuild.survey.action_status import StepState
 
@@ -183,7 +183,7 @@ class BuildRecords:
         fraction = int(record.began % 1 * 1e6)
         began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(record.began))
         name = f"{began}.{fraction:06d}Z-{record.configuration[:12]}.json"
-        write_file(self._folder / name, json.dumps(to_json(record), separators=(",", ":")) + "\n", durable=False)
+        write_file(self._folder / name, json.dumps(msgspec.to_builtins(record), separators=(",", ":")) + "\n", durable=False)
         for path in (*self._files()[_MOST_RECORDS:], *self._drafts()):
             with suppress(OSError):
                 path.unlink()
@@ -206,7 +206,7 @@ class BuildRecords:
                 with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
                     document = json.loads(read_regular(path))
                     if document["format"] == FORMAT:
-                        yield from_json(BuildRecord, document)
+                        yield msgspec.convert(document, BuildRecord)
 
     def _files(self) -> list[Path]:
         """The records, the last build first."""

@@ -17,7 +17,6 @@ from msgspec import UNSET, UnsetType
 
 from epbuild.core.canonical import indented_json
 from epbuild.core.errors import Argument, Location, Position, Problem
-from epbuild.core.typed_json import to_json
 
 if TYPE_CHECKING:
     from epbuild.commands.reporting.values import Report
@@ -75,7 +74,7 @@ def problem_views(problems: Iterable[Problem]) -> tuple[ProblemView, ...]:
 
 def report_document(report: Report) -> dict[str, Any]:
     """Return `report --json`, which a page embeds."""
-    document: dict[str, Any] = to_json(report)
+    document: dict[str, Any] = msgspec.to_builtins(report)
     return document
 
 

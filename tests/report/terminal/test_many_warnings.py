@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from epbuild import __main__ as process
-from epbuild.core.errors import Position, Problem
+from epbuild.core.errors import Position, Problem, ProblemRecord
 from epbuild.engine.events import RunStarted, StepFailed, Warned
 from epbuild.report.terminal.problems import print_problems, print_warnings
 from epbuild.report.terminal.progress import reporter
@@ -84,7 +85,7 @@ def test_a_build_shows_three_of_each_code_before_its_steps(monkeypatch: pytest.M
         lambda: print_problems(problems(MANY)),
         lambda: print_warnings(problems(MANY), all_warnings=True),
         lambda: report(all_warnings=True),
-        lambda: process._warn([problem.plain for problem in problems(MANY)]),
+        lambda: process._warn(msgspec.to_builtins([ProblemRecord.of(problem) for problem in problems(MANY)])),
     ],
     ids=["errors", "warnings", "build", "snapshot"],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -19,7 +20,6 @@ from epbuild.commands.reporting.changes import (
 )
 from epbuild.commands.reporting.report import report
 from epbuild.commands.reporting.values import Report
-from epbuild.core.typed_json import from_json
 from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList
 from epbuild.report.terminal.report import report_lines
@@ -86,7 +86,7 @@ def test_a_report_has_the_tables_that_ended_the_build(workshop: Workshop) -> Non
 
 
 def test_what_changed_is_in_words_and_small_differences_of_time_are_not() -> None:
-    found = lines(replace(from_json(Report, zoo_report()), against=AGAINST))
+    found = lines(replace(msgspec.convert(zoo_report(), Report), against=AGAINST))
     since = found[found.index("Since old.html of 2026-11-22 16:03:11:") :]
     assert since == [
         "Since old.html of 2026-11-22 16:03:11:",
@@ -104,11 +104,11 @@ def test_what_changed_is_in_words_and_small_differences_of_time_are_not() -> Non
 
 def test_where_nothing_changed_that_is_said() -> None:
     same = replace(AGAINST, models=AGAINST.models[3:], outputs=(), versions=(), sources=())
-    assert lines(replace(from_json(Report, zoo_report()), against=same))[-1] == "nothing has changed"
+    assert lines(replace(msgspec.convert(zoo_report(), Report), against=same))[-1] == "nothing has changed"
 
 
 @pytest.mark.parametrize("document", [zoo_report(), large_report()], ids=["zoo", "large"])
 def test_a_report_in_short_is_short_and_fits_a_terminal(document: dict[str, object]) -> None:
-    found = lines(from_json(Report, document))
+    found = lines(msgspec.convert(document, Report))
     assert len(found) < 220
     assert [line for line in found if len(line) > 80 and " " in line.strip()] == []

@@ -6,12 +6,12 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.core.typed_json import from_json, to_json
 from epbuild.plan.result import Figures
 from epbuild.verify.live.metrics import DifferentOutput, Meter
 
@@ -103,6 +103,6 @@ def test_outputs_that_cannot_be_compared_are_told_apart() -> None:
 @given(st.lists(st.tuples(st.floats(width=32), st.floats(width=32)), max_size=8))
 def test_figures_survive_json_whatever_came_out(pairs: list[tuple[float, float]]) -> None:
     found = figures(([pair[0] for pair in pairs], [pair[1] for pair in pairs]))
-    text = json.dumps(to_json(found), allow_nan=False)
-    assert from_json(Figures, json.loads(text)) == found
+    text = json.dumps(msgspec.to_builtins(found), allow_nan=False)
+    assert msgspec.convert(json.loads(text), Figures) == found
     assert found.cosine is None or -1 <= found.cosine <= 1
