@@ -1,4 +1,4 @@
-"""Users of context binaries: the models of a folder by the files that they name."""
+"""Compiled models as they are found on disk, with their files and other models that use these."""
 
 from __future__ import annotations
 
@@ -14,48 +14,11 @@ from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
 
 
-class References:
-    """Which models refer to which files; each folder is listed, and each header read, once, when it is first asked for."""
-
-    def __init__(self, read: Callable[[Path], ModelHeader] = read_header) -> None:
-        self._read_header = read
-        self._folders: dict[Path, tuple[dict[str, list[Path]], list[Path]]] = {}
-
-    def users(self, binary: Path, folder: Path) -> Iterator[Path]:
-        """The models that refer to `binary`, in order.
-
-        Looked for in the folders from `folder` down to the binary's: nothing else can refer to it without leaving its own folder.
-        """
-        wanted = os.path.realpath(binary)
-        for place in _places(binary, folder):
-            yield from self._read(place)[0].get(wanted, ())
-
-    def unreadable(self, binary: Path, folder: Path) -> Iterator[Path]:
-        """The `.onnx` files in these folders that cannot be read, which may be such."""
-        for place in _places(binary, folder):
-            yield from self._read(place)[1]
-
-    def _read(self, place: Path) -> tuple[dict[str, list[Path]], list[Path]]:
-        if place not in self._folders:
-            users: dict[str, list[Path]] = {}
-            unreadable = []
-            for path in sorted(place.glob("*.onnx")):
-                try:
-                    names = {node.reference for node in self._read_header(path).ep_context_nodes if node.reference}
-                    for binary in {os.path.realpath(place / name) for name in names}:
-                        users.setdefault(binary, []).append(path)
-                except (OSError, ValueError):  # no whole model, or a reference that can be no file's name
-                    unreadable.append(path)
-            self._folders[place] = users, unreadable
-        return self._folders[place]
-
-
-def _places(binary: Path, folder: Path) -> list[Path]:
-    return [parent for parent in binary.parents if parent.is_relative_to(folder)]
-
-
 def read_compiled(path: Path) -> ModelHeader:
-    """The header of a compiled model; raises VerifyError (EPB600, EPB602), or ChangeRefused (EPB620) where nothing of it is compiled."""
+    """Read the header of a compiled model.
+
+    Raises VerifyError (EPB600, EPB602), or ChangeRefused (EPB620) if no part of the model is compiled.
+    """
     try:
         header = read_header(path)
     except OSError as error:
@@ -68,7 +31,7 @@ def read_compiled(path: Path) -> ModelHeader:
 
 
 def find_binary(path: Path, node: EPContextNode) -> Path:
-    """The context binary that a node of the model `path` refers to; raises VerifyError (EPB605)."""
+    """Return the context binary that a node of the model `path` refers to. Raises VerifyError (EPB605)."""
     try:
         return resolve(path, node)
     except BadReference as error:
@@ -76,8 +39,48 @@ def find_binary(path: Path, node: EPContextNode) -> Path:
 
 
 def find_data(path: Path, location: str) -> Path:
-    """The file at which the model `path` has external data; raises VerifyError (EPB605)."""
+    """Return the file of the model's external data at `location`. Raises VerifyError (EPB605)."""
     try:
         return locate(path.parent, location, "external data file")
     except BadReference as error:
         raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
+
+
+class References:
+    """Index of the models that refer to a file. Each folder is listed, and each header read, once, at the first question."""
+
+    def __init__(self, read: Callable[[Path], ModelHeader] = read_header) -> None:
+        self._read_header = read
+        self._folders: dict[Path, tuple[dict[str, list[Path]], list[Path]]] = {}
+
+    def users(self, binary: Path, folder: Path) -> Iterator[Path]:
+        """Yield the models that refer to `binary`, in order.
+
+        The folders from `folder` down to that of the binary are searched: a model elsewhere cannot refer to it without leaving its folder.
+        """
+        wanted = os.path.realpath(binary)
+        for place in _folders_between(binary, folder):
+            yield from self._read(place)[0].get(wanted, ())
+
+    def unreadable(self, binary: Path, folder: Path) -> Iterator[Path]:
+        """Yield the `.onnx` files in these folders that cannot be read, and so may refer to `binary`."""
+        for place in _folders_between(binary, folder):
+            yield from self._read(place)[1]
+
+    def _read(self, place: Path) -> tuple[dict[str, list[Path]], list[Path]]:
+        if place not in self._folders:
+            users: dict[str, list[Path]] = {}
+            unreadable = []
+            for path in sorted(place.glob("*.onnx")):
+                try:
+                    names = {node.reference for node in self._read_header(path).ep_context_nodes if node.reference}
+                    for binary in {os.path.realpath(place / name) for name in names}:
+                        users.setdefault(binary, []).append(path)
+                except (OSError, ValueError):  # an incomplete model, or a reference that cannot be the name of a file
+                    unreadable.append(path)
+            self._folders[place] = users, unreadable
+        return self._folders[place]
+
+
+def _folders_between(binary: Path, folder: Path) -> list[Path]:
+    return [parent for parent in binary.parents if parent.is_relative_to(folder)]

@@ -1,51 +1,53 @@
 """One weights file for the initializers of several models.
 
-Contents are the same when their bytes are: types and shapes stay in the graphs. The bytes are hashed and copied in pieces and the models
+Contents are equal if their bytes are: types and shapes stay in the graphs. The bytes are hashed and copied in pieces and the models
 spliced, so memory does not grow with the weights. The same models in the same order give the same bytes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
-
-from msgspec import Struct
 
 from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.edit.splice import Splice, copy_bytes, splice
 from epbuild.onnxfile.edit.staging import stage
 from epbuild.onnxfile.read import proto
 from epbuild.onnxfile.read.headers import parse_header, read_header, read_tensor
-from epbuild.onnxfile.read.model_header import Initializer
-from epbuild.onnxfile.read.weights import WeightBytes, digest, extent, tensors
+from epbuild.onnxfile.read.weights import WeightBytes, digest, external_extent
 from epbuild.onnxfile.read.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer
 
-# A file can be mapped from a page's start, 4 KiB, and on Windows from a multiple of 64 KiB. ONNX Runtime's own writer (ModelSavingOptions)
-# takes the same pains for tensors from 1 MiB on: for smaller ones the gaps would weigh more than the tensors.
+# A file can be mapped from the start of a page, 4 KiB, and on Windows from a multiple of 64 KiB. ONNX Runtime's own writer
+# (ModelSavingOptions) aligns tensors from 1 MiB on: for smaller ones the gaps would be larger than the tensors.
 _PAGE = 4 * 1024
 _GRANULARITY = 64 * 1024
 _LARGE = 1024 * 1024
 
-# Field numbers, as onnx.proto gives them.
 _TENSOR_PLACE = frozenset({proto.TENSOR_RAW_DATA, proto.TENSOR_EXTERNAL_DATA, proto.TENSOR_DATA_LOCATION})
+_GRAPH_FIELDS = frozenset({proto.GRAPH_NODE, proto.GRAPH_INITIALIZER, proto.GRAPH_SPARSE_INITIALIZER})
+_ATTRIBUTE_FIELDS = proto.ATTRIBUTE_TENSORS | proto.ATTRIBUTE_GRAPHS | proto.ATTRIBUTE_SPARSE_TENSORS
+
+_TensorPath = tuple[tuple[Field, ...], bool]
+"""Fields that enclose a tensor, outermost first and the tensor last, and whether it is an initializer."""
 
 
 def share_initializers(
     models: Mapping[Path, Path], file: str, threshold: int = 1024, data: Mapping[Path, Mapping[str, Path]] | None = None
 ) -> WeightBytes:
-    """Write copies of one or more models (each key is the copy of its value), whose weights all lie in one `file` beside them.
+    """Write copies of models, whose weights are all in one `file` beside them. `models` maps each copy to its source.
 
-    What goes there: every tensor that is external data already (at the location that a model gives, or in the files that `data`
-    has for its locations, by the copy), and every initializer, in subgraphs too, that is written as raw bytes and has at least
-    `threshold` of them; where nothing does, no file is written. Copies in several folders (which are made) each have the file. It
-    is a hard link in some where the file system can: ONNX Runtime reads such data, and the onnx package refuses to. A copy that
-    refers to it from a subgraph has a file of its own, as ONNX Runtime leaves the reading to the onnx package there.
+    These tensors move to the file: all that are external data already, and every initializer, in subgraphs too, of at least `threshold` raw
+    bytes. External data is read from the location in the model, or from the file that `data` has for the copy and the location. If no
+    tensor moves, no file is written. If the copies are in several folders, each folder has the file, as a hard link if the file system
+    can: ONNX Runtime reads such data, though the onnx package refuses to. A copy that refers to the file from a subgraph has a file of its
+    own, because ONNX Runtime leaves the reading to the onnx package then.
 
-    Raises FileExistsError where a copy or the file exists already; MalformedModel, whose text begins with the model's file name,
-    for what is not a whole model, or has less external data than it declares; OSError. Then nothing that was written is left.
+    Raises FileExistsError if a copy or the file exists; MalformedModel, whose text begins with the model's file name, if a model is
+    incomplete or has less external data than it declares; OSError. Then no written file is left.
     """
     folders = list(dict.fromkeys(copy.parent for copy in models))
     places = [folder / file for folder in folders]
@@ -56,21 +58,22 @@ def share_initializers(
     with ExitStack() as written:
         with places[0].open("xb") as opened:
             written.callback(places[0].unlink)
-            weights = _Weights(opened)
+            weights = _WeightsFile(opened, file)
             for copy, source in models.items():
+                files = (data or {}).get(copy, {})
                 try:
-                    splice(source, copy, _Mover(source.parent, (data or {}).get(copy, {}), file, max(threshold, 1), weights))
+                    splice(source, copy, partial(_move, weights, folder=source.parent, data=files, threshold=max(threshold, 1)))
                 except MalformedModel as error:
                     raise MalformedModel(f"{source.name}: {error}") from error
                 written.callback(copy.unlink)
             stored = opened.tell()
-        apart = {copy.parent for copy in models if file in read_header(copy).subgraph_data}
-        linkable = None if folders[0] in apart else places[0]
+        unlinkable = {copy.parent for copy in models if file in read_header(copy).subgraph_data}
+        linkable = None if folders[0] in unlinkable else places[0]
         for place in places[1:] if stored else ():
             written.callback(place.unlink, missing_ok=True)
-            if place.parent in apart or linkable is None:
+            if place.parent in unlinkable or linkable is None:
                 stage(places[0], place, link=False)
-                linkable = linkable if place.parent in apart else place
+                linkable = linkable if place.parent in unlinkable else place
             else:
                 stage(linkable, place, link=True)
         if not stored:
@@ -79,16 +82,17 @@ def share_initializers(
     return WeightBytes(weights.total, stored)
 
 
-class _Weights:
-    """The weights file while it is written; `total` counts what was placed in it, equal contents too."""
+class _WeightsFile:
+    """Weights file that is being written. `total` counts the bytes of all tensors in it, also of equal contents."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, name: str) -> None:
         self.total = 0
         self._file = file
+        self._name = name
         self._offsets: dict[str, int] = {}
 
-    def place(self, source: BinaryIO, start: int, size: int) -> int:
-        """The offset of the content that `source` has there; it is written if it is new."""
+    def place(self, source: BinaryIO, start: int, size: int) -> bytes:
+        """Write a part of `source`, unless the file has that content. Return a tensor's fields that refer to it."""
         self.total += size
         content = digest(source, start, size)
         offset = self._offsets.get(content)
@@ -99,53 +103,73 @@ class _Weights:
             self._file.write(bytes(offset - end))
             copy_bytes(source, self._file, start, start + size)
             self._offsets[content] = offset
-        return offset
-
-
-class _Mover(Struct, frozen=True):
-    """Finds what changes in one model whose weights move: to be called with the opened model, as `splice` does."""
-
-    folder: Path
-    data: Mapping[str, Path]
-    """The external data by location; what is not here lies in the folder."""
-    file: str
-    least: int
-    weights: _Weights
-
-    def __call__(self, model: BinaryIO) -> list[Splice]:
-        parse_header(model)  # refuses what is no whole model, or nested without end
-        wire = WireReader(model)
-        splices: list[Splice] = []
-        for path, is_initializer in tensors(wire):
-            tensor = path[-1]
-            found = read_tensor(wire, tensor)
-            raw = list(wire.message(tensor, frozenset({proto.TENSOR_RAW_DATA})))
-            if found.external is not None:
-                # Closed at once: some exporters give each tensor a file of its own.
-                location = found.external.location
-                with open_regular(self.data.get(location, self.folder / location)) as data:
-                    start, size = extent(found, found.external, os.fstat(data.fileno()).st_size, tensor.tag_at)
-                    offset = self.weights.place(data, start, size)
-            elif is_initializer and _is_raw(found, raw) and raw[0].size >= self.least:
-                size = raw[0].size
-                offset = self.weights.place(model, raw[0].start, size)
-            else:
-                continue
-            splices += [Splice(path, field.tag_at, field.end, b"") for field in wire.message(tensor, _TENSOR_PLACE)]
-            splices.append(Splice(path, tensor.end, tensor.end, self._reference(offset, size)))
-        return splices
-
-    def _reference(self, offset: int, size: int) -> bytes:
-        """A tensor's reference to its bytes; what it had for the old place, such as a checksum, does not hold for the new one."""
-        entries = {"location": self.file, "offset": str(offset), "length": str(size)}
         pairs = (
-            encode_bytes(proto.PAIR_KEY, key.encode()) + encode_bytes(proto.PAIR_VALUE, value.encode())
-            for key, value in entries.items()
+            encode_bytes(proto.PAIR_KEY, key) + encode_bytes(proto.PAIR_VALUE, value.encode())
+            for key, value in ((b"location", self._name), (b"offset", str(offset)), (b"length", str(size)))
         )
         location = encode_integer(proto.TENSOR_DATA_LOCATION, proto.EXTERNAL)
         return b"".join(encode_bytes(proto.TENSOR_EXTERNAL_DATA, pair) for pair in pairs) + location
 
 
-def _is_raw(found: Initializer, raw: list[Field]) -> bool:
-    """Whether all that a tensor holds is its raw data."""
-    return len(raw) == 1 and raw[0].size == found.inline_bytes
+def _move(weights: _WeightsFile, model: BinaryIO, *, folder: Path, data: Mapping[str, Path], threshold: int) -> list[Splice]:
+    """Move the tensors of one model to the weights file. Return the changes of the model.
+
+    The old reference of a tensor goes as a whole: other entries, such as a checksum, do not hold for the new place.
+    """
+    parse_header(model)  # rejects incomplete models and endless nesting
+    wire = WireReader(model)
+    splices: list[Splice] = []
+    for path, is_initializer in _tensors(wire):
+        field = path[-1]
+        tensor = read_tensor(wire, field).tensor
+        raw = list(wire.message(field, frozenset({proto.TENSOR_RAW_DATA})))
+        if tensor.external is not None:
+            # Opened for each tensor: some exporters give each one a file of its own.
+            location = tensor.external.location
+            with open_regular(data.get(location, folder / location)) as file:
+                reference = weights.place(file, *external_extent(tensor, os.fstat(file.fileno()).st_size, field.tag_at))
+        elif is_initializer and len(raw) == 1 and threshold <= raw[0].size == tensor.inline_bytes:
+            reference = weights.place(model, raw[0].start, raw[0].size)
+        else:
+            continue
+        splices += [Splice(path, part.tag_at, part.end, b"") for part in wire.message(field, _TENSOR_PLACE)]
+        splices.append(Splice(path, field.end, field.end, reference))
+    return splices
+
+
+def _tensors(wire: WireReader) -> Iterator[_TensorPath]:
+    """Yield each tensor of a model. A header does not have them: their paths take too much memory in a hostile file."""
+    for field in wire.fields(0, wire.size, frozenset({proto.MODEL_GRAPH, proto.MODEL_FUNCTIONS})):
+        if field.number == proto.MODEL_GRAPH:
+            yield from _tensors_of_graph(wire, (field,))
+        else:
+            for node in wire.message(field, frozenset({proto.FUNCTION_NODE})):
+                yield from _tensors_of_node(wire, (field, node))
+
+
+def _tensors_of_graph(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_TensorPath]:
+    for field in wire.message(path[-1], _GRAPH_FIELDS):
+        if field.number == proto.GRAPH_NODE:
+            yield from _tensors_of_node(wire, (*path, field))
+        elif field.number == proto.GRAPH_INITIALIZER:
+            yield (*path, field), True
+        else:
+            yield from _sparse_parts(wire, (*path, field))
+
+
+def _tensors_of_node(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_TensorPath]:
+    for attribute in wire.message(path[-1], frozenset({proto.NODE_ATTRIBUTE})):
+        for value in wire.message(attribute, _ATTRIBUTE_FIELDS):
+            inner = (*path, attribute, value)
+            if value.number in proto.ATTRIBUTE_TENSORS:
+                yield inner, False
+            elif value.number in proto.ATTRIBUTE_GRAPHS:
+                yield from _tensors_of_graph(wire, inner)
+            else:
+                yield from _sparse_parts(wire, inner)
+
+
+def _sparse_parts(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_TensorPath]:
+    """Yield the values and the indices of a sparse tensor."""
+    for part in wire.message(path[-1], proto.SPARSE_TENSOR_PARTS):
+        yield (*path, part), False

@@ -16,7 +16,7 @@ from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference, check_reference, open_regular, real_path
 from epbuild.onnxfile.edit.compiled import References, find_binary, find_data, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT, embed, extract, relink
-from epbuild.onnxfile.edit.staging import drafts, in_the_way, overwrite, publish, stage
+from epbuild.onnxfile.edit.staging import drafts, exists_error, overwrite, publish, stage
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
@@ -194,7 +194,7 @@ def _check_places(drafted: Sequence[_Draft], target: Path, *, in_place: bool) ->
         names = [draft.reference] if in_place else [draft.name, draft.reference]
         for name in names:
             if name is not None and os.path.lexists(target / name):
-                raise in_the_way(target / name)
+                raise exists_error(target / name)
             if name is not None and name == draft.name and name == draft.reference:
                 raise ChangeRefused(Problem("EPB624", f"{name} cannot be the name of the model and of its context binary"))
         if draft.reference in draft.old.header.external_data:

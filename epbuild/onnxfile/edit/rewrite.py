@@ -1,7 +1,7 @@
 """Copies of compiled models with other node names, references or contexts.
 
-Each leaves the source as it is. Raises FileExistsError where the destination exists, and leaves it; MalformedModel and OSError, and leaves
-no partial copy.
+No function changes its source. Each raises FileExistsError if the destination exists, and leaves that file; MalformedModel; OSError. No
+partial copy is left.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from epbuild.onnxfile.read.headers import parse_header
 from epbuild.onnxfile.read.wire import Field, WireReader, encode_bytes, encode_integer
 
 PROTOBUF_LIMIT: Final = 2**31 - 1
-"""Bytes that one protobuf message may have; ONNX Runtime cannot read a model above it."""
+"""Maximal size of a protobuf message. ONNX Runtime cannot read a larger model."""
 
 
 def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
-    """Writes to `destination` a copy of the model `source` in which each reference that is a key of `names` becomes its value.
+    """Write a copy of the model `source` in which each reference that is a key of `names` becomes its value.
 
-    Names are written as given: `check_reference` checks that one can be followed. Other references, and every other byte, stay.
+    Names are written as given: call `check_reference` first. Other references, and every other byte, stay.
     """
 
     def relinked(model: BinaryIO) -> list[Splice]:
@@ -37,10 +37,9 @@ def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
 
 
 def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> None:
-    """Writes to `destination` a copy of the model `source` in which EPContext nodes have the given names.
+    """Write a copy of the model `source` in which EPContext nodes have new `names`, by index in the header's `ep_context_nodes`.
 
-    `names` are by the node's place in the header's `ep_context_nodes`. No other part of a model refers to a node by its name;
-    `partition_name` is the graph's name in the context, and stays.
+    No other part of a model refers to a node by its name. `partition_name`, the graph's name in the context, stays.
     """
 
     def renamed(model: BinaryIO) -> list[Splice]:
@@ -59,10 +58,10 @@ def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> N
 
 
 def embed(source: Path, destination: Path, binary: Path) -> None:
-    """Writes to `destination` a copy of the model `source` in which the context is embedded: the content of the file `binary`.
+    """Write a copy of the model `source` that embeds its context, the content of the file `binary`.
 
-    Raises ValueError unless exactly one node of `source` refers to a context binary. The copy is not checked against `PROTOBUF_LIMIT`: it
-    has about the bytes of both files.
+    Raises ValueError unless exactly one node of `source` refers to a context binary. The caller checks that both files together stay below
+    `PROTOBUF_LIMIT`.
     """
 
     def embedded(model: BinaryIO) -> list[Splice]:
@@ -76,9 +75,9 @@ def embed(source: Path, destination: Path, binary: Path) -> None:
 
 
 def extract(source: Path, destination: Path, binary: Path, reference: str) -> None:
-    """Writes the context that the model `source` embeds to the new file `binary`, and to `destination` a copy that refers to it.
+    """Write the embedded context of the model `source` to the new file `binary`, and a copy of the model that refers to it.
 
-    `reference` is written as given. Raises ValueError unless exactly one node of `source` embeds a context; then, too, no file is left.
+    `reference` is written as given. Raises ValueError unless exactly one node of `source` embeds a context. If it fails, no file is left.
     """
 
     def extracted(model: BinaryIO) -> list[Splice]:
@@ -88,26 +87,26 @@ def extract(source: Path, destination: Path, binary: Path, reference: str) -> No
             raise ValueError(f"{len(embedding)} nodes embed a context where one belongs")
         path = embedding[0].payload_path
         with binary.open("xb") as file:
-            made.append(binary)
+            written.append(binary)
             copy_bytes(model, file, path[-1].start, path[-1].end)
         return [_replaced(path, reference.encode()), *_modes(WireReader(model), nodes, 0)]
 
-    made: list[Path] = []
+    written: list[Path] = []
     try:
         splice(source, destination, extracted)
     except BaseException:
-        for path in made:
+        for path in written:
             path.unlink()
         raise
 
 
 def _replaced(path: tuple[Field, ...], content: bytes | Path) -> Splice:
-    """Other content of the last field of `path`."""
+    """Replace the content of the last field of `path`."""
     return Splice(path, path[-1].start, path[-1].end, content)
 
 
 def _modes(wire: WireReader, nodes: Sequence[EPContextNode], mode: int) -> list[Splice]:
-    """Sets embed_mode in every EPContext node: those without a context of their own have the mode of the one they are in."""
+    """Set embed_mode in every EPContext node: a node without a context of its own has the mode of the context that it is in."""
     setting = encode_bytes(proto.ATTRIBUTE_NAME, b"embed_mode") + encode_integer(proto.ATTRIBUTE_I, mode)
     encoded = encode_bytes(proto.NODE_ATTRIBUTE, setting + encode_integer(proto.ATTRIBUTE_TYPE, proto.TYPE_INT))
     splices = []

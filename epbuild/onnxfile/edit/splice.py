@@ -1,6 +1,6 @@
-"""Splicing: a copy of a file in which some bytes are replaced.
+"""Splicing: copying a model with some of its bytes replaced.
 
-The model is never decoded and never held in memory, so all that is not replaced stays as its writer left it, at any size.
+The model is never decoded and never held in memory. So all other bytes stay as their writer left them, at any size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CHUNK = 1024 * 1024
 
 
 class Splice(NamedTuple):
-    """Bytes of the source from `start` to `end` that become `content`; `path` has the fields that enclose them, outermost first."""
+    """Change of a file: `content` replaces the bytes from `start` to `end`. `path` has the fields that enclose them, outermost first."""
 
     path: tuple[Field, ...]
     start: int
@@ -27,15 +27,15 @@ class Splice(NamedTuple):
 
 
 def splice(source: Path, destination: Path, splices: Callable[[BinaryIO], Sequence[Splice]]) -> None:
-    """Writes to `destination` a copy of the model `source` with the changes that `splices` finds in it; lengths are corrected.
+    """Write to `destination` a copy of the model `source` with the changes that `splices` returns, and correct lengths.
 
-    Raises FileExistsError where `destination` exists, and leaves it; MalformedModel and OSError, and leaves no partial copy.
+    Raises FileExistsError if `destination` exists, and leaves that file; MalformedModel; OSError. No partial copy is left.
     """
     with open_regular(source) as model:
         changes = _with_lengths(splices(model))
         copy = destination.open("xb")
         try:
-            # Closed inside the try: a full disk may show only when the last bytes are flushed.
+            # Closed inside the try: a full disk may be detected only when the last bytes are flushed.
             with copy:
                 _write(model, copy, changes)
         except BaseException:
@@ -44,7 +44,7 @@ def splice(source: Path, destination: Path, splices: Callable[[BinaryIO], Sequen
 
 
 def copy_bytes(model: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
-    """Copies the bytes of `model` between two offsets; raises MalformedModel where it ends before."""
+    """Copy the bytes of `model` between two offsets. Raises MalformedModel if the file is too short."""
     model.seek(start)
     while start < end:
         chunk = model.read(min(_CHUNK, end - start))
@@ -54,23 +54,20 @@ def copy_bytes(model: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
         start += len(chunk)
 
 
-def _content_size(content: bytes | Path) -> int:
-    return len(content) if isinstance(content, bytes) else content.stat().st_size
-
-
 def _with_lengths(splices: Iterable[Splice]) -> list[Splice]:
-    """The changes in file order, with those of the lengths of all that encloses one."""
+    """Add the changes of the lengths of enclosing fields, and sort all changes in file order."""
     changes = list(splices)
     levels: defaultdict[int, dict[Field, Field | None]] = defaultdict(dict)
     growth: defaultdict[Field, int] = defaultdict(int)
     for change in changes:
-        growth[change.path[-1]] += _content_size(change.content) - (change.end - change.start)
+        size = len(change.content) if isinstance(change.content, bytes) else change.content.stat().st_size
+        growth[change.path[-1]] += size - (change.end - change.start)
         parent: Field | None = None
         for level, field in enumerate(change.path):
             levels[level][field] = parent
             parent = field
 
-    # Innermost first, as a length that takes more or fewer bytes changes the size of what encloses it too.
+    # Innermost first: a length whose varint grows or shrinks changes the size of the enclosing field too.
     for level in sorted(levels, reverse=True):
         for field, parent in levels[level].items():
             if growth[field] == 0:

@@ -17,22 +17,25 @@ from epbuild.core.safepath import real_path
 
 @contextlib.contextmanager
 def drafts(folder: Path) -> Iterator[Path]:
-    """A new empty folder in `folder`, to fill and then `publish`; removed at the end, and `folder` too if it was made for nothing."""
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    """Create an empty folder in `folder`, to fill and then `publish`.
+
+    It is removed at the end. So is `folder`, if it was created here and stayed empty.
+    """
+    created = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    drafted = folder / f".epbuild-{uuid4().hex[:8]}"
-    drafted.mkdir()
+    draft_folder = folder / f".epbuild-{uuid4().hex[:8]}"
+    draft_folder.mkdir()
     try:
-        yield drafted
+        yield draft_folder
     finally:
-        shutil.rmtree(drafted, ignore_errors=True)
-        for place in made:
-            with contextlib.suppress(OSError):  # it is not empty: that is what it was made for
+        shutil.rmtree(draft_folder, ignore_errors=True)
+        for place in created:
+            with contextlib.suppress(OSError):  # it is not empty
                 place.rmdir()
 
 
 def stage(file: Path, draft: Path, *, link: bool) -> None:
-    """Puts `file` into the drafts: as a hard link where `link` allows it, since it only gets another name then; else as a copy."""
+    """Copy `file` to a draft, or hard-link it if `link` permits that and the file system can."""
     draft.parent.mkdir(parents=True, exist_ok=True)
     if link:
         with contextlib.suppress(OSError):
@@ -41,10 +44,10 @@ def stage(file: Path, draft: Path, *, link: bool) -> None:
     copy_file(file, draft)
 
 
-def publish(drafted: Path, folder: Path, names: Sequence[str]) -> None:
-    """Renames drafts into `folder`, in the order of `names`, so that each comes after what it refers to; all of them or none.
+def publish(draft_folder: Path, folder: Path, names: Sequence[str]) -> None:
+    """Rename drafts into `folder`: all of them or none, in the order of `names`, so that a file follows what it refers to.
 
-    Raises ChangeRefused (EPB624) where something is in the way: no file is overwritten.
+    Raises ChangeRefused (EPB624) if a file of that name exists: none is overwritten.
     """
     published: list[Path] = []
     try:
@@ -53,34 +56,34 @@ def publish(drafted: Path, folder: Path, names: Sequence[str]) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             _claim(target)
             published.append(target)
-            _replace(drafted / name, target)
+            _replace(draft_folder / name, target)
     except BaseException:
         for target in reversed(published):
             target.unlink(missing_ok=True)
         raise
 
 
-def overwrite(drafted: Path, folder: Path, name: str) -> None:
-    """Renames a draft over the file of that name in `folder`; a reader sees the old file or the new one, whole."""
-    shutil.copymode(folder / name, drafted / name)
-    _replace(drafted / name, folder / name)
+def overwrite(draft_folder: Path, folder: Path, name: str) -> None:
+    """Rename a draft over the file of that name in `folder`. Readers see the complete old file or the complete new one."""
+    shutil.copymode(folder / name, draft_folder / name)
+    _replace(draft_folder / name, folder / name)
 
 
-def _replace(draft: Path, target: Path) -> None:
-    # What the new file replaces may be removed at once, so it must outlive a loss of power.
-    with contextlib.suppress(OSError):
-        sync_file(draft)
-    rename(draft, target)
+def exists_error(target: Path) -> ChangeRefused:
+    """Return the error for a new file whose name is taken."""
+    hint = "Remove it, or choose another name."
+    return ChangeRefused(Problem("EPB624", f"{target} exists, and is not overwritten", None, hint))
 
 
 def _claim(target: Path) -> None:
     try:
         target.open("xb").close()
     except FileExistsError as error:
-        raise in_the_way(target) from error
+        raise exists_error(target) from error
 
 
-def in_the_way(target: Path) -> ChangeRefused:
-    """What is raised where a new file's place is taken."""
-    hint = "Remove it, or choose another name."
-    return ChangeRefused(Problem("EPB624", f"{target} exists, and is not overwritten", None, hint))
+def _replace(draft: Path, target: Path) -> None:
+    # The caller may remove the replaced file at once, so the new one must survive a power loss.
+    with contextlib.suppress(OSError):
+        sync_file(draft)
+    rename(draft, target)

@@ -14,7 +14,7 @@ from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference
 from epbuild.onnxfile.edit.compiled import References, find_binary, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT
-from epbuild.onnxfile.edit.staging import drafts, in_the_way, publish
+from epbuild.onnxfile.edit.staging import drafts, exists_error, publish
 from epbuild.onnxfile.merge.connection import ConnectedModel, Connection, check_connections, fits, same_names, shown
 from epbuild.onnxfile.merge.files import stage_files
 from epbuild.onnxfile.merge.graphs import equal_inputs, is_context, nodes, text_of
@@ -58,7 +58,7 @@ def merge_models(
     joined = same_names(opened) if connections is None else tuple(connections)
     check_connections(opened, joined)
     if os.path.lexists(destination):
-        raise in_the_way(destination)
+        raise exists_error(destination)
     import onnx
 
     references = References()

@@ -26,29 +26,29 @@ _ATTRIBUTE_FIELDS = frozenset({proto.ATTRIBUTE_NAME, proto.ATTRIBUTE_I, proto.AT
 
 _CONTEXT = "ep_cache_context"
 COMPATIBILITY: Final = "ep_compatibility_info."
-"""What the metadata keys begin with under which ONNX Runtime keeps the EPs' compatibility strings."""
+"""Prefix of the metadata keys under which ONNX Runtime stores the EPs' compatibility strings."""
 _SCHEMA_INTEGERS = frozenset({"main_context", "embed_mode", "max_size"})
 _SCHEMA_TEXTS = frozenset({"ep_sdk_version", "onnx_model_filename", "hardware_architecture", "partition_name", "source", "notes"})
 _SCHEMA = _SCHEMA_INTEGERS | _SCHEMA_TEXTS | {_CONTEXT}
 SCHEMA_TYPES: Final[Mapping[str, str]] = {name: "INT" if name in _SCHEMA_INTEGERS else "STRING" for name in sorted(_SCHEMA)}
-"""Every attribute of the operator's schema, with the type that it must have."""
+"""Every attribute of the operator's schema, with its required type."""
 
-# A longer string of an attribute that only its EP knows is a payload, not a setting that a person would read.
-_LONGEST_OTHER = 64 * 1024
+# A longer string in an attribute outside the schema is a payload, not a setting for people to read.
+_MAX_OTHER = 64 * 1024
 
 
 @dataclass(frozen=True)
 class EPContextNode:
-    """One `com.microsoft::EPContext` node: the schema's attributes, with its defaults where it has them.
+    """`com.microsoft::EPContext` node: the attributes of the schema, with their defaults.
 
-    `reference` is the path of the context binary as written (embed_mode 0); `payload` is where the embedded context lies in the
-    file, as (offset, bytes) (embed_mode 1). Both are None where the node has no `ep_cache_context`, as those with main_context 0.
-    `others` holds the integers and strings of attributes that are not in the schema, less strings over 64 KiB.
-    `unread` has, for each attribute of another kind, its type, its bytes and the SHA-256 of up to 64 KiB of it.
-    `depth` is how many subgraphs the node is in: 0 in the main graph.
-    `path` are the fields that lead to the node, from the model's graph inward; `reference_path` and `payload_path` lead to the text of the
-    one or the other, and are empty where there is none.
-    `written` has the name and the type of each attribute that the node really has, in file order, repeated ones too.
+    `reference` is the path of the context binary as written (embed_mode 0). `payload` is the place of the embedded context in the file, as
+    (offset, bytes) (embed_mode 1). Both are None if the node has no `ep_cache_context`, as with main_context 0.
+    `others` has the integers and strings of attributes outside the schema, except strings over 64 KiB. `unread` describes every other
+    attribute: its type, its size and the SHA-256 of its first 64 KiB.
+    `depth` is the number of subgraphs that enclose the node: 0 in the main graph.
+    `path` has the fields that enclose the node, from the model's graph inward. `reference_path` and `payload_path` lead to the text of the
+    reference or the payload, or are empty.
+    `written` has the name and the type of each attribute in file order, repeated ones too.
     """
 
     name: str
@@ -73,7 +73,7 @@ class EPContextNode:
 
 
 def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
-    """Reads the EPContext node that is the last field of `path`, from the model's graph inward; raises MalformedModel."""
+    """Read the EPContext node that is the last field of `path`, a path from the model's graph inward. Raises MalformedModel."""
     name = ""
     integers: dict[str, int] = {}
     texts: dict[str, str] = {}
@@ -89,12 +89,12 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
         if number is not None:
             integers[attribute] = number
         elif text is not None and attribute == _CONTEXT:
-            # Not read yet: only embed_mode, which may follow, shows whether this is a path or the compiled context itself.
+            # Not read yet: only embed_mode, which may follow, tells whether this is a path or the compiled context itself.
             context = (*path, part, text)
-        elif text is not None and (attribute in _SCHEMA_TEXTS or text.size <= _LONGEST_OTHER):
+        elif text is not None and (attribute in _SCHEMA_TEXTS or text.size <= _MAX_OTHER):
             texts[attribute] = wire.text(text)
         elif attribute != _CONTEXT:
-            head = digest_of(wire.head(part, _LONGEST_OTHER))
+            head = digest_of(wire.head(part, _MAX_OTHER))
             unread[attribute] = f"{_TYPES.get(kind, f'type {kind}')} of {part.size} bytes, {head[:12]}"
 
     embed_mode = integers.get("embed_mode", 1)
@@ -111,7 +111,7 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
         payload=(context[-1].start, context[-1].size) if context and not refers else None,
         others=others,
         unread=unread,
-        # Each subgraph on the way adds itself, the attribute that holds it and the node that has that.
+        # Each enclosing subgraph adds three fields: a node, its attribute, and the graph.
         depth=(len(path) - 2) // 3,
         path=path,
         reference_path=context if refers else (),
@@ -121,9 +121,9 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
 
 
 def resolve(model: Path, node: EPContextNode) -> Path:
-    """The context binary that `node` of the model file `model` refers to: the reference, from the model's directory.
+    """Return the context binary of `node`, a node of the model file `model`: its reference, from the model's directory.
 
-    Raises BadReference where the node has no reference or one that EPs refuse, MissingReference where no such file exists.
+    Raises BadReference if the node has no reference or one that EPs reject, MissingReference if no such file exists.
     """
     if node.reference is None:
         held = "embeds its context" if node.payload else "has no ep_cache_context"
@@ -137,12 +137,12 @@ def resolve(model: Path, node: EPContextNode) -> Path:
 
 
 def compatibility(metadata: Mapping[str, str]) -> dict[str, str]:
-    """What each EP wrote into a model's metadata, to decide later whether the model fits a device, by the EP's name."""
+    """Return the compatibility strings in a model's metadata, by EP. An EP compares its own with a device later."""
     return {name.removeprefix(COMPATIBILITY): value for name, value in metadata.items() if name.startswith(COMPATIBILITY)}
 
 
 def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int | None, Field | None]:
-    """The attribute's name, its type's number, and its integer or the field of its string."""
+    """Return the attribute's name, the number of its type, its integer and the field of its string."""
     name = ""
     number: int | None = None
     text: Field | None = None
@@ -157,6 +157,6 @@ def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int |
         else:
             kind = integer(part)
     if kind == proto.TYPE_INT and number is None:
-        # Writers that leave out zeros, as proto3 does, mean 0 here and not the schema's default.
+        # Writers that omit zeros, as proto3 does, mean 0 here and not the schema's default.
         number = 0
     return name, kind, number, text

@@ -1,8 +1,8 @@
-"""The header of a model: what its graph declares, counts and refers to.
+"""Reader of model headers: the declarations, counts and references of a graph.
 
-What is not needed is not read: the reader seeks over every weight, and so needs 13 MB where the onnx package takes 1,066 MB. Node counts
-and EPContext nodes are those of the main graph and of the subgraphs in its nodes' attributes; the bodies of model-local functions and
-training graphs are not counted. External data is found in function bodies too.
+The reader seeks over every weight, and so needs 13 MB where the onnx package takes 1,066 MB. Node counts and EPContext nodes are those of
+the main graph and of the subgraphs in its nodes' attributes. The bodies of model-local functions and training graphs are not counted.
+External data is found in function bodies too.
 """
 
 from __future__ import annotations
@@ -30,44 +30,34 @@ from epbuild.onnxfile.read.model_header import (
 )
 from epbuild.onnxfile.read.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader, integer
 
-_MODEL_FIELDS = frozenset(
-    {
-        proto.MODEL_IR_VERSION,
-        proto.MODEL_PRODUCER_NAME,
-        proto.MODEL_GRAPH,
-        proto.MODEL_OPSET_IMPORT,
-        proto.MODEL_METADATA_PROPS,
-        proto.MODEL_FUNCTIONS,
-    }
-)
+_MODEL_FIELDS = frozenset({proto.MODEL_IR_VERSION, proto.MODEL_PRODUCER_NAME, proto.MODEL_GRAPH}) | {
+    proto.MODEL_OPSET_IMPORT, proto.MODEL_METADATA_PROPS, proto.MODEL_FUNCTIONS,
+}  # fmt: skip
 _SUBGRAPH_FIELDS = frozenset({proto.GRAPH_NODE, proto.GRAPH_INITIALIZER, proto.GRAPH_SPARSE_INITIALIZER})
 _GRAPH_FIELDS = _SUBGRAPH_FIELDS | {proto.GRAPH_NAME, proto.GRAPH_INPUT, proto.GRAPH_OUTPUT}
 _NODE_FIELDS = frozenset({proto.NODE_OP_TYPE, proto.NODE_ATTRIBUTE, proto.NODE_DOMAIN})
 _FUNCTION_FIELDS = frozenset({proto.FUNCTION_NODE})
 _VALUE_FIELDS = frozenset({proto.VALUE_NAME, proto.VALUE_TYPE})
-_SHAPE_FIELDS = frozenset({1})
-_PAIR_FIELDS = frozenset({1, 2})
-_DIMENSION_FIELDS = frozenset({1, 2, 3})
+_SHAPE_FIELDS = frozenset({proto.SHAPE_DIMENSION})
+_OPSET_FIELDS = frozenset({proto.OPSET_DOMAIN, proto.OPSET_VERSION})
+_PAIR_FIELDS = frozenset({proto.PAIR_KEY, proto.PAIR_VALUE})
+_TENSOR_TYPE_FIELDS = frozenset({proto.TENSOR_TYPE_ELEM_TYPE, proto.TENSOR_TYPE_SHAPE})
+_DIMENSION_FIELDS = frozenset({proto.DIMENSION_VALUE, proto.DIMENSION_PARAM, proto.DIMENSION_DENOTATION})
 _ATTRIBUTE_FIELDS = proto.ATTRIBUTE_TENSORS | proto.ATTRIBUTE_GRAPHS | proto.ATTRIBUTE_SPARSE_TENSORS
-_TYPES_WITH_SHAPE = frozenset({1, 8})
 _TENSOR_FIELDS = proto.TENSOR_VALUES | {
-    proto.TENSOR_DIMS,
-    proto.TENSOR_DATA_TYPE,
-    proto.TENSOR_NAME,
-    proto.TENSOR_EXTERNAL_DATA,
-    proto.TENSOR_DATA_LOCATION,
-}
+    proto.TENSOR_DIMS, proto.TENSOR_DATA_TYPE, proto.TENSOR_NAME, proto.TENSOR_EXTERNAL_DATA, proto.TENSOR_DATA_LOCATION,
+}  # fmt: skip
 
-# Packed, these have the very bytes that raw data and external data have; integers in fields of their types are varints.
+# Packed values of these fields have the same bytes as raw data and external data. Integer fields have varints instead.
 _PLAIN = frozenset({proto.TENSOR_FLOAT_DATA, proto.TENSOR_RAW_DATA, proto.TENSOR_DOUBLE_DATA})
 
-# Before, every initializer had to be an input, and ONNX Runtime takes it for constant.
+# Before this IR version, every initializer had to be an input, and ONNX Runtime treats it as constant.
 _OVERRIDABLE = 4
-# Protobuf readers give up at 100 nested messages; what they refuse must not exhaust our stack.
-_DEEPEST = 100
-# More than any model has of one kind; what is two bytes of a broken file must not become a hundred in memory without end.
-_MOST = 500_000
-# A file with fewer bytes is read at once.
+# Protobuf readers reject messages nested deeper than this. Such a file must not exhaust the stack here either.
+_MAX_DEPTH = 100
+# More than any model has of one kind. Two bytes of a broken file must not become a hundred bytes of memory each, without limit.
+_MAX_COUNT = 500_000
+# A smaller file is read at once.
 _SMALL_BYTES = 1 << 14
 _LFS_POINTER = b"version https://git-lfs"
 _MIN_LINE_FEEDS = 4
@@ -76,9 +66,9 @@ _EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
 
 
 def read_header(path: Path, *, name_nodes: bool = False) -> ModelHeader:
-    """Reads the header of the model file at `path` without reading its weights; `name_nodes`: with the names of its nodes.
+    """Read the header of the model file at `path` without reading its weights; with `name_nodes`, also the names of its nodes.
 
-    Raises MalformedModel where the file is not a whole ONNX model, OSError where it cannot be read.
+    Raises MalformedModel if the file is not a complete ONNX model, OSError if it cannot be read.
     """
     with open_raw(path) as file:
         data = file.read(_SMALL_BYTES)
@@ -92,15 +82,15 @@ def read_header(path: Path, *, name_nodes: bool = False) -> ModelHeader:
 
 
 def _has_windows_line_endings(data: bytes) -> bool:
-    """Return whether a checkout has turned every line feed of a binary file into two bytes. All ONNX files hold line feeds."""
+    """Return whether a Git checkout replaced every line feed by two bytes. All ONNX files contain line feeds."""
     line_feeds = data.count(b"\n")
     return line_feeds >= _MIN_LINE_FEEDS and line_feeds == data.count(b"\r\n")
 
 
 def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
-    """Reads the header of the model that the seekable `file` holds from its first byte to its last; raises MalformedModel."""
+    """Read the header of the model that fills the seekable `file`. Raises MalformedModel."""
     wire = WireReader(file)
-    _refuse_what_is_no_model(file, wire.size)
+    _reject_other_files(file, wire.size)
     data = _TensorData()
     graph = _MainGraph(wire, data, name_nodes=name_nodes)
     ir_version = 0
@@ -146,13 +136,8 @@ def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
     )
 
 
-def read_tensor(wire: WireReader, tensor: Field) -> Initializer:
-    """The header of the TensorProto in `tensor`: all but its values; raises MalformedModel."""
-    return _read_tensor(wire, tensor).tensor
-
-
-def _read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
-    """What `read_tensor` gives, and where the values lie."""
+def read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
+    """Read the TensorProto in `tensor`, without its values. Raises MalformedModel."""
     name = ""
     start = end = 0
     plain = False
@@ -161,7 +146,7 @@ def _read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
     entries: dict[str, str] = {}
     for field in wire.message(tensor, _TENSOR_FIELDS):
         if field.number in proto.TENSOR_VALUES:
-            # One field has the very bytes; of several, the readers put together what they hold.
+            # Only a single field has the tensor's bytes in one piece: readers concatenate several.
             plain = not end and field.number in _PLAIN and field.wire_type == LENGTH_DELIMITED
             start, end = start or field.start, field.end
             inline_bytes += field.size
@@ -176,11 +161,12 @@ def _read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
         else:
             entries.update([_read_pair(wire, field)])
     external = _external_data(name, entries, tensor) if data_location == proto.EXTERNAL else None
-    return TensorBytes(Initializer(name, elem_type, tuple(dims), inline_bytes, external), tensor.tag_at, start, end, plain)
+    header = Initializer(name, elem_type, tuple(dims), inline_bytes, external)
+    return TensorBytes(header, tensor.tag_at, start, end, plain)
 
 
 class _TensorData:
-    """Where tensors' bytes lie, and the files that hold them: the bytes needed of each, and which of them a subgraph needs."""
+    """All tensors of a model, and the files of external data: the bytes needed of each, and the files that subgraphs need."""
 
     def __init__(self) -> None:
         self.tensors: list[TensorBytes] = []
@@ -198,7 +184,7 @@ class _TensorData:
 
 
 class _Nodes:
-    """Walks nodes, and the subgraphs and tensors in them; `data` gathers external data."""
+    """Reader of nodes, and of the subgraphs and tensors in them. `data` collects the tensors."""
 
     def __init__(self, wire: WireReader, data: _TensorData, *, name_nodes: bool = False) -> None:
         self.wire = wire
@@ -229,22 +215,22 @@ class _Nodes:
                     else:
                         self.read_sparse_tensor(value)
         self.operators[domain, op_type] += 1
-        _refuse_too_many(self.operators, node)
+        _limit_count(self.operators, node)
         if (domain, op_type) == _EP_CONTEXT:
             self.contexts.append(read_node(wire, (*path, node)))
-            _refuse_too_many(self.contexts, node)
+            _limit_count(self.contexts, node)
         elif self.name_nodes:
             self.named.append(NamedNode(name, operator_name(domain, op_type)))
-            _refuse_too_many(self.named, node)
+            _limit_count(self.named, node)
 
     def read_tensor(self, tensor: Field) -> Initializer:
-        read = _read_tensor(self.wire, tensor)
+        read = read_tensor(self.wire, tensor)
         self.data.add(read, in_subgraph=self.depth > 0)
-        _refuse_too_many(self.data.tensors, tensor)
+        _limit_count(self.data.tensors, tensor)
         return read.tensor
 
     def read_sparse_tensor(self, tensor: Field) -> str:
-        """Reads a SparseTensorProto without its values; gives its name, which is that of its values."""
+        """Read a SparseTensorProto without its values. Return its name, which is that of its values."""
         name = ""
         for part in self.wire.message(tensor, proto.SPARSE_TENSOR_PARTS):
             read = self.read_tensor(part)
@@ -253,7 +239,7 @@ class _Nodes:
         return name
 
     def _read_subgraph(self, path: tuple[Field, ...]) -> None:
-        if len(path) > _DEEPEST:
+        if len(path) > _MAX_DEPTH:
             raise MalformedModel("subgraphs are nested deeper than protobuf allows", path[-1].tag_at)
         self.depth += 1
         for field in self.wire.message(path[-1], _SUBGRAPH_FIELDS):
@@ -267,7 +253,7 @@ class _Nodes:
 
 
 class _MainGraph(_Nodes):
-    """Walks the main graph; protobuf allows it to come in pieces, which add up."""
+    """Reader of the main graph. Protobuf allows a message to come in several pieces, which are merged."""
 
     def __init__(self, wire: WireReader, data: _TensorData, *, name_nodes: bool = False) -> None:
         super().__init__(wire, data, name_nodes=name_nodes)
@@ -290,20 +276,20 @@ class _MainGraph(_Nodes):
                 self.initialized.add(self.read_sparse_tensor(field))
             elif field.number == proto.GRAPH_INPUT:
                 self.inputs.append(_read_value_info(wire, field))
-                _refuse_too_many(self.inputs, field)
+                _limit_count(self.inputs, field)
             elif field.number == proto.GRAPH_OUTPUT:
                 self.outputs.append(_read_value_info(wire, field))
-                _refuse_too_many(self.outputs, field)
+                _limit_count(self.outputs, field)
             else:
                 self.name = wire.text(field)
 
 
-def _refuse_too_many(found: Sized, last: Field) -> None:
-    if len(found) > _MOST:
-        raise MalformedModel(f"the model has more than {_MOST:,} things of one kind", last.tag_at)
+def _limit_count(found: Sized, last: Field) -> None:
+    if len(found) > _MAX_COUNT:
+        raise MalformedModel(f"the model has more than {_MAX_COUNT:,} things of one kind", last.tag_at)
 
 
-def _refuse_what_is_no_model(file: BinaryIO, size: int) -> None:
+def _reject_other_files(file: BinaryIO, size: int) -> None:
     if size == 0:
         raise MalformedModel("the file is empty")
     file.seek(0)
@@ -314,18 +300,18 @@ def _refuse_what_is_no_model(file: BinaryIO, size: int) -> None:
 def _read_value_info(wire: WireReader, value: Field) -> ValueInfo:
     data = wire.short(value)
     if data is not None:
-        with suppress(MalformedModel):  # which is found again, with its place in the file
+        with suppress(MalformedModel):  # raised again below, with its place in the file
             return _value_info(data)
-    return _value_of(wire, wire.message(value, _VALUE_FIELDS))
+    return _read_value_fields(wire, wire.message(value, _VALUE_FIELDS))
 
 
 @lru_cache(maxsize=4096)  # many models have inputs and outputs of the same names and shapes
 def _value_info(data: bytes) -> ValueInfo:
     wire = WireReader(io.BytesIO(data))
-    return _value_of(wire, wire.fields(0, wire.size, _VALUE_FIELDS))
+    return _read_value_fields(wire, wire.fields(0, wire.size, _VALUE_FIELDS))
 
 
-def _value_of(wire: WireReader, fields: Iterable[Field]) -> ValueInfo:
+def _read_value_fields(wire: WireReader, fields: Iterable[Field]) -> ValueInfo:
     name = ""
     elem_type = 0
     shape: tuple[Dimension, ...] | None = None
@@ -334,9 +320,9 @@ def _value_of(wire: WireReader, fields: Iterable[Field]) -> ValueInfo:
         if field.number == proto.VALUE_NAME:
             name = wire.text(field)
             continue
-        for kind in wire.message(field, _TYPES_WITH_SHAPE):
-            for part in wire.message(kind, _PAIR_FIELDS):
-                if part.number == 1:
+        for kind in wire.message(field, proto.TYPES_WITH_SHAPE):
+            for part in wire.message(kind, _TENSOR_TYPE_FIELDS):
+                if part.number == proto.TENSOR_TYPE_ELEM_TYPE:
                     elem_type = integer(part)
                 else:
                     dimensions = [_read_dimension(wire, dim) for dim in wire.message(part, _SHAPE_FIELDS)]
@@ -346,24 +332,24 @@ def _value_of(wire: WireReader, fields: Iterable[Field]) -> ValueInfo:
 
 
 def _read_dimension(wire: WireReader, dimension: Field) -> tuple[Dimension, str]:
-    """The size of a dimension, and its denotation."""
+    """Return the size of a dimension, and its denotation."""
     size: Dimension = None
     denotation = ""
     for field in wire.message(dimension, _DIMENSION_FIELDS):
-        if field.number == 3:
+        if field.number == proto.DIMENSION_DENOTATION:
             denotation = wire.text(field)
-        elif field.number == 2:
+        elif field.number == proto.DIMENSION_PARAM:
             size = wire.text(field) or None
         else:
             number = integer(field)
-            size = number if number >= 0 else None  # Paddle's exporters write -1 for a size that is not known
+            size = number if number >= 0 else None  # Paddle's exporters write -1 for an unknown size
     return size, denotation
 
 
 def _read_opset(wire: WireReader, opset: Field) -> tuple[str, int]:
     domain = ""
     version = 0
-    for field in wire.message(opset, _PAIR_FIELDS):
+    for field in wire.message(opset, _OPSET_FIELDS):
         if field.number == proto.OPSET_DOMAIN:
             domain = wire.text(field)
         else:
@@ -373,7 +359,7 @@ def _read_opset(wire: WireReader, opset: Field) -> tuple[str, int]:
 
 def _read_pair(wire: WireReader, pair: Field) -> tuple[str, str]:
     texts = {field.number: wire.text(field) for field in wire.message(pair, _PAIR_FIELDS)}
-    return texts.get(1, ""), texts.get(2, "")
+    return texts.get(proto.PAIR_KEY, ""), texts.get(proto.PAIR_VALUE, "")
 
 
 def _external_data(name: str, entries: Mapping[str, str], tensor: Field) -> ExternalData:
@@ -385,7 +371,7 @@ def _external_data(name: str, entries: Mapping[str, str], tensor: Field) -> Exte
         text = entries.get(key)
         if text is None:
             continue
-        # Stricter than int(), which reads '1_0' and ' 10 ', and gives up on very long numbers with another error.
+        # Stricter than int(), which accepts '1_0' and ' 10 ', and raises another error for very long numbers.
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise MalformedModel(f"the {key} of the external tensor '{name}' is not a byte count: {text[:40]!r}", tensor.tag_at)
         counts[key] = int(text)

@@ -1,22 +1,21 @@
-"""The header of a model as a value: what its graph declares, counts and refers to."""
+"""Values that a model's header consists of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from epbuild.onnxfile.read.epcontext import EPContextNode
+from epbuild.onnxfile.read.epcontext import EPContextNode
 
 Dimension = int | str | None
 _NAMELESS = frozenset({"?", "-1", "None"})
 
 
 class ExternalData(Struct, frozen=True):
-    """Where a tensor's bytes lie outside the model: a path relative to it, an offset in bytes, and how many (None: to the end)."""
+    """Place of a tensor's bytes outside the model: a relative path, an offset, and a length (None: to the end)."""
 
     location: str
     offset: int = 0
@@ -24,11 +23,11 @@ class ExternalData(Struct, frozen=True):
 
 
 class ValueInfo(NamedTuple):
-    """A graph input or output.
+    """Input or output of a graph.
 
-    `elem_type` is ONNX's TensorProto.DataType; 0, with no shape, for what is not a tensor. A dimension is a size, a symbol's name,
-    or None for an unknown one, also where a size below 0 is written; the shape is None where even the rank is unknown.
-    `denotations` has the meaning of each dimension, such as DATA_BATCH, or an empty text; it is empty where none has any.
+    `elem_type` is ONNX's TensorProto.DataType. It is 0, and there is no shape, for values that are not tensors. A dimension is a size,
+    the name of a symbol, or None if it is unknown or written as a negative size. The shape is None if even the rank is unknown.
+    `denotations` has the meaning of each dimension, such as DATA_BATCH, or an empty text. It is empty if no dimension has a meaning.
     """
 
     name: str
@@ -38,7 +37,7 @@ class ValueInfo(NamedTuple):
 
 
 class Initializer(NamedTuple):
-    """A dense initializer of the main graph; `inline_bytes` is what its values take up in the model file itself."""
+    """Dense initializer. `inline_bytes` is the size of its values in the model file itself."""
 
     name: str
     elem_type: int
@@ -48,9 +47,9 @@ class Initializer(NamedTuple):
 
 
 class TensorBytes(NamedTuple):
-    """A tensor, wherever in the model it is, and where its values lie in the model file, if any do; `plain`: as raw data has them.
+    """Tensor anywhere in a model, with the place of its inline values in the model file, where the tensor begins at `tag_at`.
 
-    `tag_at` is where in the file the tensor begins.
+    `plain` values have the layout of raw data. Fields that enclose the tensor are not kept: a hostile file has 500,000 tensors.
     """
 
     tensor: Initializer
@@ -61,7 +60,7 @@ class TensorBytes(NamedTuple):
 
 
 class NamedNode(NamedTuple):
-    """A node by its name, which is empty where it has none, and its operator, with the domain where that is not ONNX's own."""
+    """Name of a node, which may be empty, and its operator."""
 
     name: str
     operator: str
@@ -69,12 +68,12 @@ class NamedNode(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """What an ONNX model declares about itself.
+    """Declarations of an ONNX model.
 
-    `inputs` leaves out those that are initializers too. `operators` counts nodes by (domain, op_type) as written.
-    `external_data` has the distinct files that hold tensors' data, in order of first appearance, wherever in the model such a
-    tensor is, and how many bytes of each the tensors are known to need. `subgraph_data` has those of them that a tensor in a subgraph, such
-    as a branch of an If, lies in: ONNX Runtime refuses such a file where it has a second name (docs/facts.md).
+    `inputs` excludes inputs that are initializers too. `operators` counts nodes by (domain, op_type) as written.
+    `external_data` maps each file that holds tensors' data to the bytes that the tensors need of it, in order of first appearance, wherever
+    in the model a tensor is. `subgraph_data` is the part of these files that a tensor in a subgraph uses, such as a branch of an If: ONNX
+    Runtime rejects such a file if it has a second name (docs/facts.md).
     """
 
     ir_version: int
@@ -89,14 +88,14 @@ class ModelHeader:
     ep_context_nodes: tuple[EPContextNode, ...]
     external_data: Mapping[str, int]
     overridable: tuple[str, ...]
-    """The initializers that are inputs too, so that the user of the model may feed another value: from IR version 4 on."""
+    """Initializers that are inputs too, so that the model's user may feed another value. From IR version 4 on."""
     subgraph_data: frozenset[str]
     other_nodes: tuple[NamedNode, ...] = ()
-    """The nodes that are not EPContext nodes, where their names were asked for."""
+    """Nodes that are not EPContext nodes, if their names were requested."""
     initialized_inputs: tuple[ValueInfo, ...] = ()
-    """The inputs that `inputs` leaves out."""
+    """Inputs that `inputs` excludes."""
     tensors: tuple[TensorBytes, ...] = field(default=(), repr=False, compare=False)
-    """Every tensor, in the order of the file: those of subgraphs, of functions and of attributes as well."""
+    """Every tensor in file order, including those in subgraphs, functions and attributes."""
 
     @property
     def external_locations(self) -> tuple[str, ...]:
@@ -108,17 +107,18 @@ class ModelHeader:
 
     @property
     def remaining_nodes(self) -> int:
-        """How many nodes, in all graphs, are not EPContext nodes."""
+        """Number of nodes, in all graphs, that are not EPContext nodes."""
         return sum(self.operators.values()) - len(self.ep_context_nodes)
 
 
 def operator_name(domain: str, op_type: str) -> str:
-    """An operator as people write it: with its domain where that is not ONNX's own."""
+    """Return an operator's name for people, with its domain unless that is ONNX's own."""
     return f"{domain}::{op_type}" if domain not in ("", "ai.onnx") else op_type
 
 
 def symbol(dimension: Dimension) -> str | None:
-    """The name of an open dimension, which has one size wherever it is; None for a size, and for what exporters write where they know
-    no name: Paddle writes '?' for every such dimension of a model.
+    """Return the name of an open dimension, which has one size wherever it occurs.
+
+    Return None for a size, and for placeholders of exporters: Paddle writes '?' for every such dimension of a model.
     """
     return dimension if isinstance(dimension, str) and dimension not in _NAMELESS else None

@@ -1,4 +1,4 @@
-"""The parts of a model's file, by names for people."""
+"""Map of a model's file: its parts, under names for people."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _GRAPH = {2: "graph name", 10: "graph's doc string", 14: "quantisation"}
 _NAMED = {5: ("initializer", 8), 11: ("input", 1), 12: ("output", 1), 13: ("value", 1), 15: ("sparse initializer", 0)}
 _NODE = {1: "input", 2: "output", 4: "operator", 6: "doc string", 7: "domain", 8: "overload", 9: "metadata", 10: "devices"}
 
-_LONGEST_NAME = 1 << 16
+_MAX_NAME = 1 << 16
 
 
 class ModelPlace(Struct, frozen=True):
-    """`size` bytes of a model's file from `start` on; `title` is unique in the file."""
+    """Part of a model's file: `size` bytes from `start` on. `title` is unique in the file."""
 
     title: str
     start: int
@@ -32,10 +32,10 @@ class ModelPlace(Struct, frozen=True):
 
 
 def model_places(path: Path, *, most: int = 200_000) -> tuple[ModelPlace, ...]:
-    """The places of a model's file, in file order; what holds them together (tags, lengths) is in none of them.
+    """Return the places of a model's file in file order. Tags and lengths belong to no place.
 
-    The text of a node's attribute is a place without what goes before it, so that an embedded context is found at its first byte.
-    Raises MalformedModel where it is no whole model, or one with more places than the `most` that anybody would read of, and OSError.
+    The place of a node's attribute begins at its text, so that an embedded context is found at its first byte. Raises MalformedModel if the
+    file is not a complete model or has over `most` places, more than anyone reads; OSError.
     """
     seen: dict[str, int] = {}
     places: list[ModelPlace] = []
@@ -78,7 +78,7 @@ def _graph(wire: WireReader, graph: Field) -> Iterator[tuple[str, Field]]:
 
 
 def _node(wire: WireReader, node: Field, number: int) -> Iterator[tuple[str, Field]]:
-    # By number: two nodes may have one name, and a name may be what differs.
+    # By number: two nodes may have one name, and two files may differ in a name.
     for field in wire.message(node):
         if field.number == proto.NODE_ATTRIBUTE:
             yield (
@@ -91,11 +91,11 @@ def _node(wire: WireReader, node: Field, number: int) -> Iterator[tuple[str, Fie
 
 
 def _inside(wire: WireReader, message: Field, number: int) -> Field:
-    """The field of that number in a message; the message itself where there is none."""
+    """Return the field of that number in a message, or the message itself if it has no such field."""
     return next((part for part in wire.message(message) if part.number == number), message)
 
 
 def _text(wire: WireReader, message: Field, number: int) -> str:
-    """The short text in a message's field of that number; empty where there is none, or a long one."""
+    """Return the text in a message's field of that number, or an empty text if the field is missing or too long for a name."""
     found = next((part for part in wire.message(message) if part.number == number), None)
-    return wire.text(found) if found is not None and found.size <= _LONGEST_NAME else ""
+    return wire.text(found) if found is not None and found.size <= _MAX_NAME else ""

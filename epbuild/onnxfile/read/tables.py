@@ -1,4 +1,4 @@
-"""Tables that a model looks its inputs up in."""
+"""Number of rows of the tables that a model looks its inputs up in."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from typing import NamedTuple
 
 from epbuild.onnxfile.read import proto
 from epbuild.onnxfile.read.headers import read_header, read_tensor
-from epbuild.onnxfile.read.model_header import Initializer
 from epbuild.onnxfile.read.wire import Field, WireReader, integer
 
-# What they give has the numbers of their first input, and no others.
+# Operators whose output has the numbers of their first input, and no others.
 _SAME_NUMBERS = frozenset(
     {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
-# What they give has the shape of their first input.
+# Operators whose output has the shape of their first input.
 _SAME_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
 _NODE_FIELDS = frozenset({proto.NODE_INPUT, proto.NODE_OUTPUT, proto.NODE_OP_TYPE, proto.NODE_ATTRIBUTE})
 _ATTRIBUTE_FIELDS = frozenset({proto.ATTRIBUTE_NAME, proto.ATTRIBUTE_I}) | proto.ATTRIBUTE_TENSORS
 
 
 class _Node(NamedTuple):
-    """A node of the main graph, as far as it matters here."""
+    """Node of the main graph: its first output, and the shape of the tensor in its attributes."""
 
     operator: str
     inputs: tuple[str, ...]
     output: str
     axis: int
-    tensor: Initializer | None
+    shape: tuple[int, ...] | None
 
 
 def table_sizes(path: Path) -> dict[str, int]:
-    """Return for each input that a Gather of the main graph looks up the rows of its table; of the smallest, if there are several.
+    """Return the rows of the table for each input that a Gather of the main graph looks up; of the smallest, if there are several.
 
     Raises MalformedModel and OSError.
     """
@@ -43,8 +42,8 @@ def table_sizes(path: Path) -> dict[str, int]:
     with path.open("rb") as file:
         for node in _nodes(WireReader(file)):
             first = node.inputs[0] if node.inputs else ""
-            if node.operator == "Constant" and node.tensor is not None:
-                tables[node.output] = node.tensor.dims
+            if node.operator == "Constant" and node.shape is not None:
+                tables[node.output] = node.shape
             if node.operator in _SAME_SHAPE and first in tables:
                 tables[node.output] = tables[first]
             if node.operator in _SAME_NUMBERS and first in origins:
@@ -65,7 +64,7 @@ def _nodes(wire: WireReader) -> Iterator[_Node]:
 def _read_node(wire: WireReader, node: Field) -> _Node:
     inputs: list[str] = []
     operator = output = ""
-    axis, tensor = 0, None
+    axis, shape = 0, None
     for field in wire.message(node, _NODE_FIELDS):
         if field.number == proto.NODE_INPUT:
             inputs.append(wire.text(field))
@@ -74,18 +73,14 @@ def _read_node(wire: WireReader, node: Field) -> _Node:
         elif field.number == proto.NODE_OP_TYPE:
             operator = wire.text(field)
         else:
-            name, number, value = _read_attribute(wire, field)
-            axis, tensor = number if name == "axis" else axis, value or tensor
-    return _Node(operator, tuple(inputs), output, axis, tensor)
-
-
-def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, Initializer | None]:
-    name, number, tensor = "", 0, None
-    for field in wire.message(attribute, _ATTRIBUTE_FIELDS):
-        if field.number == proto.ATTRIBUTE_NAME:
-            name = wire.text(field)
-        elif field.number == proto.ATTRIBUTE_I:
-            number = integer(field)
-        else:
-            tensor = read_tensor(wire, field)
-    return name, number, tensor
+            name, number = "", 0
+            for part in wire.message(field, _ATTRIBUTE_FIELDS):
+                if part.number == proto.ATTRIBUTE_NAME:
+                    name = wire.text(part)
+                elif part.number == proto.ATTRIBUTE_I:
+                    number = integer(part)
+                else:
+                    shape = read_tensor(wire, part).tensor.dims
+            if name == "axis":
+                axis = number
+    return _Node(operator, tuple(inputs), output, axis, shape)

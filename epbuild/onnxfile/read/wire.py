@@ -1,6 +1,6 @@
 """Protobuf's wire format over a seekable file.
 
-Only a small window of the file is in memory at any time; a field's value is skipped by seeking unless it is asked for.
+Only a small window of the file is in memory at any time. The value of a field is skipped by seeking unless the caller reads it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ FIXED64: Final = 1
 LENGTH_DELIMITED: Final = 2
 FIXED32: Final = 5
 
-# Headers lie close together and weights lie far apart: a window of this size reads a graph in few calls, and wastes
-# little where each tensor is followed by a seek.
+# Headers are close together and weights are far apart. A window of this size reads a graph in few calls, and wastes little if a
+# seek follows each tensor.
 _WINDOW = 32 * 1024
-# A tag and a length are at most ten bytes each, so with this many bytes ahead of it the scanner needs no further checks.
+# A tag and a length have at most ten bytes each. With this many bytes ahead the scanner needs no further checks.
 _AHEAD = 20
-_SHORT = 256
-_LARGEST_TEXT = 16 * 1024 * 1024
-_MOST_TEXT = 64 * 1024 * 1024
-_LARGEST_PACKED = 64 * 1024
+_MAX_SHORT = 256
+_MAX_TEXT = 16 * 1024 * 1024
+_MAX_ALL_TEXTS = 64 * 1024 * 1024
+_MAX_PACKED = 64 * 1024
 _UINT64 = (1 << 64) - 1
-_LARGEST_TAG = (1 << 32) - 1
+_MAX_TAG = (1 << 32) - 1
 _SIGN = 1 << 63
-_made = tuple.__new__
-"""What a named tuple's own `__new__` calls: models have tens of thousands of fields."""
+_new_tuple = tuple.__new__
+"""Constructor that a named tuple's own `__new__` calls. Models have tens of thousands of fields."""
 
 
 class MalformedModel(ValueError):
-    """The file is not a well-formed ONNX model; the text names what is wrong and at which byte of the file.
+    """File that is not a well-formed ONNX model. The text says what is wrong, and at which byte of the file.
 
-    The text does not name the file: the caller knows what its user calls it. `offset` is the byte, or None for the whole file.
+    The text does not name the file: only the caller knows the name that the user gave. `offset` is the byte, or None for the whole file.
     """
 
     def __init__(self, what: str, offset: int | None = None) -> None:
@@ -42,9 +42,9 @@ class MalformedModel(ValueError):
 
 
 class Field(NamedTuple):
-    """One field of a message and where it lies, as byte offsets from the start of the file.
+    """One field of a message, with its place as byte offsets from the start of the file.
 
-    `length_at` is where the length of a length-delimited field is written; for the other wire types it equals `start`.
+    `length_at` is the offset of a length-delimited field's length; for the other wire types it equals `start`.
     `value` is the number of a varint, read as int64, and None for the other wire types.
     """
 
@@ -62,7 +62,7 @@ class Field(NamedTuple):
 
 
 class WireReader:
-    """Reads the fields of messages in `file`, which stays open and is the caller's to close."""
+    """Reader of the fields of messages in `file`. The caller closes the file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -72,13 +72,13 @@ class WireReader:
         self.size = file.seek(0, os.SEEK_END)
 
     def fields(self, start: int, end: int, wanted: frozenset[int] | None = None) -> Iterator[Field]:
-        """The fields between two offsets, in file order; only those with a `wanted` number, where that is given.
+        """Yield the fields between two offsets in file order, or only those whose number is `wanted`.
 
-        Raises MalformedModel for anything that is not a whole field, in fields that are not wanted too.
+        Raises MalformedModel if a field is incomplete, even one that is not wanted.
         """
         position = start
         while position < end:
-            # The consumer of this generator reads other places between two fields, so the window may have moved.
+            # The consumer of this generator may read elsewhere between two fields, which moves the window.
             at = position - self._base
             if at < 0 or at + _AHEAD > len(self._window):
                 self._load(position)
@@ -94,7 +94,7 @@ class WireReader:
                     raise self._overrun("a field's tag", position, end)
             number = tag >> 3
             wire_type = tag & 7
-            if number == 0 or tag > _LARGEST_TAG:
+            if number == 0 or tag > _MAX_TAG:
                 raise MalformedModel(f"{number} is not a field number", position)
 
             length_at = begin = base + at
@@ -123,44 +123,43 @@ class WireReader:
                 raise self._overrun(f"field {number}", position, end)
 
             if wanted is None or number in wanted:
-                yield _made(Field, (number, wire_type, position, length_at, begin, stop, value))
+                yield _new_tuple(Field, (number, wire_type, position, length_at, begin, stop, value))
             position = stop
 
     def message(self, field: Field, wanted: frozenset[int] | None = None) -> Iterator[Field]:
-        """The fields of the message that `field` holds, as `fields` gives them."""
+        """Yield the fields of the message in `field`, as `fields` does."""
         if field.wire_type != LENGTH_DELIMITED:
             raise _mismatch(field, LENGTH_DELIMITED)
         return self.fields(field.start, field.end, wanted)
 
     def text(self, field: Field) -> str:
-        """The value as text; bytes that are not UTF-8 become escapes, as ONNX readers do not refuse them.
+        """Return the value as text. Bytes that are not UTF-8 become escapes, because ONNX readers accept them.
 
-        Raises MalformedModel where the value is too long (over 16 MiB) to be a text that a header holds, or all that were asked for are
-        (over 64 MiB).
+        Raises MalformedModel if the value is too long for a header (over 16 MiB), or all texts read so far together (over 64 MiB).
         """
         _, wire_type, _, _, start, end, _ = field
         self._text += end - start
-        if self._text > _MOST_TEXT:
+        if self._text > _MAX_ALL_TEXTS:
             raise MalformedModel("the texts up to here are longer than those of any header", field.tag_at)
         at = start - self._base
-        if wire_type == LENGTH_DELIMITED and at >= 0 and end - self._base <= len(self._window):  # as almost all are
+        if wire_type == LENGTH_DELIMITED and at >= 0 and end - self._base <= len(self._window):  # true for almost all
             return self._window[at : end - self._base].decode("utf-8", "backslashreplace")
-        return self._bytes(field, _LARGEST_TEXT).decode("utf-8", "backslashreplace")
+        return self._bytes(field, _MAX_TEXT).decode("utf-8", "backslashreplace")
 
     def short(self, field: Field) -> bytes | None:
-        """The bytes of a short message that is at hand, which count as text; None where they would have to be read."""
+        """Return the bytes of a short message in the window, or None if they would have to be read. They count as text."""
         at = field.start - self._base
-        if field.wire_type != LENGTH_DELIMITED or field.size > _SHORT or at < 0 or at + field.size > len(self._window):
+        if field.wire_type != LENGTH_DELIMITED or field.size > _MAX_SHORT or at < 0 or at + field.size > len(self._window):
             return None
         self._text += field.size
         return self._window[at : at + field.size]
 
     def integers(self, field: Field) -> Iterator[int]:
-        """The value of one occurrence of a repeated integer field: one number, or several where they are packed."""
+        """Yield the numbers of one occurrence of a repeated integer field: one, or several if they are packed."""
         if field.value is not None:
             yield field.value
             return
-        packed = self._bytes(field, _LARGEST_PACKED) + bytes(_AHEAD)
+        packed = self._bytes(field, _MAX_PACKED) + bytes(_AHEAD)
         at = 0
         while at < field.size:
             value, at = _decode_varint(packed, at, field.start)
@@ -169,7 +168,7 @@ class WireReader:
             yield value - (1 << 64) if value >= _SIGN else value
 
     def head(self, field: Field, most: int) -> bytes:
-        """The first `most` bytes of a message or a text, or all of them."""
+        """Return at most the first `most` bytes of a message or a text."""
         if field.wire_type != LENGTH_DELIMITED:
             raise _mismatch(field, LENGTH_DELIMITED)
         self._file.seek(field.start)
@@ -181,7 +180,7 @@ class WireReader:
         if field.size > most:
             raise MalformedModel(f"field {field.number} is {field.size} bytes long where a short value belongs", field.tag_at)
         at = field.start - self._base
-        # The window's last bytes are padding where the file ends, but a field never reaches past the file's end.
+        # At the end of the file the window's last bytes are padding, but a field never extends past the end of the file.
         if at >= 0 and at + field.size <= len(self._window):
             return self._window[at : at + field.size]
         self._file.seek(field.start)
@@ -193,7 +192,7 @@ class WireReader:
         self._window = self._read(position, wanted)
         self._base = position
         if position + wanted == self.size:
-            # A varint that is cut off by the end of the file then ends in a zero past it, where it is noticed.
+            # A varint that the end of the file cuts off then ends in a zero past the end, and is detected there.
             self._window += bytes(_AHEAD)
 
     def _read(self, position: int, count: int) -> bytes:
@@ -209,14 +208,14 @@ class WireReader:
 
 
 def integer(field: Field) -> int:
-    """The number that a varint field holds; raises MalformedModel for another wire type."""
+    """Return the number of a varint field. Raises MalformedModel for another wire type."""
     if field.value is None:
         raise _mismatch(field, VARINT)
     return field.value
 
 
 def encode_varint(value: int) -> bytes:
-    """The shortest varint of a number that is not negative."""
+    """Encode a number that is not negative as the shortest varint."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -226,17 +225,17 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_bytes(number: int, content: bytes) -> bytes:
-    """A length-delimited field."""
+    """Encode a length-delimited field."""
     return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(content)) + content
 
 
 def encode_integer(number: int, value: int) -> bytes:
-    """A varint field."""
+    """Encode a varint field."""
     return encode_varint(number << 3 | VARINT) + encode_varint(value)
 
 
 def _decode_varint(data: bytes, at: int, base: int) -> tuple[int, int]:
-    """The number at `data[at]`, and the index after it; `base` is the file offset of `data[0]`."""
+    """Return the number at `data[at]`, and the index after it. `base` is the file offset of `data[0]`."""
     value = data[at]
     at += 1
     if value < 0x80:
