@@ -14,7 +14,7 @@ from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
 from epbuild.plan.steps import Action, Plan, SessionGroup
 from epbuild.plan.verification import Verification, verification_id
 from epbuild.verify.fallback import Outside
-from epbuild.verify.live.judging import unmet_numbers
+from epbuild.verify.live.judging import number_problems
 
 _FIGURES = {"cosine": 6, "snr_db": 1}
 """The figures of numbers that the table has, all of which are better when they are larger, with the decimals that mean anything."""
@@ -84,7 +84,7 @@ def _verify_problems(
     if checked is None:
         return ()
     if isinstance(result, VerificationResult):
-        return tuple(unmet_numbers(action, checked, result))
+        return tuple(number_problems(action, checked, result, fails=True))
     return failures.get(action.id, ())  # of all models of the group: none of them is published
 
 

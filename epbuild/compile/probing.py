@@ -29,7 +29,7 @@ from epbuild.recipe.load import load
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 from epbuild.toolchain.process import Ending, RunWorker
-from epbuild.verify.live.eps import session_of
+from epbuild.verify.live.session import session_of
 from epbuild.verify.live.worker import Load, LoadFailure, find_devices, run_models, why_not_real
 
 _SECONDS = 120.0

@@ -18,8 +18,8 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember, Verification, verification_document
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
 from epbuild.toolchain.identity import Identified
-from epbuild.verify.live.judging import note, unmet_numbers, weak_numbers
-from epbuild.verify.live.model import other_values
+from epbuild.verify.live.judging import note, number_problems
+from epbuild.verify.live.source import other_values
 
 
 class Verifications(Kind[Verification, VerificationResult]):
@@ -41,10 +41,10 @@ class Verifications(Kind[Verification, VerificationResult]):
         return toolchain.identity(*action.uses)
 
     def unmet(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
-        return [problem for checked in action.members for problem in unmet_numbers(action, checked, result)]
+        return [problem for checked in action.members for problem in number_problems(action, checked, result, fails=True)]
 
     def doubts(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
-        return [problem for checked in action.members for problem in weak_numbers(action, checked, result)]
+        return [problem for checked in action.members for problem in number_problems(action, checked, result, fails=False)]
 
     def compares(self, action: Verification) -> bool:
         return False  # it leaves figures, and no files

@@ -17,7 +17,7 @@ from epbuild.plan.planner import make_plan
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import CompileSettings, Expectation, GroupMember, GroupSpec, ModelSpec, Recipe, Reference
 from epbuild.toolchain.environment import Environment
-from epbuild.verify.live.eps import session_of
+from epbuild.verify.live.session import session_of
 from epbuild.verify.live.worker import Load, run_models
 
 _SECONDS = 60.0

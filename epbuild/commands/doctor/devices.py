@@ -27,7 +27,7 @@ from epbuild.recipe.model import DeviceChoice, Recipe
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import RUNTIME, Environment, ProvisionedToolchain, Toolchains, provisioned_toolchains
 from epbuild.toolchain.platforms import lacks_driver
-from epbuild.verify.live.eps import planned_ep
+from epbuild.verify.live.session import planned_ep
 from epbuild.verify.live.worker import Session, list_devices
 
 _SECONDS = 60.0

@@ -18,11 +18,11 @@ from epbuild.plan.made import Made
 from epbuild.plan.result import FigureRow, Measurements, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.toolchain.execution import Execution, Workplace
-from epbuild.verify.live.eps import session_of
 from epbuild.verify.live.inputs import BadInputs, NoInputs, recipe_samples
 from epbuild.verify.live.judging import not_judged_here
-from epbuild.verify.live.model import RunnableSource, other_values
 from epbuild.verify.live.numbers_check import CompileUnshared, MemberResult, NumbersCheck, Subject
+from epbuild.verify.live.session import session_of
+from epbuild.verify.live.source import RunnableSource, other_values
 from epbuild.verify.live.worker import RAISED, LoadFailure, find_devices, why_not_real
 
 

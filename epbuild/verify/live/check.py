@@ -1,6 +1,6 @@
-"""Live checks: artifacts loaded and run in their toolchain, against their sources.
+"""Live checks of `epbuild verify`: artifacts loaded and run in their toolchain.
 
-Everything that an EP does happens in child processes, in the toolchain that the artifact was compiled with.
+EPs run in child processes only, in the toolchain that compiled the artifact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from epbuild.verify.live.source import Sources
 from epbuild.verify.live.worker import Attempt, Load, Session, run_models
 
 _VIRTUAL = ".virtual"
-# What ONNX Runtime answers, as OrtCompiledModelCompatibility has it.
+# By the values of ONNX Runtime's OrtCompiledModelCompatibility.
 _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
     "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} takes it on {device} as it is."),
     "EP_SUPPORTED_PREFER_RECOMPILATION": ("passed", "{ep} takes it on {device}, and would do better with one compiled anew."),
@@ -33,28 +33,26 @@ _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
 
 
 class LiveCheck(Struct, frozen=True):
-    """What is checked: every model is loaded, and compared with its source where `numbers` asks for it.
-
-    `strict` makes a failure of what cannot be loaded here. `options` and `sources`: with what; `comparison`: on what and how exactly.
-    """
+    """Options of the live checks. Every model is loaded."""
 
     numbers: bool = False
+    """Whether models are compared with their sources."""
     strict: bool = False
+    """Whether a model that cannot be loaded here is a failure."""
     options: LoadOptions = field(default_factory=LoadOptions)
     sources: Sources = field(default_factory=lambda: Sources({}))
     comparison: OutputComparison = field(default_factory=OutputComparison)
 
 
 class _Batch(Struct, frozen=True):
-    """Models that are open at the same time, in order."""
+    """Models that are open at the same time, in order, with their names."""
 
     models: tuple[tuple[str, Model], ...]
-    """Each with the name that it goes by."""
     share: bool
 
 
 def model_names(artifact: ArtifactFolder) -> dict[str, str]:
-    """What each compiled model of an artifact goes by, by its file: its name in the manifest, else the file's without its suffix."""
+    """Return the names of an artifact's compiled models, by file: those of the manifest, else the stems of the files."""
     listed = artifact.listed
     return {
         model.file: listed[model.file].name if model.file in listed else Path(model.file).stem
@@ -66,11 +64,11 @@ def model_names(artifact: ArtifactFolder) -> dict[str, str]:
 def check_live(
     artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, faulty: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
-    """The findings `load`, `compatibility` and `numbers` for every compiled model of an artifact.
+    """Check every compiled model of an artifact; the findings are `load`, `compatibility` and `numbers`.
 
-    `faulty` are the files of models that no EP should be given, with the reason, as the end of a sentence; nor are those that are open
-    together with one of them. `lines` get the progress of what takes long. Raises ToolchainError where there is no environment, and what
-    reading the recipe raises.
+    `faulty` has the models that must not be loaded, by file, with the reason as the end of a sentence. Models that would be open together
+    with one of them are not loaded either. `lines` get the progress of slow work. Raises ToolchainError if there is no environment, and
+    what reading the recipe raises.
     """
     for finding in _findings(artifact, check, lines, faulty):
         if check.strict and finding.outcome == "skipped" and finding.check != "compatibility":
@@ -101,7 +99,7 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, 
 
 
 def _not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[str, str]) -> Iterator[Finding]:
-    """Why no model of a batch is loaded: something is wrong with it, or with one that it would be open with."""
+    """Report that no model of a batch is loaded, since one of them is faulty."""
     first = next(model.file for _, model in batch.models if model.file in faulty)
     together = f"it would be open together with {artifact.shown(first)}, and of that something is wrong"
     for _, model in batch.models:
@@ -127,7 +125,7 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
 
 
 def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Batch]:
-    """The models that share a binary, or a group that shares weights, together; every other model by itself."""
+    """Group models that share a binary or weights; every other model is a batch by itself."""
     models = [model for model in artifact.models if model.file in names]
     if artifact.manifest is not None and artifact.manifest.share_weights:
         yield _Batch(tuple((names[model.file], model) for model in models), share=True)
@@ -135,7 +133,7 @@ def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Ba
     together: dict[str, list[Model]] = {}
     for model in models:
         binaries = [binary for node in model.nodes if (binary := model.binary(node)) is not None]
-        # With a manifest in which nothing is shared, one model is one session, whatever the names of its files.
+        # A manifest that shares nothing says that each model has a session of its own, also if files have the same name.
         key = min(binaries, default=model.file) if artifact.manifest is None else model.file
         together.setdefault(key, []).append(model)
     for found in together.values():
@@ -143,7 +141,7 @@ def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Ba
 
 
 def _compatibility(model: Model, session: Session) -> dict[str, str]:
-    """What the EPs of a session wrote into a model about where it runs."""
+    """Return the compatibility strings of the session's EPs in a model."""
     written = {ep.removesuffix(_VIRTUAL): value for ep, value in model.compatibility.items()}
     return {ep.entry.ep: written[ep.entry.ep] for ep in session.eps if ep.entry.ep in written}
 

@@ -1,4 +1,4 @@
-"""Comparison of compiled models' outputs with those of their sources."""
+"""Findings about numbers: the adapter from the command `verify` to `NumbersCheck`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.findings import Finding, Outcome
 from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples, recipe_samples
-from epbuild.verify.live.model import RunnableSource
-from epbuild.verify.live.numbers import Tolerance, default_float, default_tolerance
+from epbuild.verify.live.metrics import Tolerance, default_float, default_tolerance
 from epbuild.verify.live.numbers_check import CompileUnshared, Measured, MemberResult, NumbersCheck, Subject
-from epbuild.verify.live.source import NoSource, Sources, WrongSource
+from epbuild.verify.live.source import NoSource, RunnableSource, Sources, WrongSource
 from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, hint_of, overall
 from epbuild.verify.live.worker import LoadFailure, Session
 
@@ -40,32 +39,34 @@ _ELEMENTS = "Where that is what the target's precision comes to, allow it with -
 
 
 class OutputComparison(Struct, frozen=True):
-    """On what models are run, and how exact they have to be."""
+    """Options of the user for a comparison: the inputs of models, and how exact their outputs must be."""
 
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """Files or folders of inputs, by model; under the empty name, those of every other model."""
+    """Files or folders of inputs, by model; under the empty name, those for every other model."""
     made: MadeInputs | None = None
-    """How inputs are made where none are given; None: as the recipe has it in `verify`, else from the seed 0."""
+    """How to make inputs if none are given; None: as in the recipe's `verify`, else from the seed 0."""
     asked: Thresholds = field(default_factory=Thresholds)
-    """What metrics have to come to; none: what the recipe has in `verify`, else what the catalog has for the EP."""
+    """Thresholds for metrics; none: those of the recipe's `verify`, else those of the catalog for the EP."""
     atol: float | None = None
     rtol: float | None = None
-    """What each element may be off by, where that is asked: absolute, and of an output's largest expected magnitude."""
+    """Tolerance of each element, absolute and relative to the output's largest expected magnitude, if elements are judged."""
     compile_unshared: CompileUnshared | None = None
     """Compiler of models that cannot be loaded together; None: these are skipped."""
 
     @property
     def by_element(self) -> bool:
-        """Whether it is asked what each element may be off by."""
+        """Whether elements are judged one by one."""
         return (self.atol, self.rtol) != (None, None)
 
     def bound(self, *, quantised: bool) -> float | None:
-        """What a float near zero may be off by, where it is asked what each element may."""
+        """Return the absolute tolerance of a float; None if elements are not judged one by one."""
         if not self.by_element:
             return None
         return default_float(quantised=quantised).atol if self.atol is None else self.atol
 
     def tolerance(self, *, quantised: bool) -> Callable[[np.dtype[Any]], Tolerance]:
+        """Return the tolerance of outputs as a function of their type."""
+
         def of(dtype: np.dtype[Any]) -> Tolerance:
             default = default_tolerance(dtype, quantised=quantised)
             return Tolerance(default.atol if self.atol is None else self.atol, default.rtol if self.rtol is None else self.rtol)
@@ -75,7 +76,7 @@ class OutputComparison(Struct, frozen=True):
     def samples(
         self, name: str, inputs: Sequence[ValueInfo], source: RunnableSource, checked: CheckedMember | None
     ) -> list[Sample]:
-        """What a model is run on: what is given for it, else what the recipe has, else what is made up."""
+        """Return the inputs of a model: those given for it, else those of the recipe, else made ones. Raises BadInputs, NoInputs."""
         place = self.inputs.get(name) or self.inputs.get("")
         if place:
             return read_samples(place, inputs)
@@ -85,7 +86,7 @@ class OutputComparison(Struct, frozen=True):
 
 
 class NumbersFindings(Struct, frozen=True):
-    """Findings about the numbers of the models of one process: the adapter from the command `verify` to `NumbersCheck`.
+    """Findings about the numbers of the models of one process.
 
     Findings have a model's name as subject, and a clause as message.
     """
@@ -210,7 +211,7 @@ def _on(subject: Subject) -> str:
 
 
 def _by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
-    """The outcome by figures, a clause about it with them, and what to do."""
+    """Judge a model by metrics; return the outcome, a clause with the figures, and a hint."""
     on, outcome, figures, hint = _on(subject), overall(verdicts), figures_text(verdicts), hint_of(verdicts)
     worst = f"; the worst number, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
     if outcome == "passed":
@@ -223,7 +224,7 @@ def _by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, subject: 
 
 
 def _by_element(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
-    """The same by what each element may be off by; what shows nothing by its figures shows nothing by its elements either."""
+    """Judge a model by the tolerance of its elements. Figures that prove nothing cannot be judged by elements either."""
     on, figures, worst = _on(subject), figures_text(verdicts), measured.worst
     if overall(verdicts) == "unjudgeable":
         return "skipped", f"its numbers cannot be judged, for {on}: {figures}", hint_of(verdicts)
@@ -241,7 +242,7 @@ def _by_element(verdicts: Sequence[OutputVerdict], measured: Measured, subject: 
 
 
 def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> bool:
-    """Whether a session group of the recipe has the EPs and the options of a manifest."""
+    """Return whether a session group of the recipe has the EPs and the options of a manifest."""
     target = document["target"] if document is not None else {"eps": [], "session_options": {}}
     eps = [(ep["ep"], ep["provider_options"]) for ep in target["eps"]]
     here = [(ep.entry.ep, dict(ep.provider_options)) for ep in group.target.eps]

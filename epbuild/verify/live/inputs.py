@@ -1,4 +1,4 @@
-"""Inputs of a model: arrays of a `.npz` file, ONNX test sets, or from a seed."""
+"""Inputs of a model: from `.npz` files, from ONNX test sets, or made from a seed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _SET = re.compile(r"test_data_set_(\d+)")
 _INPUT = re.compile(r"input_(\d+)\.pb")
-# TensorProto.DataType of what numpy has a type for; the text is NumPy's name of it.
+# Names of NumPy types by TensorProto.DataType.
 _TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "str", 9: "bool", 10: "float16",
     11: "float64", 12: "uint32", 13: "uint64",
 }  # fmt: skip
-# Wide integers are indices or counts more often than not: these are in the range of nearly every table.
+# Made wide integers are below this number: most are indices or counts, and nearly every table has so many rows.
 _FEW = 10
 
 
@@ -40,23 +40,23 @@ class BadInputs(ValueError):
 
 
 class NoInputs(ValueError):
-    """Inputs of a kind that cannot be made here; the text is a sentence."""
+    """Inputs that cannot be made; the text is a sentence."""
 
 
 class Sample(Struct, frozen=True):
-    """One set of inputs, by name, and what to call it in a sentence."""
+    """Set of inputs by name, with a title for sentences."""
 
     name: str
     arrays: Arrays
     made: bool = False
-    """Whether it was made up, so that what it shows is weak evidence."""
+    """Whether it was made from a seed, and is weak evidence."""
 
 
 def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
-    """The inputs in a `.npz` file, by name, in each of those that a glob names, or in a folder: of `.npz` files, of ONNX test sets
-    (`test_data_set_*/input_*.pb`), or one such set.
+    """Read samples from a `.npz` file, from the files of a glob, or from a folder of `.npz` files or of ONNX test sets.
 
-    Raises BadInputs when they cannot be read, or are not what `inputs` ask for.
+    A test set is a folder `test_data_set_*` with files `input_*.pb`, and can be named itself. Raises BadInputs if samples cannot be read,
+    or do not fit `inputs`.
     """
     try:
         archives = archives_at(place)
@@ -80,10 +80,7 @@ def recipe_samples(
 
 
 def archives_at(place: Path) -> list[Path]:
-    """The `.npz` files that a path, a glob or a folder names, in the order of their names; none for a folder without any.
-
-    Raises BadInputs for a glob that names no file.
-    """
+    """Return the `.npz` files of a path, a glob or a folder, sorted by name. Raises BadInputs for a glob without a match."""
     if place.is_dir():
         return sorted(path for path in place.glob("*.npz") if path.is_file())
     if place.exists() or not glob.has_magic(str(place)):
@@ -99,15 +96,15 @@ def made_samples(
 ) -> list[Sample]:
     """Make inputs that depend on the seed alone.
 
-    Numbers with a range are spread evenly over it, and integers that look rows of a table up over its rows (`tables`, by input). Other
-    floats are of a normal distribution with deviation 1, integers of 8 and 16 bits of all of their range, wider ones from 0 to 9. An open
-    dimension has the size that `sizes` has for its name. Raises NoInputs for texts, types that NumPy lacks and dimensions without a size,
-    and BadInputs for a range that an input cannot have.
+    Numbers with a range are uniform in it, and indices of a table are uniform over its rows (`tables`, by input). Other floats have a
+    standard normal distribution. Other integers of 8 and 16 bits are uniform over their whole range, wider ones from 0 to 9. `sizes` has
+    the sizes of free dimensions by name. Raises NoInputs for texts, types that NumPy lacks and dimensions without a size, and BadInputs
+    for a range that an input cannot have.
     """
     import numpy as np
 
     source = np.random.default_rng(made.seed)
-    # The first of several is the one that is made alone.
+    # The first of several samples is the same as a single one.
     samples = [
         {value.name: _made(source, value, sizes, made.ranges.get(value.name), tables.get(value.name)) for value in inputs}
         for _ in range(made.samples)
@@ -163,7 +160,7 @@ def _made_between(
 
 
 def _made_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of an input that is made up; raises NoInputs where a size is not known: any other would be a guess."""
+    """Return the shape of a made input. Raises NoInputs if a size is unknown, instead of a guess."""
     if value.shape is None:
         raise NoInputs(f"the input '{value.name}' has no known rank, so that nothing can be made for it; give it with --inputs")
     shape = [size if isinstance(size, int) and size >= 0 else sizes.get(str(size)) for size in value.shape]
@@ -203,7 +200,7 @@ def _test_sets(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
 
 
 def _test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
-    """The tensors of a set, by their own names where these are the model's, else by the number in the file's name."""
+    """Read a test set. A tensor belongs to the input of its name, else to the input with the number in the file's name."""
     import onnx
     from google.protobuf.message import DecodeError
 

@@ -1,4 +1,4 @@
-"""Judgement of the figures that checks of numbers found."""
+"""Judgment of the results of verification steps."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from epbuild.plan.result import FigureRow, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.verify.live.verdict import OTHER_INPUTS, OutputVerdict, Rules, figures_text, hint_of, overall, shown
 
-_ALONE = "These are the numbers of the same model compiled un-shared"
+_UNSHARED = "These are the numbers of the same model compiled un-shared"
 _PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then has the reason."
 _CHANGE = "What is asked is in `metrics` of its `verify`; without them, it is what the catalog has for the EP."
 _WEAK = "It is published: made inputs are weak evidence. With `inputs` from files, or with `metrics`, its `verify` is a gate."
-_TOLD = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
-"""What a manifest has of the figures of an output."""
+_PUBLISHED = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
+"""Figures of an output in a manifest."""
 
 
 def numbers_of(made: Made, member: str) -> dict[str, Any]:
-    """What a manifest has on the numbers of a member: the figures of each output, and why they were not judged where they were not."""
+    """Return the entries of a member in a manifest: the figures of each output, and why they were not judged, if so."""
     action, result = made.action, made.result
     if not isinstance(action, Verification) or not isinstance(result, VerificationResult):
         return {}
     if member not in {checked.name for checked in action.members}:
         return {}
-    # Another machine adds in another order: what is beyond these digits is no property of the artifact.
+    # Machines sum in different orders, so that further digits would differ between them.
     device = {"device": "real"} if action.is_on_real_device else {}
     figures = [
-        {name: rounded_figure(name, getattr(row, name)) for name in _TOLD} | ({"unshared": True} if row.unshared else {}) | device
+        {name: rounded_figure(name, getattr(row, name)) for name in _PUBLISHED}
+        | ({"unshared": True} if row.unshared else {})
+        | device
         for row in result.figures
         if row.member == member
     ]
@@ -48,7 +50,7 @@ def numbers_of(made: Made, member: str) -> dict[str, Any]:
 
 
 def rounded_figure(name: str, value: Any) -> Any:
-    """A figure with the digits that mean anything."""
+    """Round a figure to its significant digits."""
     if value is None or name not in METRICS:
         return value
     if name in ("max_abs", "max_rel"):
@@ -56,18 +58,10 @@ def rounded_figure(name: str, value: Any) -> Any:
     return round(value, 1 if name == "snr_db" else 6)
 
 
-def unmet_numbers(action: Verification, checked: CheckedMember, result: VerificationResult) -> Iterator[Problem]:
-    """Report what fails the step: figures of a member that are not what is asked, where they gate."""
-    yield from _problems(action, checked, result, fails=True)
-
-
-def weak_numbers(action: Verification, checked: CheckedMember, result: VerificationResult) -> Iterator[Problem]:
-    """Report what is only a warning: the same of figures that come from made inputs alone."""
-    yield from _problems(action, checked, result, fails=False)
-
-
-def _problems(action: Verification, checked: CheckedMember, result: VerificationResult, *, fails: bool) -> Iterator[Problem]:
-    """Report bad numbers of a member that fail the step, or those that do not."""
+def number_problems(
+    action: Verification, checked: CheckedMember, result: VerificationResult, *, fails: bool
+) -> Iterator[Problem]:
+    """Report bad numbers of a member: those that fail the step, or those that are warnings, since made inputs are weak evidence."""
     where, name = StepId(action.id), checked.name
     unjudged = result.unjudged_member(name)
     if unjudged is not None and not unjudged.by_inputs:
@@ -82,7 +76,7 @@ def _problems(action: Verification, checked: CheckedMember, result: Verification
     if outcome == "passed" or (first is None and unjudged is None) or gates is not fails or (accepted and not fails):
         return
     on = "made inputs" if first is None else first.on + ("; made inputs: weak evidence" if first.evidence == "made" else "")
-    alone = f". {_ALONE}" if first is not None and first.unshared else ""
+    alone = f". {_UNSHARED}" if first is not None and first.unshared else ""
     hint = hint_of(verdicts) or OTHER_INPUTS
     if outcome == "unjudgeable":
         figures = unjudged.reason.rstrip(".") if unjudged is not None else figures_text(verdicts)
@@ -97,12 +91,12 @@ def _problems(action: Verification, checked: CheckedMember, result: Verification
 
 
 def verdicts_of(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
-    """What becomes of each output of a member."""
+    """Judge each output of a member."""
     return [_rules(action, checked, row).judge(row) for row in result.figures if row.member == checked.name]
 
 
 def limits_of(action: Verification, checked: CheckedMember, row: FigureRow) -> Mapping[str, float]:
-    """What the figures of an output have to come to, by name."""
+    """Return the thresholds for the figures of an output, by name."""
     limits = _rules(action, checked, row).thresholds(row)
     return {name: value for name in METRICS if (value := getattr(limits, name)) is not None}
 
@@ -112,13 +106,14 @@ def _rules(action: Verification, checked: CheckedMember, row: FigureRow) -> Rule
 
 
 def not_judged_here(action: Verification, unjudged: UnjudgedMember) -> Problem:
+    """Return the problem of a member whose numbers this machine cannot judge."""
     message = f"the numbers of the model '{unjudged.member}' cannot be judged here: {unjudged.reason.rstrip('.')}"
     hint = f"Build it where {action.target.eps[0].entry.ep} can run what it compiles. {_PUBLISH}"
     return Problem("EPB666", message, StepId(action.id), hint)
 
 
 def note(result: VerificationResult) -> str:
-    """The note on a finished check: the worst figures of all."""
+    """Return the note on a finished step: its worst figures."""
     cosines = [row.cosine for row in result.figures if row.cosine is not None]
     ratios = [row.snr_db for row in result.figures if row.snr_db is not None]
     parts = [f"cosine {min(cosines):.6f}"] if cosines else []

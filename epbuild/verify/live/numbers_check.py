@@ -21,9 +21,8 @@ from epbuild.plan.result import Figures
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.live.inputs import Sample
-from epbuild.verify.live.metrics import DifferentOutput, Meter
-from epbuild.verify.live.model import RunnableSource
-from epbuild.verify.live.numbers import Tolerance, Worst, worst_element
+from epbuild.verify.live.metrics import DifferentOutput, Meter, Tolerance, Worst, worst_element
+from epbuild.verify.live.source import RunnableSource
 from epbuild.verify.live.worker import Attempt, Feed, Load, LoadFailure, Session, run_models
 
 if TYPE_CHECKING:

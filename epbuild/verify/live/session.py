@@ -1,8 +1,8 @@
-"""Sessions for the models of an artifact: environment, EPs, devices and options."""
+"""Sessions to load models with: environment, EPs, devices and options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,16 +10,19 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN, entries_for, find_session_key, known_eps
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.normalize import UnknownName, find_option
+from epbuild.catalog.options import Option
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Position
+from epbuild.core.safepath import real_path
 from epbuild.core.shown import ProgressLines
 from epbuild.plan.custom_ops import CustomOpLibraries
-from epbuild.plan.target import PlannedEp
+from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import DeviceChoice
 from epbuild.recipe.paths import names_library
-from epbuild.toolchain.environment import Toolchains, toolchains_here
+from epbuild.toolchain.environment import Environment, Toolchains, toolchains_here
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.live.eps import planned_ep, real_device, with_files
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.toolchain import Wanted, toolchain_at, toolchain_of
 from epbuild.verify.live.worker import Session
@@ -28,25 +31,25 @@ DeviceType = Literal["cpu", "gpu", "npu"]
 
 
 class CannotLoad(Exception):
-    """The artifact cannot be loaded with what is known of it; the text is a sentence: why, and what would help."""
+    """Artifact that cannot be loaded with the information at hand; the text is a sentence with the reason and a remedy."""
 
 
 class LoadOptions(Struct, frozen=True):
-    """How the user wants an artifact to be opened, over what its manifest has."""
+    """Options of the user for loading an artifact, which override its manifest."""
 
     interpreter: Path | None = None
     device: DeviceType | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the first EP."""
     timeout: float | None = None
-    """Seconds that one process may take; None: no limit."""
+    """Limit for one process, in seconds; None: no limit."""
     custom_ops: tuple[str, ...] = ()
-    """Paths of libraries and names of packages with custom operators, as a recipe has them; none: those of the manifest."""
+    """Paths of libraries and names of packages with custom operators, as in a recipe; none: those of the manifest."""
     toolchains: Toolchains = field(default_factory=toolchains_here)
 
 
 def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, lines: ProgressLines) -> Session:
-    """What to open the models of an artifact with. Raises CannotLoad, ToolchainError, and what reading the recipe raises."""
+    """Return the session for the models of an artifact. Raises CannotLoad, ToolchainError, and what reading the recipe raises."""
     manifest = artifact.manifest
     document = artifact.document
     planned = sources.eps(document)
@@ -88,9 +91,9 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
 
 
 def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOpLibraries, ...]:
-    """The custom operators that the models of an artifact need: as the user names them, else by its manifest. Raises CannotLoad.
+    """Find the custom operators of an artifact's models: as the user names them, else by the manifest. Raises CannotLoad.
 
-    A library is not in the artifact: it is where the user has it, or where the recipe has it.
+    The artifact does not contain libraries: the user or the recipe has them.
     """
     place = Position(str(artifact.folder), 1, 1)
     if given.custom_ops:
@@ -112,14 +115,14 @@ def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sourc
 
 
 def _eps_in(artifact: ArtifactFolder) -> list[str]:
-    """The EPs that the nodes of an artifact's models come from, each once; a source that nobody knows goes by its own name."""
+    """Find the EPs that compiled an artifact's models, each once. An unknown source is listed under its own name."""
     sources = dict.fromkeys(node.source or "" for model in artifact.models for node in model.nodes)
     names = {source: entry.ep for ep in known_eps() for entry in entries_for(ep) for source in entry.sources}
     return list(dict.fromkeys(names.get(source, source) for source in sources))
 
 
 def _device(given: LoadOptions, planned: PlannedEp | None, written: Mapping[str, Any]) -> DeviceChoice:
-    """The device to open models on: a virtual one, for which they may have been compiled, only stands for it."""
+    """Return the device to load models on: the user's, else the recipe's, else that of the manifest."""
     if given.device is not None:
         return DeviceChoice(type=given.device)
     choice = (
@@ -128,3 +131,57 @@ def _device(given: LoadOptions, planned: PlannedEp | None, written: Mapping[str,
         else DeviceChoice(written.get("type"), written.get("vendor"), written.get("metadata") or {}, bool(written.get("virtual")))
     )
     return real_device(choice)
+
+
+def session_of(
+    target: PlannedTarget, environment: Environment, custom_ops: tuple[CustomOpLibraries, ...], timeout: float | None
+) -> Session:
+    """Return the session for models that were compiled for a target of a recipe."""
+    eps = (planned_ep(ep.entry, ep.lasting_options, ep, real_device(ep.device))[0] for ep in target.eps)
+    options, _ = with_files(target.session_options, find_session_key, target.session_files)
+    return Session(environment, tuple(eps), options, target.environment, timeout, custom_ops=custom_ops)
+
+
+def real_device(choice: DeviceChoice) -> DeviceChoice:
+    """Return the real device that a virtual one stands for. Models are compiled for virtual devices, but never run on them."""
+    return DeviceChoice(choice.type, choice.vendor) if choice.virtual else choice
+
+
+def planned_ep(
+    entry: EpEntry, options: Mapping[str, str], planned: PlannedEp | None, device: DeviceChoice
+) -> tuple[PlannedEp, list[str]]:
+    """Return an EP to load models with, and the names of the options that it lacks."""
+    files = planned.files if planned is not None else {}
+    kept, lacking = with_files(options, lambda name: find_option(entry, name), files)
+    ep = PlannedEp(
+        entry=entry,
+        device=device,
+        provider_options=kept,
+        files=files,
+        library=planned.library if planned is not None else None,
+        silent=frozenset(),
+    )
+    return ep, lacking
+
+
+def with_files(
+    options: Mapping[str, str], find: Callable[[str], Option], files: Mapping[str, OptionFile]
+) -> tuple[dict[str, str], list[str]]:
+    """Return options with the real paths of their files, and the names of options whose files are unknown.
+
+    A manifest names files as they were staged for the compile.
+    """
+    places = {file.staged: str(real_path(file.path)) for file in files.values()}
+    kept, lacking = {}, []
+    for name, value in options.items():
+        try:
+            option = find(name)
+        except UnknownName:
+            kept[name] = value
+            continue
+        named = option.files(value)
+        if all(file in places for file in named):
+            kept[name] = option.with_files(value, [places[file] for file in named])
+        else:
+            lacking.append(name)
+    return kept, lacking

@@ -1,47 +1,98 @@
-"""Sources of compiled models, and whether they are the ones compiled from."""
+"""Sources of compiled models, checked against the manifest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import MissingBlob
 from epbuild.cache.location import cache_directory
+from epbuild.core.clone import copy_file
 from epbuild.core.digest import file_digest
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.onnxfile.read.headers import read_header
+from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.onnxfile.read.tables import table_sizes
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member, ModelFiles
+from epbuild.plan.result import ModelSignature
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.plan.target import PlannedEp
 from epbuild.plan.verification import CheckedMember, Verification, verification_id
-from epbuild.verify.live.model import RunnableSource, other_values
 from epbuild.verify.manifest import source_signature_of
+from epbuild.verify.signature import signature
+
+_QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
+
+
+class RunnableSource(Struct, frozen=True, dict=True):
+    """Source model that can be run. If there is a manifest, it is the model that the manifest names."""
+
+    graph: Path
+    external: Mapping[str, Path]
+    """External data files, by their locations in the graph."""
+    header: ModelHeader
+    sizes: Mapping[str, int]
+    """Sizes of free dimensions, by name."""
+    prepared: ModelFiles | None = None
+    """Result of its preparations, which was compiled in its place; None if there is none, or if it is not in the cache."""
+
+    @cached_property
+    def is_quantised(self) -> bool:
+        """Whether the model, or the result of its preparations, computes with quantized values."""
+        headers = [self.header, *([read_header(self.prepared.graph)] if self.prepared is not None else [])]
+        return any(name in _QUANTISING for header in headers for _, name in header.operators)
+
+    @cached_property
+    def tables(self) -> Mapping[str, int]:
+        """Number of rows of the table that each input indexes, by name; none for a file that ONNX Runtime will refuse."""
+        try:
+            return table_sizes(self.graph)
+        except (MalformedModel, OSError):
+            return {}
+
+    def placed(self, scratch: Path) -> Path:
+        """Return the path of the graph beside its data; both are copied to `scratch` unless they already are plain files there.
+
+        ONNX Runtime refuses external data that is a link, and data of subgraphs with several names.
+        """
+        linked = any(path.is_symlink() for path in (self.graph, *self.external.values()))
+        linked = linked or any(self.external[location].stat().st_nlink > 1 for location in self.header.subgraph_data)
+        beside = all(path == self.graph.parent / location for location, path in self.external.items())
+        if beside and not linked:
+            return self.graph
+        for name, path in {self.graph.name: self.graph, **self.external}.items():
+            target = scratch / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy_file(path, target)
+        return scratch / self.graph.name
 
 
 class NoSource(Exception):
-    """There is nothing to compare with; the text is the reason."""
+    """No source to compare with; the text is the reason."""
 
 
 class WrongSource(NoSource):
-    """There is a source model, and it is another one, or not whole."""
+    """Source model that is damaged, or not the one that was compiled."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where source models are: named one by one, and in a recipe."""
+    """Places of source models: files that the user names, and a recipe with its plan."""
 
     named: Mapping[str, Path]
-    """Files by model; under the empty name, that of every other model."""
+    """Files by model; under the empty name, the file for every other model."""
     recipe: Path | None = None
     plan: Plan | None = None
-    """The plan of the recipe."""
 
     def group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
-        """The session group of the recipe that an artifact came from; `member` chooses among those of a group that shares nothing."""
+        """Find the session group of an artifact in the recipe; a group that shares nothing has one for each `member`."""
         if self.plan is None or document is None:
             return None
         name, target = document["group"], document["target"]["name"]
@@ -51,12 +102,12 @@ class Sources:
         return None
 
     def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
-        """The EPs as the recipe has them, by name: with the user's own libraries, devices and catalog."""
+        """Return the EPs of the recipe by name, with the user's own libraries, devices and catalog."""
         group = self.group(document)
         return {ep.entry.ep: ep for ep in group.target.eps} if group is not None else {}
 
     def checked(self, name: str, document: Mapping[str, Any] | None) -> CheckedMember | None:
-        """How the recipe itself has the numbers of a model checked; None where it does not."""
+        """Return how the recipe checks the numbers of a model; None if it does not."""
         if self.plan is None or document is None:
             return None
         action = self.plan.actions.get(verification_id(document["group"], document["target"]["name"]))
@@ -64,7 +115,7 @@ class Sources:
         return next((checked for checked in members if checked.name == name), None)
 
     def find(self, name: str, document: Mapping[str, Any] | None) -> RunnableSource:
-        """The source of a model; raises NoSource; WrongSource when it is not what the manifest has."""
+        """Find the source of a model. Raises NoSource, and WrongSource if it is not the one in the manifest."""
         models = document["models"] if document is not None else ()
         model: Mapping[str, Any] = next((model for model in models if model["name"] == name), {})
         if "merged" in model and not self.named.get(name):
@@ -97,7 +148,7 @@ class Sources:
             raise WrongSource(f"the source model's file {error.filename} cannot be read: {error.strerror or error}") from error
         listed = model.get("source")
         if listed is not None and "prepared" in listed and digest != listed["sha256"]:
-            listed = listed["prepared"]["from"]  # the model as the recipe has it, which was compiled after that was done to it
+            listed = listed["prepared"]["from"]  # the model of the recipe, before its preparations
         if listed is not None and listed["sha256"] != digest:
             raise WrongSource(f"the source model {graph} is not the one that it was compiled from: its SHA-256 is {digest[:12]}…")
         for location, expected in (listed["external_data"] if listed is not None else {}).items():
@@ -125,7 +176,7 @@ class Sources:
 
 
 def _prepared(model: Mapping[str, Any]) -> ModelFiles | None:
-    """What preparations made and a model of a manifest was compiled from, out of the cache; None where it is not there."""
+    """Return the result of the preparations of a model in a manifest; None if the cache no longer has it."""
     store, source = BlobStore(cache_directory()), model.get("source")
     if source is None:
         return None
@@ -145,5 +196,14 @@ def _has_other_values(graph: Path, model: Mapping[str, Any]) -> bool:
         return False
     try:
         return bool(other_values(read_header(graph), compiled_from))
-    except (OSError, MalformedModel):  # which is an error where it is read
+    except (OSError, MalformedModel):  # reported when it is read for the comparison
         return False
+
+
+def other_values(source: ModelHeader, compiled: ModelSignature) -> str:
+    """Return the names of inputs and outputs that only a source or only the compiled model has, or whose types differ."""
+    sides = [
+        {(kind, value.name, value.type) for kind, values in (("in", side.inputs), ("out", side.outputs)) for value in values}
+        for side in (signature(source), compiled)
+    ]
+    return ", ".join(sorted({name for _, name, _ in sides[0] ^ sides[1]}))

@@ -1,4 +1,4 @@
-"""Toolchains for artifacts: that of the compile, one like it, one by name."""
+"""Toolchains to load artifacts with: by manifest, or by interpreter."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _RUNTIME = "onnxruntime"
 
 
 class Wanted(Struct, frozen=True):
-    """What an environment has to hold beside ONNX Runtime: packages with EPs, and with custom operators, these by their modules."""
+    """Packages that an environment needs beside ONNX Runtime: those of EPs, and those of custom operators by module name."""
 
     entries: Sequence[EpEntry]
     packages: Sequence[str] = ()
 
     def prepared(self, toolchain: ToolchainSpec, base: Path, toolchains: Toolchains) -> Environment:
-        """The environment of a toolchain that stands in no recipe: what is wrong with it has a place, and no line there."""
+        """Prepare the environment of a toolchain that is in no recipe: its errors name a file, and no line."""
         where = toolchain.where
         try:
             return toolchains.prepare(toolchain, base, self.entries, packages=dict.fromkeys(self.packages, where))
         except ToolchainError as error:
-            # There is no recipe to add a package to.
+            # The usual hint is to add the package to a recipe.
             hints = {"EPB254": "Name an environment that has it: --interpreter."}
             raise ToolchainError(
                 *(replace(one, where=Path(where.file), hint=hints.get(one.code, one.hint)) for one in error.problems)
             ) from error
 
     def pins(self, distributions: Mapping[str, str]) -> list[str]:
-        """ONNX Runtime, under whatever name it is packaged, and these packages, each in the release that `distributions` have."""
+        """Pin the packages, and ONNX Runtime under all of its package names, to their releases in `distributions`."""
         wanted = {name for entry in self.entries for name in entry.distributions} | {_RUNTIME}
         if not wanted & distributions.keys():
             return []
-        # Where a package is called as its module is; any other is missed once the environment is there.
+        # This assumes that a package has the name of its module. Another one is reported missing when the environment is checked.
         wanted.update(module.partition(".")[0].replace("_", "-").lower() for module in self.packages)
         return [f"{name}=={distributions[name]}" for name in sorted(wanted & distributions.keys())]
 
@@ -55,16 +55,16 @@ class Wanted(Struct, frozen=True):
 def toolchain_of(
     document: Mapping[str, Any], wanted: Wanted, where: Path, toolchains: Toolchains, lines: ProgressLines
 ) -> Environment:
-    """An environment like the toolchain of a manifest.
+    """Return an environment like the toolchain of a manifest. Raises ToolchainError.
 
-    The first choice is one that is there already and holds the same distributions on the same Python and platform; else one is made with
-    the same releases of ONNX Runtime and of the EPs' packages, which `lines` get, as that takes a while. Raises ToolchainError.
+    An existing environment with the same distributions, Python and platform is preferred. Otherwise one is provisioned with the same
+    releases of ONNX Runtime and of the EPs' packages, and `lines` get a notice, as that takes a while.
     """
     position = Position(str(where), 1, 1)
     for toolchain in _there(document, position, toolchains.home):
         try:
             environment = wanted.prepared(toolchain, where.parent, toolchains)
-        except ToolchainError:  # one that lacks an EP's package, as another recipe's may, or whose interpreter has gone
+        except ToolchainError:  # it lacks an EP's package, or its interpreter is gone
             continue
         taken = environment.fingerprint
         if all(getattr(taken, part) == document[part] for part in ("python", "platform", "distributions")):
@@ -82,9 +82,9 @@ def toolchain_of(
 def toolchain_at(
     interpreter: Path, packagings: Iterable[Sequence[EpEntry]], packages: Sequence[str], toolchains: Toolchains
 ) -> tuple[Environment, tuple[EpEntry, ...]]:
-    """The environment of an interpreter, and the entry of each EP that it holds; `packagings` are the possible ones of each EP.
+    """Return the environment of an interpreter, and the catalog entry of each EP in it; `packagings` are the possible entries of each EP.
 
-    Raises ToolchainError when the interpreter does not run, or holds no packaging of an EP, or not all `packages` of custom operators.
+    Raises ToolchainError if the interpreter does not run, or if it lacks an EP or one of the `packages` of custom operators.
     """
     place = interpreter.absolute()
     toolchain = ToolchainSpec(_NAME, Position(str(interpreter), 1, 1), interpreter=str(place))
@@ -99,7 +99,7 @@ def toolchain_at(
 
 
 def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[ToolchainSpec]:
-    """The toolchains that have been made, and whose requirements this manifest's distributions would meet."""
+    """Find the provisioned toolchains whose requirements a manifest's distributions meet."""
     for marker in sorted(home.glob("*/complete")):
         try:
             packages = [str(package) for package in json.loads(marker.read_text(encoding="utf-8"))]
@@ -108,7 +108,7 @@ def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator
         asked = map(read_requirement, packages)
         if not all(item.is_met_by(document["distributions"].get(item.distribution)) for item in asked):
             continue
-        if marker.parent.name.startswith(LOCKED):  # which only a lock could have made again
+        if marker.parent.name.startswith(LOCKED):  # it cannot be provisioned again without its lock
             interpreter = provisioned(marker.parent)
             if interpreter is not None:
                 yield ToolchainSpec(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
@@ -124,6 +124,6 @@ def _made_of(packages: Sequence[str], python: str | None, where: Position) -> To
 
 
 def _version(document: Mapping[str, Any]) -> str | None:
-    """The Python of a manifest as a recipe would ask for it; None for the one that epbuild runs on."""
+    """Return the Python version of a manifest in the notation of recipes; None for the one that epbuild runs on."""
     python = str(document["python"])
     return None if python == running_python() else python.rpartition("-")[2]

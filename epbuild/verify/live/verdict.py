@@ -1,7 +1,7 @@
-"""Verdicts on outputs by their figures, and what is wrong with them.
+"""Verdicts on outputs by their figures.
 
-Figures that show nothing are never good enough: what the CPU EP itself does not give as numbers, an output that is the same number
-throughout, or one that stays below what the EP's precision or a tolerance can distinguish.
+Figures that prove nothing never pass: outputs that are not finite on the CPU EP itself, constant outputs, and outputs below the precision
+of the EP or below a tolerance.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from epbuild.plan.result import Figures
 Outcome = Literal["passed", "failed", "unjudgeable"]
 
 _AT_MOST = frozenset({"max_abs", "max_rel"})
-_MOST_SHOWN = 3
-# How far a number may be from a multiple of the largest one, as a part of it, and how many times that is looked for.
+_MAX_SHOWN = 3
+# An overflow gives a multiple of the largest number, within this relative distance, and at most this multiple.
 _AT_LIMIT = 1e-3
-_MULTIPLES = 16
+_MAX_MULTIPLE = 16
 OTHER_INPUTS = "Give inputs like those in use (--inputs, or `inputs` of a recipe's `verify`)."
 
 
 class OutputVerdict(Struct, frozen=True):
-    """What becomes of one output."""
+    """Verdict on one output."""
 
     figures: Figures
     outcome: Outcome
@@ -34,18 +34,18 @@ class OutputVerdict(Struct, frozen=True):
     """Why it did not pass: a clause."""
     hint: str | None = None
     own_scale: bool = False
-    """Whether it was judged by its own scale, since what is asked is met by zeros as well."""
+    """Whether it was judged by its own scale, since zeros would meet the user's thresholds too."""
 
 
 class Rules(Struct, frozen=True):
-    """By what outputs are judged: what the user asks for, in place of what the EP's catalog entry has for models of this kind."""
+    """Rules for judging outputs: the user's thresholds, else those of the EP's catalog entry for models of this kind."""
 
     numbers: Numbers
     quantised: bool = False
-    """Whether the source computes with quantised values."""
+    """Whether the source computes with quantized values."""
     asked: Thresholds = field(default_factory=Thresholds)
     bound: float | None = None
-    """What each number may be off by, where numbers are judged one by one elsewhere: then only what zeros meet as well is judged here."""
+    """Tolerance of each number, if elements are judged one by one elsewhere. Then only outputs within it of zero are judged here."""
 
     @property
     def usual(self) -> Thresholds:
@@ -60,7 +60,7 @@ class Rules(Struct, frozen=True):
             return Thresholds(max_abs=asked.max_abs) if by_size else Thresholds(top1=1.0 if asked.top1 is None else asked.top1)
         if asked != Thresholds():
             return asked.over(self.usual) if self._met_by_zeros(figures) else asked
-        # Two steps of eight bits, whatever the bits that they are written with.
+        # Two steps of an 8-bit quantization, also if they are stored with more bits.
         return Thresholds(max_abs=float(2 << (figures.bits - 8))) if figures.kind == "steps" else self.usual
 
     def judge(self, figures: Figures) -> OutputVerdict:
@@ -88,7 +88,7 @@ class Rules(Struct, frozen=True):
         return OutputVerdict(figures, "passed")
 
     def _met_by_zeros(self, figures: Figures) -> bool:
-        """Whether a bound that is asked for is larger than every number: then the output's own scale counts."""
+        """Return whether the user's bound is larger than every number, so that the output's own scale must decide."""
         bound = self.asked.max_abs if self.bound is None else self.bound
         return figures.kind != "exact" and bound is not None and figures.largest <= bound
 
@@ -100,7 +100,7 @@ class Rules(Struct, frozen=True):
         if limit is None or figures.largest > limit / 2:
             return None
         times = round(figures.largest_got / limit)
-        if not 1 <= times <= _MULTIPLES or abs(figures.largest_got - times * limit) > _AT_LIMIT * times * limit:
+        if not 1 <= times <= _MAX_MULTIPLE or abs(figures.largest_got - times * limit) > _AT_LIMIT * times * limit:
             return None
         multiple = f"{times} times {limit:.6g}, the largest number" if times > 1 else "the largest number"
         return (
@@ -109,7 +109,7 @@ class Rules(Struct, frozen=True):
         )
 
     def _tiny(self, figures: Figures) -> str | None:
-        """That an output is below what the EP's numbers can distinguish, where all of it is, as it should be and as it came out."""
+        """Return why an output is too small to judge: all numbers, expected and actual, are below the EP's precision. None if not."""
         smallest = self.numbers.smallest
         if max(figures.largest, figures.largest_got) >= smallest:
             return None
@@ -117,7 +117,7 @@ class Rules(Struct, frozen=True):
         return f"all of its numbers are below {smallest:g}, where the EP's have hardly any digits ({most})"
 
     def _shown_nothing(self, figures: Figures, thresholds: Thresholds) -> str | None:
-        """Why being right shows nothing of an output, where it does not."""
+        """Return why a match proves nothing about an output; None if it does."""
         if self.asked.max_abs is not None or self.bound is not None:
             return None
         if figures.constant or not figures.largest:
@@ -130,33 +130,34 @@ class Rules(Struct, frozen=True):
 
 
 def overall(verdicts: Sequence[OutputVerdict]) -> Outcome:
-    """What becomes of a model: one output that fails, or that cannot be judged, is that of the whole."""
+    """Return the outcome of a model: failed if one output fails, passed if all pass, else unjudgeable."""
     outcomes = {verdict.outcome for verdict in verdicts}
     return "failed" if "failed" in outcomes else "passed" if outcomes == {"passed"} else "unjudgeable"
 
 
 def hint_of(verdicts: Sequence[OutputVerdict]) -> str | None:
+    """Return the hints of the outputs that decide the outcome of a model."""
     outcome = overall(verdicts)
     hints = dict.fromkeys(verdict.hint for verdict in verdicts if verdict.outcome == outcome and verdict.hint is not None)
     return " ".join(hints) or None
 
 
 def figures_text(verdicts: Sequence[OutputVerdict]) -> str:
-    """The figures of outputs, with what is wrong with them: those first that decide."""
+    """Format the figures of outputs and their faults; the outputs that decide come first."""
     order: Mapping[Outcome, int] = {"failed": 0, "unjudgeable": 1, "passed": 2}
     ranked = sorted(
         verdicts, key=lambda found: (order[found.outcome], 2.0 if found.figures.cosine is None else found.figures.cosine)
     )
     texts = [
         f"{verdict.figures.output}: {verdict.reason}{'; ' if verdict.reason else ''}{shown(verdict.figures)}"
-        for verdict in ranked[:_MOST_SHOWN]
+        for verdict in ranked[:_MAX_SHOWN]
     ]
-    more = len(ranked) - _MOST_SHOWN
+    more = len(ranked) - _MAX_SHOWN
     return "; ".join(texts) + (f"; and {counted(more, 'more output')}" if more > 0 else "")
 
 
 def shown(figures: Figures) -> str:
-    """The metrics of an output, by their names in a recipe; `not defined` stands for the first two where they are not."""
+    """Format the metrics of an output by their names in a recipe; of those that are not defined, only cosine and SNR."""
     if figures.kind == "exact":
         return f"top1 {figures.top1:.4g}" if figures.top1 is not None else "no elements"
     texts = {name: f"{name} {_number(name, getattr(figures, name))}" for name in METRICS}

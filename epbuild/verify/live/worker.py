@@ -1,4 +1,4 @@
-"""Runs of `worker/load.py`: models opened and run in one process, and its failure."""
+"""Runs of `worker/load.py`, which opens and runs models in one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from epbuild.toolchain.process import Ending, WorkerListener
 from epbuild.worker.scripts import LOAD
 
 _SHARE = "ep.share_ep_contexts"
-# What can go wrong with a model, and when.
+# By the event that began it: the activity that can fail, and its time.
 _DOING = {
     "opening": ("opening it", "while it was opened"),
     "running": ("running it", "while it ran"),
@@ -32,7 +32,7 @@ _BEFORE = ("setting up the EPs", "while its EPs were set up")
 
 
 class Feed(Struct, frozen=True):
-    """Inputs for one run: a `.npz` file of arrays in the order of `names`, and the file that the outputs go to, in their order."""
+    """Inputs of one run: a `.npz` file of arrays in the order of `names`, and the file for the outputs."""
 
     file: Path
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class Feed(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """A model to open, what its EPs wrote into it about where it runs, by EP, and what to run it on."""
+    """Model to open, with the compatibility strings that its EPs wrote into it, by EP, and the inputs to run it on."""
 
     name: str
     file: Path
@@ -49,7 +49,7 @@ class Load(Struct, frozen=True):
 
 
 class Session(Struct, frozen=True):
-    """What every model of one process is opened with; no EP: ONNX Runtime's CPU EP alone."""
+    """Settings that all models of one process are opened with; without EPs, they run on the CPU EP."""
 
     environment: Environment
     eps: tuple[PlannedEp, ...] = ()
@@ -58,21 +58,21 @@ class Session(Struct, frozen=True):
     """Environment variables."""
     timeout: float | None = None
     lacking: tuple[str, ...] = ()
-    """Options and session keys that are left out, as the files that they name are not here."""
+    """Options and session keys that are left out, since the files that they name are missing."""
     custom_ops: tuple[CustomOpLibraries, ...] = ()
 
     def sharing(self, *, share: bool) -> Session:
-        """The same for models that share a context, or for one that does not."""
+        """Return the session for models that share a context, or for models that do not."""
         options = {key: value for key, value in self.options.items() if key != _SHARE}
         return replace(self, options={**options, _SHARE: "1"} if share else options)
 
 
 RAISED = "EPB641"
-"""The code of a failure that ONNX Runtime or an EP reported itself, and not this machine."""
+"""Code of a failure that ONNX Runtime or an EP reported itself."""
 
 
 class LoadFailure(Struct, frozen=True):
-    """Why a run did not come to its end, and at which model (None: before any); `cannot_load`: no model is at fault."""
+    """Reason why a run failed, and at which model (None: before the first); `cannot_load`: the machine is at fault, not a model."""
 
     model: str | None
     message: str
@@ -81,7 +81,7 @@ class LoadFailure(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True):
-    """How far a run came."""
+    """Reports of a run, and its failure."""
 
     reports: tuple[Mapping[str, Any], ...]
     failure: LoadFailure | None
@@ -94,26 +94,26 @@ class Attempt(Struct, frozen=True):
         return {report["model"]: report["seconds"] for report in self.of("opened")}
 
     def emulators(self, eps: Sequence[PlannedEp]) -> str:
-        """Those of the devices that plugin EPs were given that only stand for others, for a sentence; empty where there are none."""
+        """Emulators among the devices of plugin EPs, for a sentence; empty if there are none."""
         types = {ep.entry.ep: ep.entry.emulator_devices for ep in eps}
         found = [report for report in self.of("device") if report["type"] in types.get(report["ep"], ())]
         return ", ".join(f"{report['type']} from {report['vendor']}" for report in found)
 
     @property
     def devices(self) -> str:
-        """The devices that plugin EPs were given, for a sentence; empty where there are none."""
+        """Devices of plugin EPs, for a sentence; empty if there are none."""
         return ", ".join(f"{report['type']} from {report['vendor']}" for report in self.of("device"))
 
 
 def find_devices(session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
-    """Have the EPs of a session choose their devices in a fresh process, and open nothing. Raises what `run_models` does."""
+    """Let the EPs of a session choose their devices in a new process, and open no model. Raises what `run_models` does."""
     return run_models((), session, scratch, cancelled)
 
 
 def list_devices(session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
-    """Have ONNX Runtime report, in a fresh process, its release and every device that the EPs of a session offer: `started`, `offered`.
+    """List ONNX Runtime's release and all devices of a session's EPs, in a new process; the reports are `started` and `offered`.
 
-    A failure is why the EPs cannot be had. Raises EnvironmentFailure, BuildError and Cancelled as `run_models` does.
+    Raises EnvironmentFailure, BuildError and Cancelled as `run_models` does. A failure says why the EPs cannot be used.
     """
     stop = cancelled or threading.Event()
     ending = _run((), session, scratch, stop, lists_devices=True)
@@ -123,11 +123,11 @@ def list_devices(session: Session, scratch: Path, cancelled: threading.Event | N
 
 
 def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
-    """Open the models first to last in one fresh process, run them, and close them last to first; nothing of that can harm this process.
+    """Open the models in order in one new process, run them, and close them in reverse order.
 
-    After a crash, they are run once more with the EPs asked to log all they can, since most log nothing otherwise. The log is
-    `worker.log` in the `scratch` directory. Raises EnvironmentFailure when no process can be started, BuildError when it reports what
-    none does, and Cancelled when it was stopped since `cancelled` was set.
+    After a crash they are run once more with verbose logging, since most EPs log nothing otherwise. The log is `worker.log` in the
+    `scratch` directory. Raises EnvironmentFailure if the process cannot be started, BuildError if its reports are invalid, and Cancelled
+    once `cancelled` is set.
     """
     stop = cancelled or threading.Event()
     ending = _run(loads, session, scratch, stop, verbose=False)
@@ -142,7 +142,7 @@ def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled
 
 
 def why_not_real(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
-    """Why EPs that chose their devices have no real one, as a clause; None where they have."""
+    """Return, as a clause, why no real device was found for the EPs; None if there is one."""
     if attempt.failure is not None:
         return attempt.failure.message.rstrip(".")
     found = attempt.emulators(eps)
@@ -162,7 +162,7 @@ def _run(
         "eps": [ep_document(ep) for ep in session.eps],
         "session_options": dict(session.options),
         HERE: places(session.eps, session.custom_ops),
-        "share_weights": False,  # of a compile: sessions that run have it in their session options
+        "share_weights": False,  # for compiles only; here the session options have it
         "members": [],
         "verbose": verbose,
         "lists_devices": lists_devices,
@@ -195,7 +195,7 @@ def _model_request(load: Load) -> dict[str, Any]:
 
 
 def _crashed(ending: Ending) -> bool:
-    """Whether the process ended by its own mistake, and reported nothing of it."""
+    """Return whether the process crashed by itself, without a report."""
     found = diagnose(ending)
     return found is not None and not found.report and found.cause in ("crashed", "out of memory") and not found.from_outside
 
@@ -206,7 +206,7 @@ def _last_model(ending: Ending) -> tuple[str, str] | None:
 
 
 def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFailure | None:
-    """What an ending amounts to, with the `lines` of its log, or of that of its second run; None when it ended well."""
+    """Return the failure of a process, with `lines` of the log of its last run; None if it succeeded."""
     found = diagnose(ending, [ep.entry for ep in session.eps])
     if found is None:
         return None
@@ -236,7 +236,7 @@ def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFail
 
 
 def _limitation(lines: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:
-    """The sentence for something that an EP cannot do by the catalog, and that shows in the log."""
+    """Return a sentence about the first limitation of an EP in the catalog that shows in the log."""
     text = "\n".join(lines)
     for ep in eps:
         for limitation in ep.entry.cannot:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.verify.live.metrics import DifferentOutput
-from epbuild.verify.live.numbers import Tolerance, Worst, default_tolerance, worst_element
+from epbuild.verify.live.metrics import DifferentOutput, Tolerance, Worst, default_tolerance, worst_element
 
 
 def worst(expected: Any, got: Any, atol: float = 0.0, rtol: float = 0.0) -> Worst:
