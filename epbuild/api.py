@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import threading
 
     from epbuild.cache.leases import Cancelled as Cancelled
-    from epbuild.catalog.numbers import Thresholds as Thresholds
+    from epbuild.catalog.facts import Thresholds as Thresholds
     from epbuild.commands.build_result import BuildFailed as BuildFailed
     from epbuild.commands.build_result import BuildResult as BuildResult
     from epbuild.commands.events import Noted as Noted
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "epbuild.cache.leases": ("Cancelled",),
-    "epbuild.catalog.numbers": ("Thresholds",),
+    "epbuild.catalog.facts": ("Thresholds",),
     "epbuild.commands.build_result": ("BuildFailed", "BuildResult"),
     "epbuild.commands.events": ("Noted",),
     "epbuild.commands.inspect": ("Inspected",),

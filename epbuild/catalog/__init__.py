@@ -1,1 +1,1 @@
-"""All that is known of EPs, session keys and preparations, as data."""
+"""Knowledge about EPs, session keys and preparations, as data."""

@@ -1,4 +1,4 @@
-"""The catalog: what is known of each EP, from epbuild's data and the user's files."""
+"""Catalog of EPs, from epbuild's data and users' files."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from epbuild.catalog.userfile import BadCatalog, load_catalog
 from epbuild.core.errors import nearest
 
 CPU_EP = "CPUExecutionProvider"
-"""The EP that every ONNX Runtime has, which runs what no other EP takes and compiles nothing."""
+"""EP in every ONNX Runtime. It runs the nodes that no other EP takes, and compiles nothing."""
 SUFFIX = "ExecutionProvider"
-"""How ONNX Runtime's names of EPs end."""
+"""End of ONNX Runtime's names of EPs."""
 
 _DATA = Path(__file__).parent / "data"
 _SESSION = "session"
 
 
 class Catalog(Struct, frozen=True):
-    """epbuild's own entries, and `added` ones, which come first where both know an EP."""
+    """Entries of epbuild, and `added` ones, which take precedence."""
 
     added: tuple[EpEntry, ...] = ()
 
     @classmethod
     def with_files(cls, paths: Iterable[Path]) -> Catalog:
-        """The catalog with a user's own files; raises BadCatalog."""
+        """Return the catalog with users' files. Raises BadCatalog."""
         added: list[EpEntry] = []
         for path in paths:
             new = load_catalog(path)
@@ -46,11 +46,11 @@ class Catalog(Struct, frozen=True):
         return cls(tuple(added))
 
     def known_eps(self) -> tuple[str, ...]:
-        """The names of all EPs that have an entry, sorted."""
+        """Return the names of all EPs with an entry, sorted."""
         return tuple(sorted({*_stems(), *(entry.ep for entry in self.added)}))
 
     def entries_for(self, ep: str) -> tuple[EpEntry, ...]:
-        """Every packaging of an EP, the one that is meant by default first; raises KeyError for an EP that is not known."""
+        """Return the packagings of an EP, the default one first. Raises KeyError."""
         added = tuple(entry for entry in self.added if entry.ep == ep)
         own = _own_entries(ep) if ep in _stems() else ()
         if not added and not own:
@@ -58,25 +58,22 @@ class Catalog(Struct, frozen=True):
         return (*added, *own)
 
     def entry(self, ep: str, distributions: Iterable[str] = ()) -> EpEntry:
-        """The entry of an EP by its ONNX Runtime name, in the packaging that one of `distributions` brings; raises KeyError.
-
-        Where none of them brings one, the packaging that is meant by default.
-        """
+        """Return the entry of an EP, in the packaging that one of `distributions` carries, else the default one. Raises KeyError."""
         entries, named = self.entries_for(ep), set(distributions)
         return next((entry for entry in entries if named & set(entry.distributions)), entries[0])
 
     def context_changes(self) -> dict[str, ContextChanges]:
-        """What each EP lets one change around its EPContext nodes, by what they have as `source`."""
+        """Return the permitted changes around EPContext nodes, by the `source` of the nodes."""
         entries = (entry for ep in self.known_eps() for entry in reversed(self.entries_for(ep)))
         return {source: entry.context_changes for entry in entries for source in entry.sources}
 
     def genai_provider(self, ep: str) -> str:
-        """onnxruntime-genai's name of an EP, which is empty where it does not know it; of an EP that is not known, ONNX Runtime's."""
+        """Return onnxruntime-genai's name of an EP: empty if genai does not know the EP, and `ep` if the catalog does not."""
         named = self.entries_for(ep)[0].genai_provider if ep in self.known_eps() else session_keys().genai_providers.get(ep)
         return ep if named is None else named
 
     def quantized_io_options(self) -> dict[str, str]:
-        """The EPs that compile a model's own QuantizeLinear and DequantizeLinear by an option, and that option."""
+        """Return the option by which an EP compiles QuantizeLinear and DequantizeLinear at the edges of a model, by EP."""
         entries = (entry for ep in self.known_eps() for entry in self.entries_for(ep))
         return {entry.ep: entry.quantized_io_option for entry in entries if entry.quantized_io_option is not None}
 
@@ -85,7 +82,7 @@ BUILT_IN = Catalog()
 
 
 known_eps, entries_for, entry = BUILT_IN.known_eps, BUILT_IN.entries_for, BUILT_IN.entry
-"""What is asked of the built-in catalog alone."""
+"""Queries of the built-in catalog."""
 
 
 def known_environments(entries: Iterable[EpEntry]) -> str:
@@ -102,7 +99,7 @@ def session_keys() -> SessionKeys:
 
 
 def find_session_key(name: str) -> Option:
-    """The session key of that name; raises UnknownName for one that is not known, or that is not the recipe's to set."""
+    """Return the session key of that name. Raises UnknownName if it is unknown, or if a recipe may not set it."""
     keys = session_keys()
     if name in keys.options:
         return keys.options[name]
@@ -117,7 +114,7 @@ def find_session_key(name: str) -> Option:
 
 @cache
 def _stems() -> dict[str, tuple[str, ...]]:
-    """The data files of each EP. Only the first line of each is read: it names the EP."""
+    """Return the data files of each EP. Only their first lines are read, which name the EP."""
     found: dict[str, list[str]] = {}
     for path in sorted(_DATA.glob("*.toml")):
         if path.stem == _SESSION:

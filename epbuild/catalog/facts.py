@@ -1,212 +1,255 @@
-"""Facts about an EP: a class for each kind."""
+"""Sections and rows of a catalog file, a class for each."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
+
+
+def options_match(patterns: Mapping[str, str], options: Mapping[str, str]) -> bool:
+    """Return whether canonical `options` have all names of `patterns`, with values that match these regular expressions."""
+    return all(name in options and re.search(pattern, options[name]) for name, pattern in patterns.items())
 
 
 class StaticShapes(Struct, frozen=True):
-    """That an EP takes a node only where every size is known when it compiles; `why` is a clause."""
+    """Requirement of an EP that takes a node only if all sizes are known at compile time."""
 
     why: str
+    """Consequence of an open dimension, as a clause."""
     origin: str
 
 
 class Driver(Struct, frozen=True):
-    """A driver, or a device, of the machine that compiles, and where its version is read; `epbuild.core.host.driver_version` reads it."""
+    """Driver or device of the compiling machine. `epbuild.core.host.driver_version` reads its version."""
 
     name: str
     linux: tuple[str, ...] = ()
-    """Globs of files: of those in /proc and /sys the content counts, of others the name."""
+    """Globs of files. The version is in the content of files in /proc and /sys, and in the name of others."""
     pattern: str = "(?s)(.+)"
-    """Finds the version, its first group, in that."""
+    """Regular expression whose first group is the version."""
     windows: str = ""
-    """The device class of its drivers, a GUID."""
+    """GUID of the device class."""
     provider: str = ".*"
-    """A regular expression for who made them."""
+    """Regular expression for the manufacturer."""
 
     @property
     def plain(self) -> tuple[tuple[str, ...], str, str, str]:
-        """As `driver_version` takes it."""
+        """Arguments of `driver_version`."""
         return self.linux, self.pattern, self.windows, self.provider
 
 
 class HostDependence(Struct, frozen=True):
-    """What of the machine that compiles may decide what an EP writes."""
+    """Properties of the compiling machine that may change an EP's output. The defaults hold for an EP that nobody has examined."""
 
     cpu: Literal["model", "instructions", "none"] = "model"
-    """Whether it is which CPU that is, the instructions that it has, or neither."""
+    """Relevant property of the CPU."""
     cpu_count: bool = False
     drivers: tuple[Driver, ...] = ()
 
 
 class SharingRefusal(Struct, frozen=True):
-    """An option value that rules weight sharing out, as a regular expression, and why."""
+    """Option value, as a regular expression, that rules out weight sharing, and the reason."""
 
     option: str
     pattern: str
     reason: str
 
     def matches(self, value: str) -> bool:
-        """Whether an option's canonical value is one of the refused ones."""
+        """Return whether a canonical value is refused."""
         return re.search(self.pattern, value) is not None
 
 
 class Sharing(Struct, frozen=True):
-    """Whether and how an EP shares weights between the members of a group."""
+    """Support of an EP for sharing weights between the members of a group."""
 
     possible: bool = False
     binaries: Literal["one", "each"] = "each"
+    """One context binary for a sharing group, or one for each member."""
     reason: str = ""
-    refusals: tuple[SharingRefusal, ...] = ()
+    """Reason why sharing is impossible."""
+    refused_values: tuple[SharingRefusal, ...] = ()
     what: str = ""
-    """What the members share and how, in a sentence."""
+    """Description of what the members share, as a sentence."""
     weights: Literal["binary", "source"] = "binary"
-    """Where shared weights are found: in the context binary, or in the source model's external data, which must be emitted too."""
+    """Place of shared weights: the context binary, or the source model's external data, which must be emitted too."""
+
+
+class Binary(Struct, frozen=True):
+    """Context binaries of an EP."""
+
+    name: str | None = None
+    """File name. `{stem}` is the output model's name without its last extension."""
+    target_pattern: str | None = None
+    """Regular expression whose first group is the target's name inside a context binary."""
+    target_option: str | None = None
+    """Option that names the requested target."""
+
+
+class Compatibility(Struct, frozen=True):
+    """Form of an EP's `ep_compatibility_info`."""
+
+    pattern: str | None = None
+    """Regular expression with a named group for each field."""
+    versions: tuple[str, ...] = ()
+    """Fields that describe the toolchain and not the target."""
 
 
 class Refusal(Struct, frozen=True):
-    """A combination of options that an EP rejects, or accepts and misreads, and why."""
+    """Combination of options that an EP rejects, or accepts and misreads, and the reason."""
 
     when: Mapping[str, str]
-    """Option and the regular expression that its canonical value must match."""
+    """Options, each with a regular expression for its canonical value."""
     reason: str
     origin: str
     absent: tuple[str, ...] = ()
-    """Options of which none may be there."""
+    """Options that must all be missing."""
     needs: tuple[str, ...] = ()
     """Options of which at least one must be missing."""
 
     def concerns(self, names: frozenset[str]) -> bool:
-        """Whether options of these names can be this combination, whatever their values."""
-        missing = not self.needs or not names.issuperset(self.needs)
-        return names.issuperset(self.when) and names.isdisjoint(self.absent) and missing
-
-    def matches(self, options: Mapping[str, str]) -> bool:
-        """Whether the canonical `options` are this combination."""
-        return self.concerns(frozenset(options)) and self.has_values(options)
-
-    def has_values(self, options: Mapping[str, str]) -> bool:
-        """Whether `options`, whose names this combination concerns, have the values that it is about."""
-        return all(re.search(pattern, options[name]) for name, pattern in self.when.items())
+        """Return whether options of these names can be this combination, for some values."""
+        is_incomplete = not self.needs or not names.issuperset(self.needs)
+        return names.issuperset(self.when) and names.isdisjoint(self.absent) and is_incomplete
 
 
 class KnownDifference(Struct, frozen=True):
-    """What is known to differ when a target is compiled again, and why."""
+    """Known difference between two compiles of the same target, and the reason."""
 
     why: str
     origin: str
     when: Mapping[str, str] = field(default_factory=dict)
-    """Option and the regular expression that its canonical value must match; none: every target."""
+    """Options, each with a regular expression for its canonical value. Empty means every target."""
     by: Literal["timestamp"] | None = None
-    """What alone differs; None: anything may."""
-
-    def matches(self, options: Mapping[str, str]) -> bool:
-        """Whether a target with these canonical options is one of those that differ."""
-        return all(name in options and re.search(pattern, options[name]) for name, pattern in self.when.items())
+    """Only part that differs. None means that anything may."""
 
 
 class Reproducibility(Struct, frozen=True):
-    """What is known of compiling the same again with the same."""
+    """Known facts about compiling the same inputs again."""
 
     what: str
-    """What gives the same bytes, or does not, in a sentence."""
+    """Conditions for equal bytes, as a sentence."""
     origin: str
-    exceptions: tuple[KnownDifference, ...]
+    exceptions: tuple[KnownDifference, ...] = field(default=(), name="except")
 
 
 class NodeNames(Struct, frozen=True):
-    """How an EP that ignores `ep.context_node_name_prefix` finds its part of a context, and so which of its nodes can be renamed."""
+    """Lookup of contexts by an EP that ignores `ep.context_node_name_prefix`. It decides which nodes can be renamed."""
 
     found_by: Literal["name", "partition_name"]
-    """By `partition_name`: any node can be renamed. By its name: only one that is alone in its context, which is found without."""
+    """With `partition_name`, any node can be renamed. With `name`, only a node that is alone in its context."""
     why: str
-    """What becomes of other nodes, as a clause."""
+    """Consequence for other nodes, as a clause."""
     origin: str
 
 
 class Start(Struct, frozen=True, kw_only=True):
-    """What a first recipe for an EP holds: an environment that is known to work, and what distinguishes its targets."""
+    """Content of a first recipe: an environment that is known to work, and the value that distinguishes targets."""
 
     name: str
-    """What `epbuild init` calls it."""
+    """Name for `epbuild init`."""
     packages: tuple[str, ...] = ()
     interpreter: str | None = None
-    """Of an environment that epbuild cannot make."""
+    """Interpreter of an environment that epbuild cannot create."""
     option: str | None = None
+    """Option whose value distinguishes targets."""
     metadata: str | None = None
-    """The option, or the device's metadata, whose value a target is asked for; None of both: there is one target."""
+    """Device metadata key whose value distinguishes targets. Without it and `option`, there is one target."""
     words: str = ""
-    """What that value is."""
+    """Description of that value."""
     example: str
     options: Mapping[str, str] = field(default_factory=dict)
     device: Mapping[str, str | bool] = field(default_factory=dict)
 
     @property
     def environment(self) -> str:
-        """The key of a toolchain, and its value, for that environment."""
+        """Key and value of a toolchain in YAML."""
         return f"packages: [{', '.join(self.packages)}]" if self.packages else f"interpreter: {self.interpreter}"
 
 
-class Known(Struct, frozen=True):
-    """One value of an option that has a table: its name, the other spellings that stand for it, and what is known of it."""
+class KnownName(Struct, frozen=True):
+    """Known value of an option of type name, such as a SoC."""
 
     name: str
     canonical: str
-    """What the EP is given for it: its name, or a number where the EP does not know the name."""
+    """Value for the EP: the name, or a number if the EP does not know the name."""
     spellings: tuple[str, ...]
+    """Other accepted spellings."""
     facts: Mapping[str, str]
+    """All other columns of the row."""
     origin: str
 
 
+class ImpliedValue(Struct, frozen=True):
+    """Rule that another option must agree with a fact of a name."""
+
+    fact: str
+    reason: str
+    neutral: tuple[str, ...] = ()
+    """Values that are accepted for every name."""
+
+
+class NameTable(Struct, frozen=True, dict=True):
+    """Known values of an option of type name."""
+
+    rows: tuple[KnownName, ...]
+    implies: Mapping[str, ImpliedValue] = field(default_factory=dict)
+    """Rules by the option that must agree."""
+
+    @cached_property
+    def canonical(self) -> Mapping[str, str]:
+        """Canonical value by spelling."""
+        return {spelling: row.canonical for row in self.rows for spelling in (row.name, *row.spellings)}
+
+
 class Metadata(Struct, frozen=True):
-    """One value of a device's metadata key, such as an NPU's platform number."""
+    """Value of a device metadata key, such as an NPU's platform number."""
 
     value: str
     meaning: str
 
 
 class Limitation(Struct, frozen=True):
-    """One thing that an EP cannot do, where, and why."""
+    """Thing that an EP cannot do, where, and why."""
 
     what: str
     why: str
     origin: str
     platforms: tuple[str, ...] = ()
-    """`linux`, `win32`, `darwin`; none: everywhere."""
+    """Values of `sys.platform`. Empty means everywhere."""
     device: str | None = None
+    """Type of device. None means any."""
     symptom: str | None = None
-    """A regular expression that finds this limitation in the EP's log when it fails."""
+    """Regular expression that finds this limitation in the EP's log."""
     when: Mapping[str, str] = field(default_factory=dict)
-    """Option and the regular expression that its canonical value must match; none: whatever the options."""
+    """Options, each with a regular expression for its canonical value. Empty means any options."""
     during: Literal["compile", "load"] | None = None
-    """Where it shows; None: in both."""
-    of: Literal["machine", "target", "model"] = "machine"
-    """What it is that cannot: this machine, so that another one may; what is compiled for; or the model as it is, or as it is asked for."""
+    """Act that shows it. None means both."""
+    limit_of: Literal["machine", "target", "model"] = "machine"
+    """Thing with the limitation. Another machine, target or model may not have it."""
     hint: str | None = None
-    """What to try, as sentences."""
+    """Advice, as sentences."""
     sized_hint: str | None = None
-    """What to try instead if every input of the model has its sizes; None: the same."""
+    """Advice if every input of the model has its sizes. None means `hint`."""
     source_has: Literal["overridable initializers"] | None = None
-    """What a source model has that this is about, so that it is refused before it is compiled."""
+    """Property of source models that are refused before they are compiled."""
     driver: str | None = None
-    """The driver, by its name in `host`, without which it holds on a machine."""
+    """Name of a driver in `host`. The limitation holds on machines without it."""
     stops: bool = False
     """Whether nothing at all can be compiled where this holds."""
 
     def holds(self, platform: str, device: str | None, options: Mapping[str, str]) -> bool:
-        """Whether it holds on a `platform` (as `sys.platform`), for a device of a type (None: any) and these canonical options."""
-        here = not self.platforms or platform in self.platforms
-        concerned = self.device in (None, device)
-        return here and concerned and all(name in options and re.search(rule, options[name]) for name, rule in self.when.items())
+        """Return whether it holds on a `sys.platform`, for a type of device (None: any) and canonical options."""
+        is_here = not self.platforms or platform in self.platforms
+        return is_here and self.device in (None, device) and options_match(self.when, options)
 
     def shows(self, reported: str, act: Literal["compile", "load"], device: str | None, options: Mapping[str, str]) -> bool:
-        """Whether this is why an act failed here, by what was `reported`, the type of device and the canonical options."""
+        """Return whether it explains the failure of an act on this machine, given the text that the EP reported."""
         return (
             self.symptom is not None
             and self.during in (None, act)
@@ -216,25 +259,67 @@ class Limitation(Struct, frozen=True):
 
 
 class ContextChanges(Struct, frozen=True):
-    """What may be changed around an EP's EPContext nodes so that it still loads and computes right; the default: what nobody measured."""
+    """Changes around EPContext nodes after which an EP still loads and computes right. The defaults hold if nobody has measured it."""
 
     contexts: int | None = None
-    """How many compiled contexts one model may have; None: any number."""
+    """Maximum number of compiled contexts in one model. None means any number."""
     value_names: str | None = None
-    """The attribute that has the names of the context's own inputs and outputs as `value=name;` each; None: values keep their names."""
+    """Attribute with the names of the context's own inputs and outputs, each as `value=name;`. Without it, values keep their names."""
     lone_node_name: bool = False
-    """Whether a node may be renamed that is the only one of its context. Others are found in the context by their names."""
+    """Whether the only node of a context may be renamed. Other nodes are found in the context by their names."""
 
 
 class NodeLogRules(Struct, frozen=True):
-    """How an EP logs of each node whether it takes it, as regular expressions for the lines of its most verbose log."""
+    """Regular expressions for the most verbose log of an EP, in which it reports whether it takes each node."""
 
     refused: str
-    """Finds an entry about nodes that it does not take, which goes on for some lines."""
+    """First line of an entry about refused nodes, which may have several lines."""
     node: str
-    """Finds a node there: groups `operator` and `node`, its name."""
+    """Node in an entry, with groups `operator` and `node`."""
     reason: str
-    """Finds why they are not taken: a group `reason`."""
+    """Reason in an entry, with a group `reason`."""
     more: str
-    """Finds any other line that belongs to the entry before it."""
+    """Any other line of an entry."""
     origin: str
+
+
+class Thresholds(Struct, frozen=True):
+    """Threshold of each metric. None means that the metric is measured and not judged."""
+
+    cosine: float | None = None
+    """Minimum cosine between an output and its expected value."""
+    snr_db: float | None = None
+    """Minimum signal-to-noise ratio in dB."""
+    top1: float | None = None
+    """Minimum share, from 0 to 1, of rows with their largest number at the right place."""
+    max_abs: float | None = None
+    """Maximum difference of one number."""
+    max_rel: float | None = None
+    """Maximum difference of one number, relative to the output's largest expected magnitude."""
+
+    def over(self, other: Thresholds) -> Thresholds:
+        """Return these thresholds, with those of `other` where these are None."""
+        return replace(other, **{name: value for name in METRICS if (value := getattr(self, name)) is not None})
+
+
+METRICS = Thresholds.__struct_fields__
+"""Names of all metrics, in the order of tables."""
+
+
+class Numbers(Struct, frozen=True):
+    """Known facts about the numbers of an EP. The defaults hold for an EP that nobody has measured."""
+
+    floats: Thresholds = Thresholds(cosine=0.999, snr_db=20, max_rel=0.1)
+    """Thresholds of models that compute with floats."""
+    quantised: Thresholds = Thresholds(cosine=0.99, snr_db=15)
+    """Thresholds of models that compute with quantized values."""
+    smallest: float = 0.0
+    """Magnitude below which numbers have hardly any digits. Differences of outputs that stay below it are not judged."""
+    largest: float | None = None
+    """Largest number of the precision that the EP computes in. None means that of the model."""
+    overflow: str = ""
+    """Advice, as a sentence, if numbers reach a multiple of `largest` and should be smaller."""
+    far: str = ""
+    """Advice, as a sentence, if numbers are too far from those of the CPU EP."""
+    far_quantised: str = ""
+    """Like `far`, for models that compute with quantized values."""

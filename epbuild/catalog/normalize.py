@@ -1,6 +1,7 @@
 """Canonical strings of option values.
 
-ONNX Runtime takes strings only, and EPs read a string that they do not understand as their default, in silence: this is where it stops.
+ONNX Runtime accepts any string, and EPs silently use their default for a string that they do not understand. This module refuses invalid
+values.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.facts import options_match
 from epbuild.catalog.options import Option
 from epbuild.core.errors import BadText, closest, nearest
 
@@ -27,11 +29,11 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
 class BadValue(BadText):
-    """An option's value is none that the EP understands; the message lists those that are, and the hint which is nearest."""
+    """Invalid value of an option. The message lists the valid values, and the hint names the closest one."""
 
 
 class UnknownName(BadText):
-    """An option or session key is not known, or not the recipe's to set."""
+    """Option or session key that is unknown, or that a recipe may not set."""
 
     def __init__(self, message: str, hint: str | None = None, *, reserved: bool = False) -> None:
         super().__init__(message, hint)
@@ -39,11 +41,10 @@ class UnknownName(BadText):
 
 
 def normalize(option: Option, value: object, *, booleans: tuple[str, str], names: Mapping[str, str], strict: bool = True) -> str:
-    """The one string that stands for `value`.
+    """Return the canonical string of `value`.
 
-    `booleans` are the EP's words for false and true; `names` maps other spellings of this option's values to the canonical one.
-    Without `strict`, names and choices that the catalog does not know are passed on, for EPs newer than it.
-    Raises BadValue, whose text completes the sentence "option X: ...".
+    `booleans` are the EP's words for false and true, and `names` the canonical value of each spelling. Without `strict`, unknown names
+    and choices are valid: the EP may be newer than the catalog. Raises BadValue, whose text completes the sentence "option X: ...".
     """
     text = _plain(value)
     if option.type == "boolean":
@@ -56,20 +57,20 @@ def normalize(option: Option, value: object, *, booleans: tuple[str, str], names
 
 
 def find_option(entry: EpEntry, name: str) -> Option:
-    """The option of that name; raises UnknownName, which names the nearest one."""
+    """Return the option of that name. Raises UnknownName with the closest name."""
     if name not in entry.options:
         raise UnknownName(f"{entry.ep} has no option '{name}'", nearest(name, entry.options))
     return entry.options[name]
 
 
 def refusals(entry: EpEntry, options: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
-    """The combinations among canonical `options` that the EP rejects or misreads: the options' names, and the reason."""
+    """Return the combinations of canonical `options` that the EP rejects or misreads: names of the options, and the reason."""
     rows = entry.refusals_for(frozenset(options))
-    return [((*row.when, *row.needs), row.reason) for row in rows if row.has_values(options)]
+    return [((*row.when, *row.needs), row.reason) for row in rows if options_match(row.when, options)]
 
 
 def check_metadata(entry: EpEntry, key: str, value: str) -> None:
-    """Raise BadValue if a device's metadata key or value is one that the EP does not have."""
+    """Raise BadValue if the EP's devices do not have a metadata key or value."""
     if not entry.metadata:
         return
     if key not in entry.metadata:
@@ -81,7 +82,7 @@ def check_metadata(entry: EpEntry, key: str, value: str) -> None:
 
 
 def plain_text(value: object) -> str:
-    """A YAML scalar as ONNX Runtime's option strings have it, for options that no catalog describes: booleans are `1` and `0`."""
+    """Return a YAML scalar as an option string, for options without a catalog row: booleans are `1` and `0`."""
     if isinstance(value, bool):
         return "1" if value else "0"
     return _plain(value)
@@ -111,7 +112,7 @@ def _not_one_of(text: str, known: Iterable[str], aliases: Mapping[str, str] = Ma
 
 
 def _nearest(text: str, values: Iterable[str]) -> str | None:
-    """The hint for a wrong value, whatever its capitals; long texts are nothing's neighbours."""
+    """Return a hint for a wrong value, ignoring case. Long texts get none."""
     if len(text) > _LONGEST_QUOTE:
         return None
     spellings = _spellings(values)
@@ -156,7 +157,7 @@ def _integer(option: Option, text: str) -> str:
 
 
 def _whole(text: str) -> str:
-    """A number such as 1e9 in digits, where it is a whole one."""
+    """Return a whole number such as 1e9 in digits, and other numbers unchanged."""
     from decimal import Decimal
 
     number = Decimal(text)
@@ -205,7 +206,7 @@ def _bound(number: float) -> str:
 
 
 def _name(option: Option, text: str, names: Mapping[str, str], *, strict: bool) -> str:
-    """Every spelling that the table knows becomes the name that stands for it, and a list stays a list."""
+    """Return the canonical names of a list of names."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
         raise BadValue(f"{_quote(text)} is neither a name nor a number")

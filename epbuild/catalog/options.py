@@ -5,61 +5,59 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
-from epbuild.catalog.rows import read_row
-
 OptionType = Literal["text", "choice", "boolean", "integer", "number", "size", "name", "list", "pattern", "file", "folder"]
 Effect = Literal["measured", "documented", "unknown", "none"]
-"""Whether an option changes what a compile writes, and how that is known. What is unknown counts as a change."""
+"""Effect of an option on compiled files, or the source of that knowledge. `none` alone means no effect."""
 
 
 class Option(Struct, frozen=True):
-    """One option of an EP, or one session key: what values it takes and whether they change what a compile writes."""
+    """Option of an EP, or session key: its values, and whether they change compiled files."""
 
     name: str
     type: OptionType
     output: Effect
     meaning: str
     origin: str
-    """Where this row comes from: `measured`, `doc <where>`, or `string in <library> <version>`."""
+    """Source of the row: `measured`, `doc <where>`, or `string in <library> <version>`."""
     values: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """What users write for one of the values, in lower case, and the value that a message then suggests."""
-    minimum: float | None = None
-    maximum: float | None = None
+    """Wrong words of users, in lower case, and the value that a message suggests for each."""
+    minimum: int | float | None = None
+    maximum: int | float | None = None
     pattern: str | None = None
     example: str | None = None
     default: str | None = None
     since: str | None = None
-    """The first release that knows it: of the EP's own distributions, or of ONNX Runtime for a session key. None: not known, or all."""
+    """First release with the option, of the EP's distributions or, for a session key, of ONNX Runtime. None means all, or unknown."""
     until: str | None = None
-    """The last release that knows it, with all of its patch releases: `1.22` holds 1.22.1. None: it is still known."""
+    """Last release with the option, including its patch releases: `1.22` includes 1.22.1. None means the latest."""
     runtime: bool = False
-    """Only a session that runs the model reads it, so that it has no place in a compile."""
+    """Whether only a session that runs the model reads it. Compiles may not set it."""
     inline: str | None = None
-    """For a `file`: values of this form are the content itself, or a name that the EP looks up, and no path."""
+    """Regular expression, for a `file`, of values that are the content itself or a name that the EP looks up."""
     files_pattern: str | None = None
-    """For a value that holds paths among other things: each match's first group is one."""
+    """Regular expression whose first group is a path, for values with paths inside."""
     case: Literal["upper", "lower"] | None = None
     compile_only: str | None = None
-    """A regular expression for canonical values that only a compile takes: a session that runs what was compiled is not given them."""
+    """Regular expression of canonical values that a session which runs compiled models must not get."""
 
     @property
     def changes_output(self) -> bool:
-        """Whether the option's value belongs in an action key."""
+        """Whether the value belongs in an action key."""
         return self.output != "none"
 
     def only_compiling(self, value: str) -> bool:
-        """Whether the canonical `value` is for the compile alone: dumps and their places, or what a session refuses that runs the model."""
+        """Return whether a canonical value is for compiles alone: a dump or its path, or a value that running sessions refuse."""
         if self.compile_only is not None and re.search(self.compile_only, value):
             return True
         return not self.changes_output and not self.runtime
 
     def files(self, value: str) -> tuple[str, ...]:
-        """The paths of the files that `value` names, whose content a compile depends on."""
+        """Return the paths of the files in `value`. A compile depends on their content."""
         if self.files_pattern is not None:
             return tuple(match[1] for match in re.finditer(self.files_pattern, value))
         if self.type != "file" or not value or (self.inline is not None and re.search(self.inline, value)):
@@ -67,7 +65,7 @@ class Option(Struct, frozen=True):
         return (value,)
 
     def with_files(self, value: str, names: Sequence[str]) -> str:
-        """`value` with other names for its files, in the order of `files`."""
+        """Return `value` with other names for its files, in the order of `files`."""
         if not names:
             return value
         if self.files_pattern is None:
@@ -81,7 +79,7 @@ class Option(Struct, frozen=True):
         return re.sub(self.files_pattern, renamed, value)
 
     def known_in(self, version: str) -> bool:
-        """Whether a release knows this option, as far as the catalog knows; True for a version that cannot be read."""
+        """Return whether a release has this option, according to the catalog. True for a version that cannot be parsed."""
         asked, first, last = release_numbers(version), release_numbers(self.since or ""), release_numbers(self.until or "")
         if not asked:
             return True
@@ -90,18 +88,13 @@ class Option(Struct, frozen=True):
 
     @property
     def releases(self) -> str:
-        """Which releases know this option, for a sentence: `since 1.21`, or `since 1.21 and until 1.30`; empty where all do."""
+        """Releases with this option, for a sentence: `since 1.21`, or `since 1.21 and until 1.30`. Empty for all."""
         bounds = {"since": self.since, "until": self.until}
         return " and ".join(f"{word} {version}" for word, version in bounds.items() if version is not None)
 
 
-def read_options(table: Mapping[str, Any], origin: str) -> dict[str, Option]:
-    """Read the options of a table; `origin` is that of rows which have none."""
-    return {name: read_row(Option, row, origin, name=name) for name, row in table.items()}
-
-
 @cache
 def release_numbers(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with; none of one that cannot be read. For `packaging` every plan would have to import it."""
+    """Return the numbers that a version begins with, or none if it cannot be parsed. `packaging` would slow down every plan."""
     match = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -1,7 +1,7 @@
-"""Built-in preparations: their kinds, options and the check of these.
+"""Built-in preparations: their kinds, and validation of their options.
 
 check_options(preparation("opset"), 21)                          {"target_version": 21}
-check_options(preparation("opset"), {"target_version": "new"})   a fault at ("target_version",)
+check_options(preparation("opset"), {"target_version": "new"})   fault at ("target_version",)
 """
 
 from __future__ import annotations
@@ -10,74 +10,74 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct, field
 
-from epbuild.catalog.rows import read_row
 from epbuild.core.errors import nearest
 
 PreparationOptionType = Literal[
     "boolean", "integer", "number", "choice", "names", "flag-or-names", "files", "ranges", "sizes", "table"
 ]
 OptionPath = tuple[str | int, ...]
-"""The way to a value in a preparation's options: keys, and indices of lists."""
+"""Path to a value in a preparation's options: keys, and indices of lists."""
 
 _DATA = Path(__file__).with_name("preparations.toml")
 
 
 class PreparationOption(Struct, frozen=True):
-    """One option of a built-in preparation."""
+    """Option of a built-in preparation."""
 
     name: str
     type: PreparationOptionType
     meaning: str
     values: tuple[str, ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
-    default: str | float | bool | None = None
-    """What holds where the option is not given; None: nothing, or what the library has."""
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    default: str | int | float | bool | None = None
+    """Value if the recipe sets none. None means the library's default."""
     required: bool = False
     requires: str | None = None
-    """The option that must be true for this one to have a meaning."""
+    """Option that must be true for this one to have an effect."""
     packages: tuple[str, ...] = ()
-    """What the toolchain must hold for it to be anything but false."""
+    """Distributions that the toolchain needs unless the value is false."""
     suffix: str | None = None
-    """For `files`: how each of their names ends."""
+    """Required end of the name of each file."""
     options: Mapping[str, PreparationOption] = field(default_factory=dict)
-    """For a `table`: what may be in it."""
+    """Options in a `table`."""
 
 
 class PreparationEntry(Struct, frozen=True):
-    """One kind of built-in preparation."""
+    """Kind of built-in preparation."""
 
     kind: str
     summary: str
     packages: tuple[str, ...]
-    """The distributions that the toolchain of its step must hold."""
+    """Distributions that the toolchain of its step needs."""
     options: Mapping[str, PreparationOption]
     origin: str
     short: str | None = None
-    """The option that a value in place of a mapping is for."""
+    """Option that gets a value given in place of a mapping."""
     one_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What the script is given beside the options."""
+    """Settings of its script beside the options."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The options that name files, which are no part of the options that the script is given."""
+        """Options that name files. The script gets them separately."""
         return tuple(option.name for option in self.options.values() if option.type == "files")
 
     def packages_for(self, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """The distributions that a step with these options needs."""
+        """Return the distributions that a step with these options needs."""
         more = (name for option, value in options.items() if value is not False for name in self.options[option].packages)
         return tuple(dict.fromkeys((*self.packages, *more)))
 
 
 class OptionFault(Struct, frozen=True):
-    """What is wrong with a preparation's options, and where; `of_name`: with the name of what is there, and not with its value."""
+    """Fault in a preparation's options. `of_name` means that the name at `path` is wrong, and not its value."""
 
     path: OptionPath
     message: str
@@ -90,15 +90,14 @@ def preparation_kinds() -> tuple[str, ...]:
 
 
 def preparation(kind: str) -> PreparationEntry:
-    """What is known of a kind; raises KeyError for one that there is not."""
+    """Return the entry of a kind. Raises KeyError."""
     return _all()[kind]
 
 
 def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any], list[OptionFault]]:
-    """The options of a preparation with the defaults that a step must not leave to the library, and what is wrong with them.
+    """Return the valid options of a preparation, completed with defaults, and the faults of the others.
 
-    `given` is what the recipe has after the kind: a mapping, a value for the option that `short` names, or None. With faults, the
-    options are those without any.
+    `given` is the recipe's value for the kind: a mapping, a value for the option that `short` names, or None.
     """
     if kind.short is not None and not isinstance(given, Mapping | list) and given is not None:
         faults = list(_faults(kind.options[kind.short], given, ()))
@@ -114,7 +113,7 @@ def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any]
 
 
 def _completed(option: PreparationOption, value: Any) -> Any:
-    """A value with the defaults of what is in it: numbers that are drawn must not change with a release of epbuild."""
+    """Return a value with the defaults inside it: random inputs must not change with a release of epbuild."""
     if option.type == "table":
         defaults = {name: inner.default for name, inner in option.options.items() if inner.default is not None}
         return {**defaults, **value}
@@ -212,7 +211,7 @@ def _names_faults(option: PreparationOption, value: Any, path: OptionPath) -> It
 
 
 def _by_input_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
-    """What is wrong with `{input: [LOW, HIGH]}` or `{input: [size, ...]}`."""
+    """Yield the faults of `{input: [LOW, HIGH]}` or `{input: [size, ...]}`."""
     ranges = option.type == "ranges"
     if not isinstance(value, Mapping) or not value:
         what = "[LOW, HIGH]" if ranges else "its sizes"
@@ -234,7 +233,7 @@ def _is_number(value: Any) -> bool:
 
 
 def brought_by(distribution: str) -> tuple[str, ...]:
-    """Other distributions that install this one with them."""
+    """Return the distributions that install this one as a dependency."""
     return tuple(_document().get("brought_by", {}).get(distribution, ()))
 
 
@@ -247,14 +246,10 @@ def _document() -> dict[str, Any]:
 
 @cache
 def _all() -> dict[str, PreparationEntry]:
-    kinds = _document()["kinds"]
-    return {kind: read_row(PreparationEntry, row, kind=kind, options=_options(row["options"])) for kind, row in kinds.items()}
+    kinds = {kind: {**row, "kind": kind, "options": _named(row["options"])} for kind, row in _document()["kinds"].items()}
+    return msgspec.convert(kinds, dict[str, PreparationEntry])
 
 
-def _options(table: Mapping[str, Any]) -> dict[str, PreparationOption]:
-    for name, row in table.items():
-        if row["type"] not in get_args(PreparationOptionType):
-            raise ValueError(f"{name}: {row['type']}")
-    return {
-        name: read_row(PreparationOption, row, name=name, options=_options(row.get("options", {}))) for name, row in table.items()
-    }
+def _named(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows of options with their names, also those in tables."""
+    return {name: {**row, "name": name, "options": _named(row.get("options", {}))} for name, row in table.items()}

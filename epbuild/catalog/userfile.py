@@ -1,4 +1,4 @@
-"""A user's own catalog file, checked."""
+"""Catalog files of users, and their validation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epbuild.core.safepath import read_regular
 
 
 class BadCatalog(ValueError):
-    """A catalog file cannot be used: which file, where in it (`options.speed.type`; empty for the file itself), and why."""
+    """Invalid catalog file. `key` is the place in it, such as `options.speed.type`, or empty for the whole file."""
 
     def __init__(self, path: Path, key: str, message: str) -> None:
         super().__init__(f"{path.name}: {key}: {message}" if key else f"{path.name}: {message}")
@@ -24,7 +24,7 @@ class BadCatalog(ValueError):
 
 
 def load_catalog(path: Path) -> EpEntry:
-    """The entry that a user's catalog file describes; raises BadCatalog."""
+    """Return the entry in a user's catalog file. Raises BadCatalog."""
     import tomllib
 
     try:
@@ -41,7 +41,7 @@ def load_catalog(path: Path) -> EpEntry:
 
 
 def problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with a catalog document, as key paths and sentences: first by its schema, then beyond that."""
+    """Yield the problems of a catalog document as key paths and sentences: those of the schema, else contradictions."""
     import jsonschema
 
     from epbuild.core.schemas import schema
@@ -158,7 +158,7 @@ def _bad_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             if not value:
                 continue
             try:
-                canonical = normalize(option, value, booleans=entry.booleans, names=entry.names.get(name, {}))
+                canonical = normalize(option, value, booleans=entry.booleans, names=entry.canonical_names(name))
             except BadValue as error:
                 yield f"options.{name}.{word}", str(error)
             else:
@@ -167,7 +167,7 @@ def _bad_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 _NODE_LOG = {"refused": (), "node": ("operator", "node"), "reason": ("reason",), "more": ()}
-"""The expressions of `node_log`, and the groups that each needs."""
+"""Expressions of `node_log`, and the groups that each needs."""
 _OPTION_KEYS = ("names", "names.*.implies", "refuse.*.when", "reproducible.except.*.when")
 """Tables whose keys are options."""
 _OPTION_NAMES = (
@@ -191,7 +191,7 @@ _EXPRESSIONS = (
 
 
 def _named_options(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every place that speaks of an option, and the option."""
+    """Yield every place that names an option, and the option."""
     for path in _OPTION_KEYS:
         for place, table in _at(document, path):
             yield from ((f"{place}.{name}" if path.startswith("names") else place.removesuffix(".when"), name) for name in table)
@@ -202,7 +202,7 @@ def _named_options(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _at(value: Any, path: str, place: str = "") -> Iterator[tuple[str, Any]]:
-    """What a document has at a path of keys, where `*` stands for any key or number of an item, each with its place."""
+    """Yield the places and values at a path of keys, where `*` is any key or index."""
     step, _, rest = path.partition(".")
     items = enumerate(value) if isinstance(value, list) else value.items()
     for name, item in items:
@@ -218,7 +218,7 @@ def _bad_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         except re.error as error:
             yield place, f"not a regular expression: {error}"
             continue
-        if place in {"binary.target_pattern"} and not groups:
+        if place == "binary.target_pattern" and not groups:
             yield place, "the expression needs a group, for the target's name"
         if place.endswith(".files_pattern") and not groups:
             yield place, "the expression needs a group, for the path"

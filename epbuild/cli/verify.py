@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from epbuild import api
-from epbuild.catalog.numbers import METRICS, Thresholds
+from epbuild.catalog.facts import METRICS, Thresholds
 from epbuild.cli import arguments, completion
 from epbuild.cli.options import Excludes, Needs, OptionGroup, UsageError, application, option, options
 from epbuild.commands.verify import LiveOptions, Misuse

@@ -98,7 +98,7 @@ def _option_properties(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
     found: dict[str, list[_Schema]] = {}
     for entry in entries:
         for name, option in entry.options.items():
-            described = _described(option, tuple(dict.fromkeys(entry.names.get(name, {}).values())))
+            described = _described(option, tuple(dict.fromkeys(entry.canonical_names(name).values())))
             if described not in found.setdefault(name, []):
                 found[name].append(described)
     return {name: _either(schemas) for name, schemas in sorted(found.items())}

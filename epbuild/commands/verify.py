@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from epbuild.archive.members import UnsoundArchive
 from epbuild.archive.opened import OpenedArtifact, opened
-from epbuild.catalog.numbers import Thresholds
+from epbuild.catalog.facts import Thresholds
 from epbuild.commands.events import HashingEvents, NotedLines
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.shown import ProgressLines

@@ -310,7 +310,7 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
     expected = Expected(
         step=group.id,
         eps=tuple(
-            ExpectedEp(ep.entry.ep, ep.entry.sources, ep.entry.target_pattern, ep.binary_target) for ep in group.target.eps
+            ExpectedEp(ep.entry.ep, ep.entry.sources, ep.entry.binary.target_pattern, ep.binary_target) for ep in group.target.eps
         ),
         models=tuple(
             ExpectedModel(

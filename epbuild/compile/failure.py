@@ -51,8 +51,8 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
         return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
     known_limits = _limitations(group, group.members[at_fault], ending, refused)
     hint = "".join(f"{text} " for text in dict.fromkeys(known.hint for _, known in known_limits if known.hint)) + hint
-    limitation = next((found for found in known_limits if found[1].of != "model"), None)
-    if limitation is not None and limitation[1].of == "target" and (raised or not found.from_outside):
+    limitation = next((found for found in known_limits if found[1].limit_of != "model"), None)
+    if limitation is not None and limitation[1].limit_of == "target" and (raised or not found.from_outside):
         # Before anything that this machine would be blamed for, such as its memory.
         ep, known = limitation
         why = f"{f': {raised}' if raised else ''}. {ep} cannot {known.what}: {known.why}.{quote}"
@@ -106,7 +106,7 @@ def _limitations(
     if _NOTHING not in reported:
         return found
     of_nodes = most_concerned(group.target, member, Outside("", len(refused), tuple(refused)))
-    return [item for item in found if item[1].of != "model"] + of_nodes if of_nodes else found
+    return [item for item in found if item[1].limit_of != "model"] + of_nodes if of_nodes else found
 
 
 def _why_nothing(refused: Sequence[LeftNode]) -> str:

@@ -239,14 +239,14 @@ def _defaults(node: EPContextNode) -> Iterator[str]:
 def _fields(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
     """Split a compatibility string into fields of the target and of the toolchain. Text that the catalog cannot read is the target's."""
     known = entry_of(ep)
-    match = re.search(known.compatibility_pattern, text) if known is not None and known.compatibility_pattern else None
+    match = re.search(known.compatibility.pattern, text) if known is not None and known.compatibility.pattern else None
     if known is None or match is None:
         return {"text": text}, {}
     named = {name: value for name, value in match.groupdict().items() if value is not None}
     rest = text
     for name in sorted(named, key=match.start, reverse=True):
         rest = f"{rest[: match.start(name)]}{rest[match.end(name) :]}"
-    versions = {name: value for name, value in named.items() if name in known.compatibility_versions}
+    versions = {name: value for name, value in named.items() if name in known.compatibility.versions}
     return {**{name: value for name, value in named.items() if name not in versions}, "the rest": rest}, versions
 
 

@@ -154,7 +154,7 @@ class TargetPlanner:
         if key not in self._rules:
 
             def canonical(option: Option, value: object) -> str:
-                names = entry.names.get(option.name, {})
+                names = entry.canonical_names(option.name)
                 return normalize(option, value, booleans=entry.booleans, names=names, strict=strict)
 
             escape = "allow_unknown_options"
@@ -344,7 +344,7 @@ def sharing_refusals(target: PlannedTarget) -> list[str]:
         if not sharing.possible:
             reasons.append(sharing.reason)
             continue
-        for refusal in sharing.refusals:
+        for refusal in sharing.refused_values:
             value = ep.provider_options.get(refusal.option, "")
             if refusal.matches(value):
                 reasons.append(f"{refusal.option} is '{value}', and {refusal.reason}")

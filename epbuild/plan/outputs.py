@@ -198,8 +198,8 @@ class _Part:
     def _binary(self, entry: EpEntry, first: str) -> str:
         """The path of what an EP makes of the member `first`, and of those that share it."""
         names = {**self._template_names(first, first), "ep": entry.ep, "ep.short": entry.short}
-        if entry.binary_name is not None:
-            names["ep.binary"] = entry.binary_name.format(stem=f"{first}_ctx")
+        if entry.binary.name is not None:
+            names["ep.binary"] = entry.binary.name.format(stem=f"{first}_ctx")
         return _relative(self._output.context_binary, names, self._problems)
 
     def add_base(self, member: Member) -> None:

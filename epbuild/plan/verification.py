@@ -17,7 +17,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.catalog.numbers import Numbers, Thresholds
+from epbuild.catalog.facts import Numbers, Thresholds
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries

@@ -57,7 +57,7 @@ def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
             judged.add((payload, wanted))
             name = artifact.shown(model.binary(node) or model.file)
             known = entry_of(node.source)
-            pattern = by.target_pattern if by is not None else known.target_pattern if known is not None else None
+            pattern = by.target_pattern if by is not None else known.binary.target_pattern if known is not None else None
             try:
                 seen = read(payload, pattern) if pattern else None
             except OSError as error:
@@ -185,10 +185,10 @@ def _compatibility_findings(artifact: ArtifactFolder, model: Model, makers: Iter
     """Whether a model's compatibility strings name the target too: they are what ONNX Runtime chooses a model by."""
     for maker in makers:
         text = model.compatibility.get(maker.name)
-        option = maker.entry.target_option if maker.entry is not None else None
+        option = maker.entry.binary.target_option if maker.entry is not None else None
         if text is None or maker.entry is None or option is None or option not in maker.options:
             continue
-        written = (maker.entry.compatibility(text) or {}).get(option)
+        written = (maker.entry.read_compatibility(text) or {}).get(option)
         if written is None:
             continue
         name = artifact.shown(model.file)

@@ -32,7 +32,7 @@ def entry_of(source: str | None) -> EpEntry | None:
 def target_of(payload: Payload, source: str | None) -> str | None:
     """What a context was made for, where the catalog knows how this EP writes it down. Raises OSError."""
     known = entry_of(source)
-    return read_target(payload, known.target_pattern) if known is not None and known.target_pattern else None
+    return read_target(payload, known.binary.target_pattern) if known is not None and known.binary.target_pattern else None
 
 
 def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:
@@ -54,16 +54,16 @@ def maker_by(model: Model, node: EPContextNode) -> Maker | None:
     """The EP of a node, for what the model's compatibility string names; None where it has none."""
     known = entry_of(node.source)
     text = model.compatibility.get(known.ep) if known is not None else None
-    return None if known is None or text is None else _maker(known, known.compatibility(text) or {})
+    return None if known is None or text is None else _maker(known, known.read_compatibility(text) or {})
 
 
 def _maker(known: EpEntry, options: Mapping[str, str]) -> Maker:
-    return Maker(known.ep, known.sources, known.target_pattern, known.binary_target(options), known, options)
+    return Maker(known.ep, known.sources, known.binary.target_pattern, known.binary_target(options), known, options)
 
 
 def _canonical(known: EpEntry, name: str, value: str) -> str:
     try:
         option = find_option(known, name)
-        return normalize(option, value, booleans=known.booleans, names=known.names.get(name, {}), strict=False)
+        return normalize(option, value, booleans=known.booleans, names=known.canonical_names(name), strict=False)
     except (UnknownName, BadOption):
         return value

@@ -9,4 +9,4 @@ from epbuild.catalog.normalize import find_option, normalize
 def normalize_option(entry: EpEntry, name: str, value: object, *, strict: bool = True) -> str:
     """The canonical string of one provider option. Raises UnknownName or BadValue."""
     option = find_option(entry, name)
-    return normalize(option, value, booleans=entry.booleans, names=entry.names.get(name, {}), strict=strict)
+    return normalize(option, value, booleans=entry.booleans, names=entry.canonical_names(name), strict=strict)

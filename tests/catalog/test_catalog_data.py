@@ -28,7 +28,7 @@ def rows() -> Iterator[tuple[str, Option, tuple[str, str], Mapping[str, str]]]:
     """Every option of every EP and every session key, with what `normalize` needs for it."""
     for found in ENTRIES:
         for name, option in found.options.items():
-            yield f"{found.short}-{found.kind}.{name}", option, found.booleans, found.names.get(name, {})
+            yield f"{found.short}-{found.kind}.{name}", option, found.booleans, found.canonical_names(name)
     for name, option in session_keys().options.items():
         yield name, option, ("0", "1"), {}
 
@@ -141,7 +141,7 @@ def test_of_several_packagings_exactly_one_is_meant_by_default(ep: str) -> None:
 def test_a_session_key_is_either_the_users_or_epbuilds() -> None:
     keys = session_keys()
     assert not set(keys.options) & set(keys.reserved)
-    assert all(len(key) <= keys.longest_key for key in keys.known)
+    assert all(len(key) <= keys.limits.key for key in keys.known)
 
 
 @each_entry
@@ -150,13 +150,13 @@ def test_no_ep_option_has_the_name_of_a_session_key_since_silence_goes_by_name(f
 
 
 def test_a_soc_number_stands_for_one_soc() -> None:
-    table = entry("QNNExecutionProvider").tables["soc_model"]
+    table = entry("QNNExecutionProvider").names["soc_model"].rows
     assert len({row.facts["number"] for row in table}) == len({row.name for row in table}) == len(table)
     assert {row.facts["arch"] for row in table} == {"68", "69", "73", "75", "79", "81", "85"}
 
 
 def test_a_soc_whose_name_the_ep_does_not_know_is_passed_by_number() -> None:
-    rows_by_name = {row.name: row for row in entry("QNNExecutionProvider").tables["soc_model"]}
+    rows_by_name = {row.name: row for row in entry("QNNExecutionProvider").names["soc_model"].rows}
     assert rows_by_name["SM8750"].canonical == "SM8750"
     assert rows_by_name["SM8735"].canonical == "85"
     assert rows_by_name["CQ8750S"].canonical == "105"
@@ -171,7 +171,7 @@ def test_what_the_binary_should_say_is_known_for_every_soc(soc: str, expected: s
 
 
 def test_the_target_is_read_out_of_a_context_binary_as_qnn_writes_it() -> None:
-    pattern = entry("QNNExecutionProvider").target_pattern
+    pattern = entry("QNNExecutionProvider").binary.target_pattern
     assert pattern is not None
     match = re.search(pattern, "...;soc_type=SC8380XP;arch=73;...")
     assert match is not None
@@ -179,19 +179,19 @@ def test_the_target_is_read_out_of_a_context_binary_as_qnn_writes_it() -> None:
 
 
 def test_a_compiled_models_compatibility_string_tells_its_soc() -> None:
-    fields = entry("QNNExecutionProvider").compatibility("v2:6:2.51.0:5.51.0:75,79:60,69:0,0:0")
+    fields = entry("QNNExecutionProvider").read_compatibility("v2:6:2.51.0:5.51.0:75,79:60,69:0,0:0")
     assert fields is not None
     assert (fields["soc_model"], fields["htp_arch"], fields["sdk"]) == ("SC8380XP,SM8750", "75,79", "2.51.0")
-    assert entry("QNNExecutionProvider").compatibility("something else") is None
-    assert entry("CPUExecutionProvider").compatibility("v2:6") is None
+    assert entry("QNNExecutionProvider").read_compatibility("something else") is None
+    assert entry("CPUExecutionProvider").read_compatibility("v2:6") is None
 
 
 def test_openvinos_compatibility_string_tells_its_version_with_and_without_nodes() -> None:
     plugin = entry("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"])
     text = '{"ovep_compat_ver":"1.0","ovep_ver":"1.8.1+95d534b.ci.79","ovep_bin_ver":"1.1","ov_compat_string":"%s"}'
-    fields = plugin.compatibility(text % "meta=1.0;ov=2026.4.1;isa=Intel AVX-512")
+    fields = plugin.read_compatibility(text % "meta=1.0;ov=2026.4.1;isa=Intel AVX-512")
     assert fields == {"version": "1.8.1+95d534b.ci.79", "openvino": "2026.4.1", "isa": "Intel AVX-512"}
-    assert plugin.compatibility(text % "") == {"version": "1.8.1+95d534b.ci.79"}
+    assert plugin.read_compatibility(text % "") == {"version": "1.8.1+95d534b.ci.79"}
 
 
 def test_the_missing_npu_compiler_is_recognised_in_what_openvino_says() -> None:
@@ -204,7 +204,7 @@ def test_the_missing_npu_compiler_is_recognised_in_what_openvino_says() -> None:
 
 @pytest.mark.parametrize(("value", "refused"), [("SM8750", False), ("SM8750,SC8380XP", True), ("", False)])
 def test_only_a_list_of_socs_rules_sharing_out(value: str, refused: bool) -> None:
-    (refusal,) = entry("QNNExecutionProvider").sharing.refusals
+    (refusal,) = entry("QNNExecutionProvider").sharing.refused_values
     assert refusal.matches(value) is refused
 
 

@@ -26,11 +26,11 @@ scalars = st.one_of(
 
 
 def qnn(name: str, value: object) -> str:
-    return normalize(QNN.options[name], value, booleans=QNN.booleans, names=QNN.names.get(name, {}))
+    return normalize(QNN.options[name], value, booleans=QNN.booleans, names=QNN.canonical_names(name))
 
 
 def openvino(name: str, value: object) -> str:
-    return normalize(OPENVINO.options[name], value, booleans=OPENVINO.booleans, names=OPENVINO.names.get(name, {}))
+    return normalize(OPENVINO.options[name], value, booleans=OPENVINO.booleans, names=OPENVINO.canonical_names(name))
 
 
 @pytest.mark.parametrize("value", [60, "60", 60.0, " 60 ", "sc8380xp", "SC8380XP", "Sc8380Xp"])
@@ -202,7 +202,7 @@ def test_what_was_normalised_once_stays_so_that_a_key_does_not_depend_on_how_oft
     which: tuple[EpEntry, Option], value: object
 ) -> None:
     found, option = which
-    names = found.names.get(option.name, {})
+    names = found.canonical_names(option.name)
     try:
         once = normalize(option, value, booleans=found.booleans, names=names)
     except BadValue:

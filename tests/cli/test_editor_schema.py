@@ -143,7 +143,7 @@ def test_a_session_key_that_epbuild_sets_itself_is_underlined(name: str) -> None
 
 def accepted(entry: EpEntry, name: str, value: Any) -> bool:
     try:
-        normalize(entry.options[name], value, booleans=entry.booleans, names=entry.names.get(name, {}))
+        normalize(entry.options[name], value, booleans=entry.booleans, names=entry.canonical_names(name))
     except BadValue:
         return False
     return True
@@ -157,7 +157,7 @@ def option_validator(ep: str, name: str) -> Draft202012Validator:
 def test_what_the_catalog_takes_is_never_underlined(ep: str) -> None:
     for entry in entries_for(ep):
         for name, option in entry.options.items():
-            own = (*option.values, *filter(None, (option.example, option.default)), *entry.names.get(name, {}))
+            own = (*option.values, *filter(None, (option.example, option.default)), *entry.canonical_names(name))
             editor = option_validator(ep, name)
             for value in (*SOME_VALUES, *own):
                 if accepted(entry, name, value) or str(value).startswith("${"):

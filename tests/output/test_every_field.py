@@ -24,7 +24,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from epbuild.catalog.catalog import entry
-from epbuild.catalog.numbers import METRICS
+from epbuild.catalog.facts import METRICS
 from epbuild.commands.plan import survey
 from epbuild.compile import executor
 from epbuild.core.schemas import schema

@@ -9,7 +9,7 @@ from typing import Any
 
 from epbuild.catalog.catalog import entries_for, known_eps, session_keys
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.facts import Known, KnownDifference, Limitation
+from epbuild.catalog.facts import KnownDifference, KnownName, Limitation
 from epbuild.catalog.options import Option
 from epbuild.catalog.preparations import PreparationEntry, PreparationOption, preparation, preparation_kinds
 from epbuild.commands.schema import editor_schema, plain_default
@@ -76,7 +76,7 @@ def _facts(entry: EpEntry) -> str:
         "devices with an emulator": ", ".join(map(_code, entry.emulator_devices)),
         "`${ep.short}`": _code(entry.short),
         "`source` of its EPContext nodes": ", ".join(map(_code, entry.sources)),
-        "its context binary": _code(entry.binary_name) if entry.binary_name else "",
+        "its context binary": _code(entry.binary.name) if entry.binary.name else "",
         "shares weights": sharing,
         "`node_name_prefix`": _renaming(entry),
     }
@@ -150,9 +150,9 @@ def _listed(values: Sequence[str]) -> str:
 
 
 def _further(entry: EpEntry) -> Iterator[str]:
-    for option, known in entry.tables.items():
+    for option, table in entry.names.items():
         yield f"### Values of {_code(option)}"
-        yield _known_table(known)
+        yield _known_table(table.rows)
     for key, values in entry.metadata.items():
         yield f"### Device metadata {_code(key)}"
         yield _table(("value", "meaning"), [(_code(one.value), one.meaning) for one in values])
@@ -201,7 +201,7 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _known_table(known: Sequence[Known]) -> str:
+def _known_table(known: Sequence[KnownName]) -> str:
     facts = list(dict.fromkeys(name for one in known for name in one.facts))
     rows = [
         (

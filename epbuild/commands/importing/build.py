@@ -74,7 +74,7 @@ class ImportedBuild:
             entry = self.kind.entry
             try:
                 option = find_option(entry, name)
-                normalize(option, _option_text(value), booleans=entry.booleans, names=entry.names.get(option.name, {}))
+                normalize(option, _option_text(value), booleans=entry.booleans, names=entry.canonical_names(option.name))
             except (UnknownName, BadValue) as error:
                 hint = error.hint or "Where it is right, write it among `provider_options`, with `allow_unknown_options: true`."
                 self.leave(what, error.message, hint)
@@ -112,7 +112,7 @@ class ImportedBuild:
         while True:
             options = {**self.kind.start.options, **self.provider_options, **({asked: target} if asked and target else {})}
             canonical = {
-                name: normalize(find_option(entry, name), value, booleans=entry.booleans, names=entry.names.get(name, {}))
+                name: normalize(find_option(entry, name), value, booleans=entry.booleans, names=entry.canonical_names(name))
                 for name, value in options.items()
             }
             found = [(names, reason) for names, reason in refusals(entry, canonical) if set(names) & self.provider_options.keys()]

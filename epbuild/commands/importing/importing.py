@@ -153,7 +153,8 @@ def _is_htp(build: ImportedBuild) -> bool:
 
 def _target_name(kind: StarterKind, value: str) -> str:
     """A target's value as people call it: a SoC by its name, and not by its number."""
-    for known in kind.entry.tables.get(kind.start.option or "", ()):
+    table = kind.entry.names.get(kind.start.option or "")
+    for known in table.rows if table is not None else ():
         if value in (known.name, known.canonical, *known.spellings):
             return known.name
     return value.replace(",", "-")

@@ -50,7 +50,7 @@ _CONDITIONS = ("compile without", "be installed")
 def _limits(kind: StarterKind, platform: str, options: Mapping[str, str] | None = None) -> Iterator[Limitation]:
     device = kind.start.device.get("type")
     for row in kind.entry.cannot:
-        if row.of == "machine" and row.holds(platform, str(device) if device else None, options or kind.start.options):
+        if row.limit_of == "machine" and row.holds(platform, str(device) if device else None, options or kind.start.options):
             yield row
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.cache.digests import Digests
-from epbuild.catalog.numbers import METRICS
+from epbuild.catalog.facts import METRICS
 from epbuild.commands.events import ModelCovered
 from epbuild.commands.locked import HeldLock
 from epbuild.commands.reporting.recipe_values import (

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
-from epbuild.catalog.numbers import Numbers, Thresholds
+from epbuild.catalog.facts import Numbers, Thresholds
 from epbuild.core.errors import BuildError, Problem
 from epbuild.core.units import counted
 from epbuild.engine.events import NoProgress

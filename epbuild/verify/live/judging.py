@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from epbuild.catalog.numbers import METRICS
+from epbuild.catalog.facts import METRICS
 from epbuild.core.errors import Problem, StepId
 from epbuild.plan.made import Made
 from epbuild.plan.result import FigureRow, UnjudgedMember, VerificationResult

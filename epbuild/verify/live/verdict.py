@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from epbuild.catalog.numbers import METRICS, Numbers, Thresholds
+from epbuild.catalog.facts import METRICS, Numbers, Thresholds
 from epbuild.core.units import counted
 from epbuild.plan.result import Figures
 

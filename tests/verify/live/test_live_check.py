@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from epbuild.catalog.catalog import entry
-from epbuild.catalog.facts import Limitation
-from epbuild.catalog.numbers import Thresholds
+from epbuild.catalog.facts import Limitation, Thresholds
 from epbuild.compile.action import measure_alone
 from epbuild.core.shown import NO_LINES
 from epbuild.plan.target import PlannedEp

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from epbuild.catalog.catalog import entry
-from epbuild.catalog.numbers import Numbers, Thresholds
+from epbuild.catalog.facts import Numbers, Thresholds
 from epbuild.verify.live.metrics import Meter
 from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, overall
 
