@@ -1,4 +1,4 @@
-"""Changes of how compiled models keep their contexts."""
+"""Repackaging: embed, extract or rename the contexts of compiled models."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from epbuild.onnxfile.read.model_header import ModelHeader
 Packaging = Literal["embed", "extract", "rename"]
 """`embed` an external context; `extract` an embedded one; `rename` a context binary, or move it into a subfolder."""
 
-# More than the lengths of all that encloses a context can grow by.
+# More than the lengths of all fields that enclose a context can grow by.
 _LENGTHS = 1024
 
 
 class Repackaged(Struct, frozen=True):
-    """What was made of some models."""
+    """Files of repackaged models."""
 
     models: tuple[Path, ...]
     binaries: tuple[Path, ...]
-    """The context binaries that the models refer to now."""
+    """Context binaries that the models refer to now."""
     removed: tuple[Path, ...] = ()
-    """Context binaries that were removed, as nothing in their folder refers to them any more."""
+    """Context binaries that were removed, because no model in their folder refers to them any more."""
     kept: tuple[Path, ...] = ()
-    """Context binaries that were not removed, as `unreadable` files beside them may refer to them."""
+    """Context binaries that were not removed, because `unreadable` files beside them may refer to them."""
     unreadable: tuple[Path, ...] = ()
 
 
 class _Model(Struct, frozen=True):
-    """A compiled model with one context: `binary` is its file, or None where the model embeds it."""
+    """Compiled model with one context. `binary` is its file, or None if the model embeds it."""
 
     path: Path
     header: ModelHeader
@@ -58,7 +58,7 @@ class _Model(Struct, frozen=True):
 
 
 class _Draft(Struct, frozen=True):
-    """What a model is to become: the names of the new model and of its context binary (None: embedded) in their folder."""
+    """New form of a model: the names of the model and of its context binary (None: embedded) in their folder."""
 
     old: _Model
     name: str
@@ -66,15 +66,15 @@ class _Draft(Struct, frozen=True):
 
 
 def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | None, destination: Path | None) -> Repackaged:
-    """Changes how `models` keep their contexts, each of them having one, or all of them sharing one.
+    """Embed, extract or rename the contexts of `models`. Each model has one context of its own, or all share one.
 
-    `binary` is the new reference, from the models' folder; without it an extracted context is named after its model. `destination`
-    is a folder for the results, or the file of a single result, where it ends in `.onnx`; None changes the models in place, and
-    removes a context binary that nothing beside it refers to any more. All that is not the context stays as it is, to the byte.
+    `binary` is the new reference, from the models' folder. Without it an extracted context is named after its model. `destination` is a
+    folder for the results or, if it ends in `.onnx`, the file of a single result. None changes the models in place, and removes a context
+    binary that no model beside it refers to any more. Every byte outside the context stays.
 
-    Raises ChangeRefused (EPB620 to EPB624) where it cannot be done or the EP would not load the result, VerifyError (EPB600, EPB602,
-    EPB605) for models that are not whole; nothing was changed then. After an OSError in place, each model is the old one or the new
-    one, and has its context binary.
+    Raises ChangeRefused (EPB620 to EPB624) if the change is impossible or the EP would not load the result, VerifyError (EPB600, EPB602,
+    EPB605) if a model is incomplete; then nothing was changed. After an OSError in place, each model is the old one or the new one, and
+    has its context binary.
     """
     opened = [_open(path, packaging) for path in dict.fromkeys(models)]
     folder = _folder_of(opened)
@@ -83,36 +83,37 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
     unreadable = _check_sharing(opened, packaging, binary)
     one_file = destination is not None and destination.suffix == ".onnx" and not destination.is_dir()
     target = folder if destination is None else destination.parent if one_file else destination
-    drafted = []
+    new = []
     for model in opened:
         name = destination.name if one_file and destination is not None else model.path.name
         reference = None if packaging == "embed" else binary or f"{PurePosixPath(name).stem}.bin"
-        drafted.append(_Draft(model, name, reference))
-    _check_places(drafted, target, in_place=destination is None)
-    with drafts(target) as drafts_folder:
-        for draft in drafted:
-            _write(draft, drafts_folder, packaging, in_place=destination is None)
-            _check_draft(draft, drafts_folder)
-        references = list(dict.fromkeys(draft.reference for draft in drafted if draft.reference is not None))
+        new.append(_Draft(model, name, reference))
+    _check_names(new, target, in_place=destination is None)
+    references = list(dict.fromkeys(draft.reference for draft in new if draft.reference is not None))
+    with drafts(target) as draft_folder:
+        for draft in new:
+            _write(draft, draft_folder, packaging, in_place=destination is None)
+            _check_draft(draft, draft_folder)
         if destination is not None:
-            data = _stage_data(drafted, folder, drafts_folder) if real_path(target) != real_path(folder) else []
-            publish(drafts_folder, target, [*references, *data, *(draft.name for draft in drafted)])
+            data = _stage_data(new, draft_folder) if real_path(target) != real_path(folder) else []
+            publish(draft_folder, target, [*references, *data, *(draft.name for draft in new)])
         else:
-            publish(drafts_folder, target, references)
-            for draft in drafted:
-                overwrite(drafts_folder, target, draft.name)
-    made = tuple(target / draft.name for draft in drafted), tuple(target / reference for reference in references)
+            publish(draft_folder, target, references)
+            for draft in new:
+                overwrite(draft_folder, target, draft.name)
+    paths = tuple(target / draft.name for draft in new), tuple(target / reference for reference in references)
     if destination is not None:
-        return Repackaged(*made)
-    left = tuple(dict.fromkeys(model.binary for model in opened if model.binary is not None))
+        return Repackaged(*paths)
+    unused = tuple(dict.fromkeys(model.binary for model in opened if model.binary is not None))
     if unreadable:
-        return Repackaged(*made, kept=left, unreadable=unreadable)
-    for path in left:
+        return Repackaged(*paths, kept=unused, unreadable=unreadable)
+    for path in unused:
         path.unlink()
-        for emptied in (parent for parent in path.parents if parent != folder and parent.is_relative_to(folder)):
-            with suppress(OSError):  # it is not empty
-                emptied.rmdir()
-    return Repackaged(*made, removed=left)
+        for parent in path.parents:
+            if parent != folder and parent.is_relative_to(folder):
+                with suppress(OSError):  # it is not empty
+                    parent.rmdir()
+    return Repackaged(*paths, removed=unused)
 
 
 def _open(path: Path, packaging: Packaging) -> _Model:
@@ -163,7 +164,7 @@ def _check_name(reference: str) -> None:
 
 
 def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str | None) -> tuple[Path, ...]:
-    """Refuses to change a shared context for some of its models only; the files beside the binaries that cannot be read."""
+    """Reject a change of a shared context for some of its models only. Return the unreadable files beside the binaries."""
     users: dict[str, list[_Model]] = {}
     for model in models:
         if model.binary is not None:
@@ -189,8 +190,8 @@ def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str |
     return tuple(unreadable)
 
 
-def _check_places(drafted: Sequence[_Draft], target: Path, *, in_place: bool) -> None:
-    for draft in drafted:
+def _check_names(new: Sequence[_Draft], target: Path, *, in_place: bool) -> None:
+    for draft in new:
         names = [draft.reference] if in_place else [draft.name, draft.reference]
         for name in names:
             if name is not None and os.path.lexists(target / name):
@@ -221,18 +222,18 @@ def _write(draft: _Draft, folder: Path, packaging: Packaging, *, in_place: bool)
 
 
 def _check_draft(draft: _Draft, folder: Path) -> None:
-    """Reads the result again: it must have the same context, and be the same in everything else."""
+    """Read the result: its context must be the old one, and everything else must be unchanged."""
     path, old = folder / draft.name, draft.old
     header = read_header(path)
     node = next(node for node in header.ep_context_nodes if node.reference is not None or node.payload is not None)
-    made = _Model(path, header, node, find_binary(path, node) if node.reference is not None else None)
-    linked = made.binary is not None and old.binary is not None and made.binary.samefile(old.binary)
+    new = _Model(path, header, node, find_binary(path, node) if node.reference is not None else None)
+    linked = new.binary is not None and old.binary is not None and new.binary.samefile(old.binary)
     references = {node.reference for node in header.ep_context_nodes if node.payload is not None or node.reference is not None}
     if references != {draft.reference} or _without_context(header) != _without_context(old.header):
         raise VerifyError(
             Problem("EPB629", f"the result of {old.path} differs from it in more than its context; nothing was changed")
         )
-    if not linked and made.digest() != old.digest():
+    if not linked and new.digest() != old.digest():
         raise VerifyError(Problem("EPB629", f"the result of {old.path} has another context; nothing was changed"))
 
 
@@ -241,9 +242,9 @@ def _without_context(header: ModelHeader) -> ModelHeader:
     return replace(header, ep_context_nodes=nodes)
 
 
-def _stage_data(drafted: Sequence[_Draft], folder: Path, drafts_folder: Path) -> list[str]:
-    """Copies of the files that hold tensors of the models, as these need them beside them."""
-    locations = dict.fromkeys(location for draft in drafted for location in draft.old.header.external_data)
+def _stage_data(new: Sequence[_Draft], draft_folder: Path) -> list[str]:
+    """Copy the external data of the models, which must be beside them. Return the names."""
+    locations = dict.fromkeys(location for draft in new for location in draft.old.header.external_data)
     for location in locations:
-        stage(find_data(folder / drafted[0].old.path.name, location), drafts_folder / location, link=False)
+        stage(find_data(new[0].old.path, location), draft_folder / location, link=False)
     return list(locations)

@@ -1,4 +1,4 @@
-"""Connections between models: which output feeds which input, and whether it can."""
+"""Connections between models: the output that feeds an input, and their types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epbuild.onnxfile.read.model_header import ModelHeader, ValueInfo
 
 
 class Connection(NamedTuple):
-    """An output of one model that feeds an input of a later one; the models are numbered from 0."""
+    """Output of one model that feeds an input of a later one. Models are numbered from 0."""
 
     source: int
     output: str
@@ -23,7 +23,7 @@ class Connection(NamedTuple):
 
 
 class ConnectedModel(Struct, frozen=True, dict=True):
-    """One of the models that are to be connected; `label` is what messages call it."""
+    """Model to be connected. `label` is its name in messages."""
 
     path: Path
     label: str
@@ -31,20 +31,20 @@ class ConnectedModel(Struct, frozen=True, dict=True):
 
     @cached_property
     def inputs(self) -> Mapping[str, ValueInfo]:
-        """Its inputs by name, the first of each."""
+        """Inputs by name, the first of each."""
         return {value.name: value for value in reversed(self.header.inputs)}
 
     @cached_property
     def outputs(self) -> Mapping[str, ValueInfo]:
-        """Its outputs by name, the first of each."""
+        """Outputs by name, the first of each."""
         return {value.name: value for value in reversed(self.header.outputs)}
 
 
 def read_connections(texts: Iterable[str], members: Sequence[ConnectedModel]) -> list[Connection]:
-    """The connections that texts `MODEL.OUTPUT=MODEL.INPUT` mean, where MODEL is a file's stem or the model's number, from 1.
+    """Parse texts `MODEL.OUTPUT=MODEL.INPUT`, where MODEL is a file's stem or the model's number, from 1.
 
-    Stems and names may have dots and equals signs: what counts is which reading names things that exist. Raises ChangeRefused
-    (EPB627) where none does, or several do.
+    Stems and names may contain dots and equals signs, so every way to split a text is tried. Raises ChangeRefused (EPB627) unless exactly
+    one names an existing output and input.
     """
     named: dict[str, list[int]] = {}
     for number, member in enumerate(members):
@@ -61,7 +61,11 @@ def _read_connection(text: str, members: Sequence[ConnectedModel], named: Mappin
         for source, output in _ends(text[:at], named)
         for target, value in _ends(text[at + 1 :], named)
     ]
-    found = [reading for reading in readings if _output(members, reading) and _input(members, reading)]
+    found = [
+        reading
+        for reading in readings
+        if reading.output in members[reading.source].outputs and reading.input in members[reading.target].inputs
+    ]
     if len(found) == 1:
         return found[0]
     if found:
@@ -75,7 +79,7 @@ def _read_connection(text: str, members: Sequence[ConnectedModel], named: Mappin
 
 
 def same_names(members: Sequence[ConnectedModel]) -> tuple[Connection, ...]:
-    """Each input with the output of its name in the nearest model before, where there is one."""
+    """Connect each input with the output of its name in the nearest earlier model that has one."""
     found = []
     latest: dict[str, int] = {}
     for target, member in enumerate(members):
@@ -87,7 +91,7 @@ def same_names(members: Sequence[ConnectedModel]) -> tuple[Connection, ...]:
 
 
 def check_connections(members: Sequence[ConnectedModel], connections: Sequence[Connection]) -> None:
-    """Raises ChangeRefused (EPB627, EPB628) for the first connection that cannot be made."""
+    """Raise ChangeRefused (EPB627, EPB628) for the first impossible connection."""
     fed = set()
     for connection in connections:
         output, value = _check_ends(members, connection)
@@ -98,14 +102,14 @@ def check_connections(members: Sequence[ConnectedModel], connections: Sequence[C
         if (connection.target, value.name) in fed:
             raise ChangeRefused(Problem("EPB627", f"'{value.name}' of {target} is connected twice"))
         fed.add((connection.target, value.name))
-        if not fits(output, value):
-            ends = f"'{output.name}' of {source} is {shown(output)}, and '{value.name}' of {target}"
-            message = f"{ends}, which it would feed, is {shown(value)}"
+        if not have_same_type(output, value):
+            ends = f"'{output.name}' of {source} is {type_text(output)}, and '{value.name}' of {target}"
+            message = f"{ends}, which it would feed, is {type_text(value)}"
             raise ChangeRefused(Problem("EPB628", message))
 
 
-def fits(left: ValueInfo, right: ValueInfo) -> bool:
-    """Whether a value of one type can stand for the other: sizes that are known must be equal."""
+def have_same_type(left: ValueInfo, right: ValueInfo) -> bool:
+    """Return whether one value can replace the other. Only known sizes are compared."""
     if left.elem_type != right.elem_type:
         return False
     if left.shape is None or right.shape is None:
@@ -117,8 +121,8 @@ def fits(left: ValueInfo, right: ValueInfo) -> bool:
     )
 
 
-def shown(value: ValueInfo) -> str:
-    """A value's type, for messages."""
+def type_text(value: ValueInfo) -> str:
+    """Format a value's type for messages."""
     from onnx import TensorProto
 
     known = value.elem_type in TensorProto.DataType.values()
@@ -128,30 +132,20 @@ def shown(value: ValueInfo) -> str:
 
 
 def _ends(text: str, named: Mapping[str, Sequence[int]]) -> list[tuple[int, str]]:
-    """The model and the value's name that `text` may mean, where models are `named` so."""
+    """Return the models and value names that `text` may mean. `named` has the models of each name."""
     return sorted((number, text[at + 1 :]) for at, sign in enumerate(text) if sign == "." for number in named.get(text[:at], ()))
 
 
 def _check_ends(members: Sequence[ConnectedModel], connection: Connection) -> tuple[ValueInfo, ValueInfo]:
-    output, value = _output(members, connection), _input(members, connection)
-    if output is None:
-        source = members[connection.source]
+    source, target = members[connection.source], members[connection.target]
+    if connection.output not in source.outputs:
         message = f"{source.label} has no output '{connection.output}'"
-        raise ChangeRefused(Problem("EPB627", message, None, _named(source.header.outputs)))
-    if value is None:
-        target = members[connection.target]
+        raise ChangeRefused(Problem("EPB627", message, None, _names_hint(source.header.outputs)))
+    if connection.input not in target.inputs:
         message = f"{target.label} has no input '{connection.input}'"
-        raise ChangeRefused(Problem("EPB627", message, None, _named(target.header.inputs)))
-    return output, value
+        raise ChangeRefused(Problem("EPB627", message, None, _names_hint(target.header.inputs)))
+    return source.outputs[connection.output], target.inputs[connection.input]
 
 
-def _output(members: Sequence[ConnectedModel], connection: Connection) -> ValueInfo | None:
-    return members[connection.source].outputs.get(connection.output)
-
-
-def _input(members: Sequence[ConnectedModel], connection: Connection) -> ValueInfo | None:
-    return members[connection.target].inputs.get(connection.input)
-
-
-def _named(values: Sequence[ValueInfo]) -> str:
+def _names_hint(values: Sequence[ValueInfo]) -> str:
     return f"There are: {', '.join(value.name for value in values)}." if values else "There are none."

@@ -15,7 +15,7 @@ from epbuild.core.safepath import BadReference
 from epbuild.onnxfile.edit.compiled import References, find_binary, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT
 from epbuild.onnxfile.edit.staging import drafts, exists_error, publish
-from epbuild.onnxfile.merge.connection import ConnectedModel, Connection, check_connections, fits, same_names, shown
+from epbuild.onnxfile.merge.connection import ConnectedModel, Connection, check_connections, have_same_type, same_names, type_text
 from epbuild.onnxfile.merge.files import stage_files
 from epbuild.onnxfile.merge.graphs import equal_inputs, is_context, nodes, text_of
 from epbuild.onnxfile.merge.naming import GraphPart, Tolerances, connect, name_nodes, rename
@@ -28,29 +28,29 @@ _NAMES = 1024 * 1024
 
 
 class Merged(Struct, frozen=True):
-    """What was written."""
+    """Merged model with its files."""
 
     model: Path
     files: tuple[Path, ...]
-    """The context binaries, and files of external data, that the model refers to."""
+    """Context binaries, and files of external data, that the model refers to."""
     connections: tuple[Connection, ...]
     shared_inputs: tuple[str, ...]
-    """Inputs that several of the models had, under one name, and that are one input now."""
+    """Inputs that several models had under one name, and that are one input now."""
     notes: tuple[str, ...]
-    """What of the models is not in the merged one: a sentence each."""
+    """Parts of the models that the merged model lacks: a sentence each."""
 
 
 def merge_models(
     inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path, tolerances: Tolerances
 ) -> Merged:
-    """Writes the model `destination`, and beside it the files that it refers to, from compiled models and a prefix for each one's names.
+    """Merge compiled models, each with a prefix for its names, into the model `destination`, and write its files beside it.
 
-    The models are in the order in which they run. `connections` are outputs that feed inputs; None connects an output with each later
-    input of the same name. All other inputs and outputs stay, and an input of one name in several models becomes one input. EPContext
-    nodes keep their names, by which EPs find a graph in its context, unless two are the same. `tolerances`: what EPs allow.
+    The models are in the order in which they run. `connections` are outputs that feed inputs. None connects an output with each later
+    input of the same name. All other inputs and outputs stay, and inputs of one name in several models become one input. EPContext nodes
+    keep their names, by which EPs find a graph in its context, unless two are equal. `tolerances` are the changes that EPs allow.
 
-    Raises ChangeRefused (EPB620, EPB623, EPB624, EPB626 to EPB628) where the models do not fit together or an EP would not load the
-    result, VerifyError (EPB600, EPB602, EPB605) for models that are not whole, OSError; nothing was written then.
+    Raises ChangeRefused (EPB620, EPB623, EPB624, EPB626 to EPB628) if the models do not fit together or an EP would not load the result,
+    VerifyError (EPB600, EPB602, EPB605) if a model is incomplete, OSError. Then nothing was written.
     """
     opened = members_of([path for path, _ in inputs])
     _check_size(opened)
@@ -85,7 +85,7 @@ def merge_models(
 
 
 def members_of(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
-    """The compiled models at `paths`. Raises VerifyError (EPB600, EPB602), ChangeRefused (EPB620)."""
+    """Read the compiled models at `paths`. Raises VerifyError (EPB600, EPB602), ChangeRefused (EPB620)."""
     seen = Counter[Path]()
     members = []
     for path in paths:
@@ -95,7 +95,7 @@ def members_of(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
 
 
 def _is_shared(item: ConnectedModel, references: References) -> bool:
-    """Whether another model refers to a context binary of this one: the context has graphs for both then."""
+    """Return whether another model refers to a context binary of this one. The context then has graphs for both."""
     binaries = [find_binary(item.path, node) for node in item.header.ep_context_nodes if node.reference is not None]
     own = os.path.realpath(item.path)
     users = (path for binary in binaries for path in references.users(binary, item.path.parent))
@@ -110,7 +110,7 @@ def _check_size(opened: Sequence[ConnectedModel]) -> None:
 
 
 def _check_contexts(opened: Sequence[ConnectedModel], tolerances: Tolerances) -> None:
-    """Refuses more compiled contexts than an EP loads from one model."""
+    """Reject more compiled contexts than an EP loads from one model."""
     contexts: dict[str, dict[object, str]] = {}
     for number, item in enumerate(opened):
         for place, node in enumerate(item.header.ep_context_nodes):
@@ -129,7 +129,7 @@ def _check_contexts(opened: Sequence[ConnectedModel], tolerances: Tolerances) ->
 
 
 def _check_shared_inputs(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel]) -> tuple[str, ...]:
-    """The inputs that are one in the merged model, which must be of one type."""
+    """Return the inputs that become one in the merged model. They must have the same type."""
     first: dict[str, tuple[ConnectedModel, ValueInfo]] = {}
     shared: dict[str, None] = {}
     for part, item in zip(parts, opened, strict=True):
@@ -141,14 +141,14 @@ def _check_shared_inputs(parts: Sequence[GraphPart], opened: Sequence[ConnectedM
             if other is item:
                 continue
             shared[name] = None
-            if not fits(known, value):
-                message = f"the input '{name}' is {shown(known)} in {other.label}, and {shown(value)} in {item.label}"
+            if not have_same_type(known, value):
+                message = f"the input '{name}' is {type_text(known)} in {other.label}, and {type_text(value)} in {item.label}"
                 raise ChangeRefused(Problem("EPB628", message, None, "Keep them apart with --prefix."))
     return tuple(shared)
 
 
 def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], notes: list[str]) -> Any:
-    """The merged model, less its nodes: these are still to learn where their contexts are."""
+    """Build the merged model without its nodes, whose references are not final yet."""
     from onnx import ModelProto
 
     merged = ModelProto(ir_version=max(part.proto.ir_version for part in parts), producer_name="epbuild")
@@ -169,7 +169,7 @@ def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], note
                 inputs.add(value.name)
                 merged.graph.input.append(value)
         for value in graph.output:
-            # EPContext nodes do not declare their outputs' types: ONNX Runtime needs the type of each value inside the graph.
+            # EPContext nodes do not declare the types of their outputs, and ONNX Runtime needs the type of each inner value.
             (inner.append if value.name in feeding else merged.graph.output.append)(value)
         inner.extend(graph.value_info)
         merged.graph.initializer.extend(graph.initializer)
@@ -189,7 +189,7 @@ def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], note
 
 
 def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
-    """Refuses one value for two inputs of one EPContext node, whatever is between them."""
+    """Reject one value for two inputs of one EPContext node, even through other nodes."""
     owned = [(part.label, node) for part in parts for node in part.proto.graph.node]
     for number, first, second in equal_inputs([node for _, node in owned], merged.graph.initializer):
         owner, node = owned[number]
@@ -203,7 +203,7 @@ def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
 
 
 def _opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
-    """One version of each operator set: the one that nodes were made for, as EPContext nodes work with any."""
+    """Return one version of each operator set: the one that other nodes use, because EPContext nodes work with any."""
     merged: dict[str, int] = {}
     needed: dict[str, tuple[int, str]] = {}
     for part in parts:
@@ -223,7 +223,7 @@ def _opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
 
 
 def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, str]:
-    """The models' metadata: what an EP wants to know of the contexts must be the same in all that have a context of that EP."""
+    """Merge the models' metadata. The compatibility string of an EP must be equal in all models with a context of that EP."""
     merged: dict[str, str] = {}
     for key in dict.fromkeys(key for item in opened for key in item.header.metadata):
         holders = [item for item in opened if key in item.header.metadata]
@@ -241,7 +241,7 @@ def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, s
 
 
 def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel]) -> None:
-    """Reads the result again: every node of every model, the inputs and outputs, and a file behind each reference."""
+    """Read the result: it must have every node of every model, the inputs and outputs, and a file for each reference."""
     header = read_header(path)
     operators: Counter[tuple[str, str]] = Counter()
     for item in opened:

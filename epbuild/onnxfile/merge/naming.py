@@ -1,4 +1,4 @@
-"""The names of values and nodes in models that become one."""
+"""Names of values and nodes in models that are merged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HINT = "Keep them apart with --prefix."
 
 
 class ContextTolerance(Protocol):
-    """What an EP still loads and computes right when its EPContext nodes are changed: the catalog has it, with what each means."""
+    """Changes of its EPContext nodes that an EP tolerates. The catalog has the values and their meaning."""
 
     @property
     def contexts(self) -> int | None: ...
@@ -28,39 +28,44 @@ class ContextTolerance(Protocol):
 
 
 Tolerances = Mapping[str, ContextTolerance]
-"""By what EPContext nodes have as `source`; of another source nothing may be changed, and any number of contexts be merged."""
+"""Tolerances by the `source` of EPContext nodes. Nodes of other sources may not be changed, and any number of contexts may be merged."""
 
 
 @dataclass
 class GraphPart:
-    """One of the models: its proto, and what its values are called in the merged model, by their names in it."""
+    """Model that is merged: its proto, and the new names of its values by their old ones."""
 
     label: str
     prefix: str
     proto: Any
     lone: bool
-    """Whether no other model is known to have a graph in the same context."""
+    """Set if no other model is known to have a graph in the same context."""
     tolerances: Tolerances
     names: dict[str, str] = field(init=False)
     contexts: list[Any] = field(init=False)
     fed: set[str] = field(default_factory=set)
-    """The inputs that an earlier model feeds."""
+    """Inputs that an earlier model feeds."""
     feeding: set[str] = field(default_factory=set)
-    """The outputs that feed a later model."""
+    """Outputs that feed a later model."""
 
     def __post_init__(self) -> None:
-        self.names = {name: self.prefix + name for name in value_names(self.proto.graph)}
+        def add(name: str) -> str:
+            self.names[name] = self.prefix + name
+            return name
+
+        self.names = {}
+        _map_graph(self.proto.graph, add)
         self.contexts = [node for node in nodes(self.proto.graph) if is_context(node)]
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """The graph's inputs that have no value in the model, by name."""
+        """Inputs of the graph that have no value in the model, by name."""
         initialized = {tensor.name for tensor in self.proto.graph.initializer}
         initialized |= {tensor.values.name for tensor in self.proto.graph.sparse_initializer}
         return {value.name: value for value in self.proto.graph.input if value.name not in initialized}
 
     def objection(self, old: str, new: str) -> Problem | None:
-        """Why a value cannot be called `new`, as far as this model goes."""
+        """Return the problem of the name `new` for a value in this model, if there is one."""
         taken = next((name for name, other in self.names.items() if other == new and name != old), None)
         if taken is not None:
             return Problem(
@@ -69,12 +74,12 @@ class GraphPart:
         return next((found for node in self.contexts if (found := self.context_objection(node, old, new))), None)
 
     def names_attribute(self, node: Any) -> str | None:
-        """The attribute of a context that has its own names of the node's values; None where they cannot be renamed."""
+        """Return the attribute with the context's own names of the node's values, or None if values cannot be renamed."""
         known = self.tolerances.get(text_of(node, "source") or "")
         return known.value_names if known is not None else None
 
     def context_objection(self, node: Any, old: str, new: str) -> Problem | None:
-        """Why a value of an EPContext node cannot be called `new`, as far as its EP goes."""
+        """Return the problem that an EP has with the name `new` for a value of its EPContext node, if there is one."""
         if new == old or old not in chain(node.input, node.output):
             return None
         source, attribute = text_of(node, "source"), self.names_attribute(node)
@@ -93,7 +98,7 @@ class GraphPart:
 
 
 def connect(parts: Sequence[GraphPart], connections: Sequence[Connection]) -> None:
-    """Gives connected values one name each, and checks every name. Raises ChangeRefused (EPB626, EPB627) with the first objection."""
+    """Give connected values one name, and check every name. Raises ChangeRefused (EPB626, EPB627) with the first objection."""
     fed: dict[tuple[int, str], list[tuple[int, str]]] = {}
     for connection in sorted(connections):
         fed.setdefault((connection.source, connection.output), []).append((connection.target, connection.input))
@@ -115,14 +120,14 @@ def connect(parts: Sequence[GraphPart], connections: Sequence[Connection]) -> No
 
 
 def rename(part: GraphPart) -> None:
-    """Changes the values' names in the model's proto, and writes down the old ones for EPs that need them."""
+    """Rename the values in the model's proto, and write the old names into attributes for EPs that need them."""
     for node in part.contexts:
         _write_own_names(part, node)
     _map_graph(part.proto.graph, part.names.__getitem__)
 
 
 def name_nodes(parts: Sequence[GraphPart]) -> None:
-    """Makes the nodes' names differ, as ONNX Runtime demands. Raises ChangeRefused (EPB627)."""
+    """Make the nodes' names unique, as ONNX Runtime requires. Raises ChangeRefused (EPB627)."""
     taken: dict[str, str] = {}
     for part in parts:
         for node in nodes(part.proto.graph):
@@ -137,20 +142,8 @@ def name_nodes(parts: Sequence[GraphPart]) -> None:
                 taken[node.name] = part.label
 
 
-def value_names(graph: Any) -> dict[str, None]:
-    """The name of every value in a graph and in its subgraphs, in no particular order; each once."""
-    found: dict[str, None] = {}
-
-    def see(name: str) -> str:
-        found[name] = None
-        return name
-
-    _map_graph(graph, see)
-    return found
-
-
 def _map_graph(graph: Any, new: Callable[[str], str]) -> None:
-    """Replaces every value's name by what `new` gives for it; the empty name, which stands for no value, stays."""
+    """Replace the name of every value by the result of `new`. The empty name, which means no value, stays."""
     for inner in graphs(graph):
         for node in inner.node:
             for values in (node.input, node.output):
@@ -168,7 +161,7 @@ def _map_graph(graph: Any, new: Callable[[str], str]) -> None:
 
 
 def _common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *, fixed: bool) -> str:
-    """The first name that nothing speaks against: the output's, else an input's."""
+    """Return the first name without an objection: the output's, else an input's."""
     candidates = list(dict.fromkeys(parts[number].names[value] for number, value in ends))[: 1 if fixed else None]
     first: Problem | None = None
     for name in candidates:
@@ -181,7 +174,7 @@ def _common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *,
 
 
 def _own_names(node: Any, attribute: str) -> dict[str, str]:
-    """What the context itself calls each input and output of its node, by the value's name."""
+    """Return the context's own name of each input and output of its node, by the value's name."""
     own = dict(pair.split("=", 1) for pair in (text_of(node, attribute) or "").split(";") if "=" in pair)
     return {value: own.get(value, value) for value in chain(node.input, node.output) if value}
 
@@ -208,7 +201,7 @@ def _set_text(node: Any, name: str, text: str) -> None:
 
 
 def _name_context(part: GraphPart, node: Any, taken: dict[str, str]) -> None:
-    """Keeps the node's name, by which the EP finds the graph in the context, unless it is taken and the EP finds the graph without."""
+    """Rename a node whose name is taken. The EP finds the graph in the context by that name, unless it tolerates another."""
     if node.name not in taken:
         return
     source = text_of(node, "source")
@@ -223,11 +216,11 @@ def _name_context(part: GraphPart, node: Any, taken: dict[str, str]) -> None:
 
 
 def _refuse_two_of_a_name(parts: Sequence[GraphPart]) -> None:
-    """Refuses two values of one name that are not one value: connected, or an input of several models."""
+    """Reject two values of one name, unless they are connected or an input of several models."""
     defined: dict[str, tuple[GraphPart, bool]] = {}
     for part in parts:
         inputs = part.inputs
-        for old in dict.fromkeys(chain((name for name in inputs if name not in part.fed), _made(part.proto.graph))):
+        for old in dict.fromkeys(chain((name for name in inputs if name not in part.fed), _defined_values(part.proto.graph))):
             new, is_input = part.names[old], old in inputs
             first, was_input = defined.setdefault(new, (part, is_input))
             if first is not part and not (was_input and is_input):
@@ -235,8 +228,8 @@ def _refuse_two_of_a_name(parts: Sequence[GraphPart]) -> None:
                 raise ChangeRefused(Problem("EPB627", message, None, _HINT))
 
 
-def _made(graph: Any) -> Iterator[str]:
-    """The values that a graph and its subgraphs define: initializers, their own inputs, and what nodes put out."""
+def _defined_values(graph: Any) -> Iterator[str]:
+    """Yield the values that a graph and its subgraphs define: initializers, inputs of subgraphs, and outputs of nodes."""
     for place, inner in enumerate(graphs(graph)):
         yield from (tensor.name for tensor in inner.initializer)
         yield from (tensor.values.name for tensor in inner.sparse_initializer)
