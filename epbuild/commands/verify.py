@@ -19,7 +19,7 @@ from epbuild.core.shown import ProgressLines
 from epbuild.engine.events import Progress
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.findings import Finding, sentence
-from epbuild.verify.statement import check_statement
+from epbuild.verify.listing import check_statement
 from epbuild.verify.static import check_artifact, faulty_models
 
 if TYPE_CHECKING:

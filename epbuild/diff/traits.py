@@ -18,8 +18,8 @@ from epbuild.diff.sizes import FileSizes, model_files
 from epbuild.onnxfile.read.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, compatibility
 from epbuild.onnxfile.read.model_header import Initializer, ModelHeader
 from epbuild.verify.artifact import ArtifactFolder
+from epbuild.verify.contexts import entry_of, target_of
 from epbuild.verify.facts import Model
-from epbuild.verify.makers import entry_of, target_of
 from epbuild.verify.manifest import Manifest, sources_of
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature

@@ -12,7 +12,7 @@ from epbuild.output.existing import listed_files
 from epbuild.plan.result import CompileResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
-from epbuild.verify.expectations import shared_bytes, unmeasured
+from epbuild.verify.expectations import shared_bytes
 
 Files = Mapping[str, Mapping[str, Any]]
 """The `digest` and the `size` in bytes of each file of an output, by its POSIX path there."""
@@ -60,8 +60,8 @@ def savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
     if not group.share:
         return None
     step = group.steps[-1]
-    if group.min_shared_ratio is not None and not unmeasured(group, result):
-        measured = shared_bytes(result)
+    measured = shared_bytes(group, result)
+    if measured is not None:
         return SharingSaved(step, measured.alone, measured.shared, measured=True)
     users = Counter(name for model in result.models for name in {*model.binaries, *model.data})
     weights = result.source_weights

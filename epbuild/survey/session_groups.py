@@ -20,7 +20,6 @@ from epbuild.plan.shapes import sized
 from epbuild.plan.steps import SessionGroup
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
 from epbuild.toolchain.identity import Identified
-from epbuild.verify.compiled import check_shared_bytes
 from epbuild.verify.expectations import shared_bytes, unmeasured, unmet_expectations
 
 
@@ -54,11 +53,7 @@ class SessionGroups(Kind[SessionGroup, CompileResult]):
         return toolchain.identity(*action.uses)
 
     def unmet(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
-        """What of `expect` a result does not meet; what sharing saves is not judged before it is measured."""
-        problems = unmet_expectations(action, result)
-        if action.min_shared_ratio is not None and not unmeasured(action, result):
-            problems += check_shared_bytes(shared_bytes(result), action.steps[-1], action.min_shared_ratio)
-        return problems
+        return unmet_expectations(action, result)
 
     def unfinished(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
         return [f"the model '{member.name}' is not measured alone yet" for member in unmeasured(action, result)]
@@ -110,8 +105,7 @@ def _note(group: SessionGroup, result: CompileResult, member: str | None) -> tup
     size = result.size(files)
     if member is None:
         note = f"{len(models)} models"
-        if group.min_shared_ratio is not None:
-            found = shared_bytes(result)
+        if (found := shared_bytes(group, result)) is not None:
             note += f", sharing saves {found.saved:,} of {found.alone:,} bytes (ratio {found.shown_ratio})"
         if (shared := result.shared_initializers) is not None:
             note += f", weights shared in ONNX: {shared.stored_bytes:,} bytes instead of {shared.total_bytes:,}"

@@ -1,6 +1,6 @@
 """Artifacts at a path: folders with manifests, other folders, single models.
 
-Nothing outside the path that was given is looked at: links to other folders are not entered.
+Nothing outside that path is read: links to other folders are not entered.
 """
 
 from __future__ import annotations
@@ -25,34 +25,33 @@ _MODEL = ".onnx"
 
 @dataclass(frozen=True)
 class ArtifactFolder:
-    """Models that belong together in one folder, with their manifest.
-
-    `place` is the folder as seen from the path that was asked for: empty, or a POSIX path that ends in a slash. `flaw` is why there
-    is a manifest that cannot be used. `whole`: it is a folder, of which all is looked at, and no model that was asked for alone.
-    """
+    """Models of one folder, with their manifest."""
 
     folder: Path
     models: tuple[Model, ...]
     place: str = ""
+    """The folder below the path that the user named: empty, or a POSIX path that ends in a slash."""
     manifest: Manifest | None = None
     flaw: str | None = None
+    """Why the manifest of the folder cannot be used."""
     whole: bool = True
+    """Whether all files of the folder are checked, and not a single model."""
     inner: frozenset[str] = field(default_factory=frozenset)
-    """Folders below this one that are artifacts of their own."""
+    """Folders below this one that are separate artifacts."""
     counting: Counting = field(default=uncounted, compare=False)
-    """Counts the bytes of files while they are hashed."""
+    """Counter of bytes that are hashed."""
 
     def shown(self, name: str) -> str:
-        """A file of the artifact as a finding names it."""
+        """Return the name of a file of the artifact in findings."""
         return f"{self.place}{name}"
 
     @property
     def title(self) -> str:
-        """The folder as a finding names it."""
+        """Name of the folder in findings."""
         return self.place or "."
 
     def label(self, model: Model) -> str:
-        """What a model of the artifact is called: by its manifest, else by its file."""
+        """Return the name of a model: that of the manifest, else its file."""
         return self.listed[model.file].name if model.file in self.listed else model.file
 
     @property
@@ -65,7 +64,7 @@ class ArtifactFolder:
 
     @property
     def compiled(self) -> Iterator[tuple[str, Model, ModelHeader]]:
-        """Each compiled model that can be read, as a finding names it, with its header."""
+        """Compiled models that can be read, with their names in findings and their headers."""
         for model in self.models:
             if not isinstance(model.header, str) and model.header.is_compiled:
                 yield self.shown(model.file), model, model.header
@@ -76,16 +75,16 @@ class ArtifactFolder:
         return self.manifest is not None or self.flaw is not None
 
     def is_inner(self, name: str) -> bool:
-        """Whether a file belongs to an artifact below this one, which has a manifest of its own; not so that manifest."""
+        """Return whether a file belongs to an artifact below this one. Its manifest does not count: this artifact lists it too."""
         return any(name.startswith(f"{folder}/") and name != f"{folder}/{MANIFEST}" for folder in self.inner)
 
     def files(self) -> Iterator[str]:
-        """Every file below the folder, as POSIX paths in order, less those of inner artifacts and of hidden folders. Raises OSError."""
+        """Return all files below the folder except those of inner artifacts and hidden folders, as `files_in` does."""
         return (name for name in files_in(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner))
 
 
 def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
-    """What there is to verify at `path`: a folder, a manifest or a model. Raises NothingToVerify."""
+    """Find the artifacts at `path`: a folder, a manifest or a model. Raises NothingToVerify."""
     try:
         if path.is_dir():
             return _in_folder(path)
@@ -118,7 +117,7 @@ def _in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
 
 
 def _with_manifest(folder: Path, place: str, name: str) -> ArtifactFolder | None:
-    """A folder with its manifest; None where the file is no manifest of epbuild's."""
+    """Read a folder with a manifest; None if that file is not a manifest of epbuild."""
     try:
         manifest = read_manifest(locate(folder, name))
         if manifest is None:
@@ -142,7 +141,7 @@ def _models_of(folder: Path, names: Iterable[str]) -> tuple[Model, ...]:
 
 
 def files_in(folder: Path) -> Iterator[str]:
-    """Every file below a folder, as POSIX paths in order; hidden folders, and links to folders, are not entered. Raises OSError."""
+    """Return all files below a folder as sorted POSIX paths. Hidden folders and links to folders are not entered. Raises OSError."""
 
     def refuse(error: OSError) -> None:
         raise error

@@ -1,7 +1,7 @@
-"""Checks over facts, the same before storing and after publishing.
+"""Checks over facts, used before storing and after publishing.
 
-EPs report success for half a group, for a missing binary, for another SoC and for a model that still runs on the CPU: nothing here
-trusts an exit status, a file name or an option.
+EPs report success for half a group, for a missing binary, for another SoC and for a model that still runs on the CPU. No check trusts an
+exit status, a file name or an option.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from epbuild.verify.payload import Payload
 
 
 class ExpectedEp(Struct, frozen=True):
-    """An EP that may have compiled a part: its `source` names, and the target that its binaries should name."""
+    """EP that may have compiled nodes: the values of their `source`, and the target that its context binaries should name."""
 
     name: str
     sources: tuple[str, ...]
@@ -26,12 +26,12 @@ class ExpectedEp(Struct, frozen=True):
 
 
 def ep_of(source: str | None, eps: Sequence[ExpectedEp]) -> ExpectedEp | None:
-    """The EP that a node's `source` names; None for one that was not asked for."""
+    """Return the EP that a node's `source` names; None if it is not one of `eps`."""
     return next((ep for ep in eps if source in ep.sources), None)
 
 
 def check_whole(model: Model) -> Flaw | None:
-    """EPB602: a compiled model is a whole ONNX file. EPB603: it has an EPContext node."""
+    """Check that a model is a whole ONNX file (EPB602) with an EPContext node (EPB603)."""
     if isinstance(model.header, str):
         return Flaw("EPB602", model.file, model.header)
     if not model.header.is_compiled:
@@ -40,43 +40,43 @@ def check_whole(model: Model) -> Flaw | None:
 
 
 def check_sources(model: Model, eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
-    """EPB604: every node comes from an EP that was asked for, where that is known."""
+    """Check that every node comes from one of `eps`, if these are known (EPB604)."""
     makers = ", ".join(ep.name for ep in eps if ep.sources)
     for source in dict.fromkeys(node.source for node in model.nodes):
         if not source:
             text = "an EPContext node has no source: ONNX Runtime gives it to no EP"
-            yield Flaw("EPB604", model.file, text, apart=True)
+            yield Flaw("EPB604", model.file, text, standalone=True)
         elif eps and ep_of(source, eps) is None:
             text = f"an EPContext node comes from '{source}', not from {makers}"
-            yield Flaw("EPB604", model.file, text, apart=True)
+            yield Flaw("EPB604", model.file, text, standalone=True)
 
 
 def check_references(model: Model) -> Iterator[Flaw]:
-    """EPB605: all that a model refers to is below its folder, also when links are followed, and is neither empty nor too short."""
+    """Check that all files of a model are below its folder, also through links, and neither empty nor too short (EPB605)."""
     flaws = (*(context.flaw for context in model.contexts if context.flaw is not None), *model.data_flaws)
-    yield from (Flaw("EPB605", model.file, flaw, apart=True) for flaw in dict.fromkeys(flaws))
+    yield from (Flaw("EPB605", model.file, flaw, standalone=True) for flaw in dict.fromkeys(flaws))
 
 
 def check_contexts(model: Model) -> Iterator[Flaw]:
-    """EPB605: every node that should have a context holds or names one."""
+    """Check that every node that needs a context holds or names one (EPB605)."""
     for node in model.nodes:
         if node.main_context and node.reference is None and not (node.payload and node.payload[1]):
             text = "an EPContext node holds no context and names no context binary"
-            yield Flaw("EPB605", model.file, text, apart=True)
+            yield Flaw("EPB605", model.file, text, standalone=True)
 
 
 def check_embedding(model: Model, *, embed: bool) -> Iterator[Flaw]:
-    """EPB606: contexts are kept where that was asked for."""
+    """Check that contexts are embedded or in files, as requested (EPB606)."""
     for node in model.nodes:
         if bool(node.embed_mode) != embed and node.main_context:
             mode = "embeds its context" if node.embed_mode else "keeps its context in a file"
-            yield Flaw("EPB606", model.file, f"an EPContext node {mode}, which is not what was asked for", apart=True)
+            yield Flaw("EPB606", model.file, f"an EPContext node {mode}, which is not what was asked for", standalone=True)
     if embed and (flaw := check_embedded_size(model)) is not None:
         yield flaw
 
 
 def check_embedded_size(model: Model, limit: int = PROTOBUF_LIMIT) -> Flaw | None:
-    """EPB606: a model with an embedded context can be read. Raises OSError."""
+    """Check that a model with an embedded context is not too large to be read (EPB606). Raises OSError."""
     if any(node.payload for node in model.nodes) and model.size > limit:
         text = "embeds its context and is over 2 GiB, which no reader takes"
         return Flaw("EPB606", model.file, text, "Set embed to false.")
@@ -84,7 +84,7 @@ def check_embedded_size(model: Model, limit: int = PROTOBUF_LIMIT) -> Flaw | Non
 
 
 def check_one_binary(models: Sequence[Model]) -> Flaw | None:
-    """EPB607: models that share weights have one context binary between them."""
+    """Check that models that share weights have one context binary in common (EPB607)."""
     binaries = list(dict.fromkeys(name for model in models for node in model.nodes if (name := model.binary(node))))
     alone = [model.file for model in models if not any(node.reference and node.main_context for node in model.nodes)]
     if len(binaries) == 1 and not alone:
@@ -93,13 +93,13 @@ def check_one_binary(models: Sequence[Model]) -> Flaw | None:
     text += f": {', '.join(binaries) or 'none'}"
     if alone:
         text += f". {', '.join(alone)} refer{'s' if len(alone) == 1 else ''} to none"
-    return Flaw("EPB607", "", text, apart=True)
+    return Flaw("EPB607", "", text, standalone=True)
 
 
 def check_target(file: str, seen: str | None, wanted: str | None, by_whom: str = "") -> Flaw | None:
-    """EPB608: a context that names its target was compiled for the one that was asked for: the same names, in any capitals and order.
+    """Check that a context was compiled for the wanted target, in any case and order of names (EPB608); None if either is unknown.
 
-    `by_whom`: a clause about what asked for it, where that is not the recipe.
+    `by_whom` is a clause about the origin of `wanted`, if that is not the recipe.
     """
     if seen is None or wanted is None or set(seen.casefold().split(",")) == set(wanted.casefold().split(",")):
         return None
@@ -108,9 +108,9 @@ def check_target(file: str, seen: str | None, wanted: str | None, by_whom: str =
 
 
 def read_target(payload: Payload, pattern: str) -> str | None:
-    """The target that a context names: the first group of `pattern` where it matches first; None when it does not. Raises OSError.
+    """Return the target that a context names: the first group of the first match of `pattern`; None without one. Raises OSError.
 
-    A context for several targets is a zip archive with one for each: then all their names, sorted, with commas between them.
+    A context for several targets is a zip archive with one context for each: all their names are returned, sorted, with commas.
     """
     matches = payload.matches(pattern.encode())
     if payload.begins_with(b"PK\x03\x04"):

@@ -1,4 +1,4 @@
-"""What a session group compiled, checked before any of it is stored."""
+"""Checks of the models that a session group compiled, before they are stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from epbuild.verify.payload import Payload
 
 
 class ExpectedModel(Struct, frozen=True):
-    """What one compiled model must be; `file` is its name in the folder."""
+    """Expected model of a member; `file` is its name in the folder."""
 
     member: str
     file: str
@@ -35,7 +35,7 @@ class ExpectedModel(Struct, frozen=True):
 
 
 class Expected(Struct, frozen=True):
-    """What the compiled models of one session group must be."""
+    """Expected models of a session group, and the EPs that may have compiled them."""
 
     step: str
     eps: tuple[ExpectedEp, ...]
@@ -44,35 +44,14 @@ class Expected(Struct, frozen=True):
 
 
 class CompiledModel(Struct, frozen=True):
-    """One EPContext model that passed, with the files that it needs beside it."""
+    """EPContext model that passed, with the files that it needs beside it."""
 
     member: str
     file: str
     header: ModelHeader
     binaries: Mapping[str, str]
-    """The EP that made each context binary, by the binary's name."""
+    """EP of each context binary, by the binary's name."""
     data: tuple[str, ...]
-
-
-class SharedBytes(Struct, frozen=True):
-    """The bytes of the context binaries and data of a sharing group, and of those that its members make when each is compiled alone."""
-
-    shared: int
-    alone: int
-
-    @property
-    def saved(self) -> int:
-        """The bytes that sharing saves; fewer than 0 when it costs some."""
-        return self.alone - self.shared
-
-    @property
-    def ratio(self) -> float:
-        return self.saved / self.alone if self.alone else 0.0
-
-    @property
-    def shown_ratio(self) -> str:
-        """The ratio with three decimals, rounded down: one that is too small never looks as if it were enough."""
-        return f"{(1000 * self.saved // self.alone if self.alone else 0) / 1000:.3f}"
 
 
 def check_compiled(folder: Path, expected: Expected) -> tuple[CompiledModel, ...]:
@@ -89,22 +68,10 @@ def check_compiled(folder: Path, expected: Expected) -> tuple[CompiledModel, ...
     return tuple(_compiled(models[item.file], item.member, expected.eps) for item in expected.models)
 
 
-def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[Problem]:
-    """What is wrong with a sharing group that saves less than the recipe's `expect` asks for."""
-    if found.ratio >= min_ratio:
-        return []
-    message = (
-        f"the context binaries and data have {found.shared:,} bytes shared, and {found.alone:,} bytes where each model is compiled "
-        f"alone: sharing saves a ratio of {found.shown_ratio}; the recipe expects at least {min_ratio:g}"
-    )
-    hint = "Check that the models have their weights in common, or lower shared_bytes.min_ratio."
-    return [Problem("EPB611", message, StepId(step), hint)]
-
-
 def _flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Flaw]:
     if not model.path.is_file():
         text = f"the EP reported success for '{item.member}' and wrote no {model.file}"
-        yield Flaw("EPB601", "", text, apart=True)
+        yield Flaw("EPB601", "", text, standalone=True)
     elif (flaw := check_whole(model)) is not None:
         yield flaw
     else:
@@ -115,7 +82,7 @@ def _flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Fl
 
 
 def _target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
-    """Which contexts were compiled for another target, each once."""
+    """Report contexts that were compiled for another target, each once."""
     asked: dict[Payload, tuple[str, ExpectedEp]] = {}
     for model in models:
         for context in model.contexts:
@@ -137,5 +104,5 @@ def _compiled(model: Model, member: str, eps: Sequence[ExpectedEp]) -> CompiledM
 
 def _problem(flaw: Flaw, step: str) -> Problem:
     text = flaw.text.rstrip(".")
-    message = text if not flaw.file else f"{flaw.file}: {text}" if flaw.apart else f"{flaw.file} {text}"
+    message = text if not flaw.file else f"{flaw.file}: {text}" if flaw.standalone else f"{flaw.file} {text}"
     return Problem(flaw.code, message, StepId(step), flaw.hint)

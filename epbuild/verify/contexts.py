@@ -1,32 +1,88 @@
-"""Contexts of an artifact: their makers, targets and graphs, and sharing."""
+"""Checks of contexts: their EPs, targets and graphs, and sharing."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import PurePosixPath
 
+from msgspec import field
+
 from epbuild.catalog.catalog import entry, known_eps
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.normalize import BadValue as BadOption
+from epbuild.catalog.normalize import UnknownName, find_option, normalize
 from epbuild.core.errors import nearest
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.checks import check_one_binary, check_sources, check_target, ep_of, read_target
+from epbuild.verify.checks import ExpectedEp, check_one_binary, check_sources, check_target, ep_of, read_target
 from epbuild.verify.facts import Model, node_title
 from epbuild.verify.findings import Finding, failed, sentence
-from epbuild.verify.makers import Maker, entry_of, maker_by, makers_in
 from epbuild.verify.manifest import Manifest
 from epbuild.verify.payload import Payload
 
 _NUMBER = re.compile(r"[0-9]+")
-_SHORTEST_GRAPH = 16
-_LONGEST_GRAPH = 1024
-_MOST_GRAPHS = 100_000
+_MIN_GRAPH_LENGTH = 16
+_MAX_GRAPH_LENGTH = 1024
+_MAX_GRAPHS = 100_000
+
+
+class Maker(ExpectedEp, frozen=True):
+    """EP of contexts, with its catalog entry if there is one, and its options in the catalog's spelling."""
+
+    entry: EpEntry | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def entry_of(source: str | None) -> EpEntry | None:
+    """Return the catalog entry of the EP whose EPContext nodes have this `source`."""
+    return next((found for found in map(entry, known_eps()) if source in found.sources), None)
+
+
+def target_of(payload: Payload, source: str | None) -> str | None:
+    """Return the target that a context names; None if the catalog does not know how the EP writes it. Raises OSError."""
+    known = entry_of(source)
+    return read_target(payload, known.binary.target_pattern) if known is not None and known.binary.target_pattern else None
+
+
+def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:
+    """Return the EPs of a manifest's target; none without a manifest."""
+    if manifest is None:
+        return ()
+    makers = []
+    for name, options in manifest.eps.items():
+        try:
+            known = entry(name, manifest.document["toolchain"]["distributions"])
+        except KeyError:
+            makers.append(Maker(name, (name,), options=options))
+            continue
+        makers.append(_maker(known, {option: _canonical(known, option, value) for option, value in options.items()}))
+    return tuple(makers)
+
+
+def maker_by(model: Model, node: EPContextNode) -> Maker | None:
+    """Return the EP of a node with the target of the model's compatibility string; None if there is no such string."""
+    known = entry_of(node.source)
+    text = model.compatibility.get(known.ep) if known is not None else None
+    return None if known is None or text is None else _maker(known, known.read_compatibility(text) or {})
+
+
+def _maker(known: EpEntry, options: Mapping[str, str]) -> Maker:
+    return Maker(known.ep, known.sources, known.binary.target_pattern, known.binary_target(options), known, options)
+
+
+def _canonical(known: EpEntry, name: str, value: str) -> str:
+    try:
+        option = find_option(known, name)
+        return normalize(option, value, booleans=known.booleans, names=known.canonical_names(name), strict=False)
+    except (UnknownName, BadOption):
+        return value
 
 
 def source_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether every node comes from an EP of the manifest's target, or, without a manifest, from one that the catalog knows."""
+    """Check that every node comes from an EP of the manifest's target or, without a manifest, of the catalog."""
     makers = makers_in(artifact.manifest)
     for model in artifact.models:
         name = artifact.shown(model.file)
@@ -40,7 +96,7 @@ def source_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether each context is for the target of the manifest, or else for the one that its model names; and whether models are."""
+    """Check that contexts and compatibility strings are for the target of the manifest, or else for the one that their model names."""
     makers = makers_in(artifact.manifest)
     read = cache(read_target)
     judged: set[tuple[Payload, str | None]] = set()
@@ -48,7 +104,7 @@ def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         for context in model.contexts:
             payload, node = context.payload, context.node
             maker = ep_of(node.source, makers)
-            # A manifest has what sessions need: several SoCs in one context are asked for when it is compiled, and never again.
+            # A manifest has the options for sessions only. Several SoCs in one context are an option of the compile.
             own = maker_by(model, node) if maker is None or maker.target is None else None
             by = own or maker
             wanted = by.target if by is not None else None
@@ -70,16 +126,16 @@ def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def partition_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether each context holds the graph that its node runs, as far as the names of graphs in it show."""
+    """Check that each context holds the graph that its node runs, as far as it names graphs."""
 
     @cache
     def graphs_in(payload: Payload, pattern: bytes) -> frozenset[bytes]:
-        return frozenset(itertools.islice((match[0] for match in payload.matches(pattern)), _MOST_GRAPHS))
+        return frozenset(itertools.islice((match[0] for match in payload.matches(pattern)), _MAX_GRAPHS))
 
     for model in artifact.models:
         for node in model.nodes:
             payloads = _payloads(model, node)
-            if not node.partition_name or len(node.partition_name) > _LONGEST_GRAPH or not payloads:
+            if not node.partition_name or len(node.partition_name) > _MAX_GRAPH_LENGTH or not payloads:
                 continue
             name, pattern = artifact.shown(model.file), _names_like(node.partition_name)
             try:
@@ -91,7 +147,7 @@ def partition_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether models that share weights have one context binary between them, and others one each."""
+    """Check that models that share weights have one context binary in common, and that others share none."""
     manifest = artifact.manifest
     shared = _shared_binaries(artifact.models)
     if manifest is None:
@@ -102,7 +158,7 @@ def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
             yield Finding("sharing", artifact.shown(binary), "skipped", message)
         return
     if not manifest.models:
-        return  # a package, whose models are in folders of their own
+        return  # a package: its models are artifacts of their own
     subject = artifact.place or manifest.group
     if not manifest.share_weights:
         for binary, files in shared.items():
@@ -120,7 +176,7 @@ def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def _shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
-    """The models that refer to each context binary which several refer to."""
+    """Return the context binaries that several models refer to, with these models."""
     users: dict[str, list[str]] = {}
     for model in models:
         for binary in dict.fromkeys(model.binary(node) for node in model.nodes if node.main_context and node.reference):
@@ -130,7 +186,7 @@ def _shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
 
 
 def _shared_data_findings(artifact: ArtifactFolder, manifest: Manifest) -> Iterator[Finding]:
-    """For EPs that share weights through the sources' external data: whether that was published beside each model."""
+    """Check that the sources' external data was published, if EPs share weights through it."""
     subject = artifact.place or manifest.group
     if not any(maker.entry is not None and maker.entry.sharing.weights == "source" for maker in makers_in(manifest)):
         yield Finding("sharing", subject, "skipped", "The catalog does not know how this EP shares weights.")
@@ -160,10 +216,10 @@ def _target_finding(name: str, seen: str | None, wanted: str | None, by_whom: st
 
 
 def _names_like(graph: str) -> bytes:
-    """A pattern for the names that an EP gives to graphs: they differ in their numbers only."""
+    """Return a pattern for the names that an EP gives to graphs, which differ in their numbers only."""
     parts = _NUMBER.split(graph)
-    # What is hardly more than numbers may be anything in a binary: it has to be the very name.
-    if sum(map(len, parts)) < _SHORTEST_GRAPH:
+    # A name with few other characters would match anywhere in a binary, so that its numbers must match too.
+    if sum(map(len, parts)) < _MIN_GRAPH_LENGTH:
         return re.escape(graph.encode())
     return b"[0-9]{1,40}".join(re.escape(part.encode()) for part in parts)
 
@@ -174,7 +230,7 @@ def _partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) 
         return Finding("partitions", name, "passed")
     subject = sentence(node_title(node)).rstrip(".")
     if graphs:
-        # This EP does write names of graphs into its contexts, so that one which is not there is not in this context.
+        # The context has names of graphs, so that a graph whose name is missing is not in it.
         message = f"{subject} runs the graph {asked}; its context holds {graphs[0].decode()} and not that."
         return Finding("partitions", name, "failed", message, "EPB618", "It was compiled from another model: emit both again.")
     message = f"{subject} runs a graph whose name is not in its context: it is not this model's, or the EP writes no names."
@@ -182,7 +238,7 @@ def _partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) 
 
 
 def _compatibility_findings(artifact: ArtifactFolder, model: Model, makers: Iterable[Maker]) -> Iterator[Finding]:
-    """Whether a model's compatibility strings name the target too: they are what ONNX Runtime chooses a model by."""
+    """Check that compatibility strings name the target: ONNX Runtime chooses models by them."""
     for maker in makers:
         text = model.compatibility.get(maker.name)
         option = maker.entry.binary.target_option if maker.entry is not None else None
@@ -200,7 +256,7 @@ def _compatibility_findings(artifact: ArtifactFolder, model: Model, makers: Iter
 
 
 def _payloads(model: Model, node: EPContextNode) -> list[Payload]:
-    """What may hold the context of a node: its own, or, with main_context 0, those of its source's nodes that have 1."""
+    """Return the payloads that can hold a node's context: its own or, with main_context 0, those of main nodes of its source."""
     mains = (found for found in model.contexts if found.node.main_context and found.node.source == node.source)
     holders = mains if node.main_context == 0 else (found for found in model.contexts if found.node is node)
     return [found.payload for found in holders if found.payload is not None]

@@ -1,7 +1,6 @@
-"""Expectations of a recipe: EPContext nodes, and nodes left to other EPs.
+"""Expectations of a recipe: EPContext nodes, CPU fallback, and shared bytes.
 
-None of it is part of a key: any result may be asked again, so that a model that stayed outside in part is compiled once, whatever the
-recipe comes to expect of it.
+They are no part of a key: results are judged again when the recipe expects something else, and nothing is compiled again.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import CPU_EP
@@ -21,29 +21,52 @@ from epbuild.plan.result import CompileResult, ModelResult
 from epbuild.plan.shapes import is_sized
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
-from epbuild.verify.compiled import SharedBytes
 from epbuild.verify.fallback import LeftGroup, Outside
 
-_MOST_HINTS = 2
+_MAX_HINTS = 2
 _FEW = 0.1
-"""A hint that concerns no more than this part of the nodes outside is left out: these often go when the others do."""
+"""Hints that concern at most this fraction of the fallback nodes are left out: these nodes often vanish with the others."""
 _ACCEPT = "To accept that the CPU runs them, write `expect: {{fallback_nodes: {}}}`, or end the target's `eps` with {}."
 
 
+class SharedBytes(Struct, frozen=True):
+    """Bytes of the context binaries and data of a sharing group, and of those of its members compiled alone."""
+
+    shared: int
+    alone: int
+
+    @property
+    def saved(self) -> int:
+        """Bytes that sharing saves; negative if it costs some."""
+        return self.alone - self.shared
+
+    @property
+    def ratio(self) -> float:
+        return self.saved / self.alone if self.alone else 0.0
+
+    @property
+    def shown_ratio(self) -> str:
+        """The ratio with three decimals, rounded down, so that one that is too small never looks sufficient."""
+        return f"{(1000 * self.saved // self.alone if self.alone else 0) / 1000:.3f}"
+
+
 def unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Problem]:
-    """What is not as the recipe wants it of each model in a session group's result."""
-    return [problem for model in result.models for problem in _unmet(group, group.member(model.member), model)]
+    """Return the expectations that a session group's result does not meet. The sharing ratio is skipped until it has been measured."""
+    problems = [problem for model in result.models for problem in _unmet(group, group.member(model.member), model)]
+    if group.min_shared_ratio is not None and (found := shared_bytes(group, result)) is not None:
+        problems += check_shared_bytes(found, group.steps[-1], group.min_shared_ratio)
+    return problems
 
 
 def advice(target: PlannedTarget, member: Member, found: LeftGroup) -> tuple[str, ...]:
-    """What the catalog has to do about nodes of one operator that stayed outside for one reason."""
+    """Return the catalog's hints for fallback nodes of one operator and one reason."""
     limitations = (limitation for _, limitation in target.limitations(f"{found.operator}: {found.reason}", "compile"))
     hints = (_with_hint(limitation, member, (found.operator, found.nodes[0])).hint for limitation in limitations)
     return tuple(dict.fromkeys(hint for hint in hints if hint))
 
 
 def most_concerned(target: PlannedTarget, member: Member, outside: Outside) -> list[tuple[str, Limitation]]:
-    """The limitations of the catalog that show in why nodes stayed outside: first that of most of them, and none that concerns few."""
+    """Return the limitations in the catalog that explain most fallback nodes, in that order; none that explains few."""
     counts: Counter[str] = Counter()
     concerned: dict[str, tuple[str, Limitation]] = {}
     first: dict[str, tuple[str, str]] = {}
@@ -55,14 +78,14 @@ def most_concerned(target: PlannedTarget, member: Member, outside: Outside) -> l
             first.setdefault(limitation.what, (left.operator, left.node))
     return [
         (whose, _with_hint(limitation, member, first[what]))
-        for what, number in counts.most_common(_MOST_HINTS)
+        for what, number in counts.most_common(_MAX_HINTS)
         if number > outside.count * _FEW
         for whose, limitation in [concerned[what]]
     ]
 
 
 def with_hint(limitation: Limitation, member: Member) -> Limitation:
-    """Return a limitation with the hint for this model: another one may hold once all inputs have their sizes."""
+    """Return a limitation with the hint for this model: it can depend on whether all inputs have fixed sizes."""
     return replace(limitation, hint=limitation.sized_hint) if limitation.sized_hint and is_sized(member) else limitation
 
 
@@ -94,18 +117,32 @@ def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[
 
 
 def unmeasured(group: SessionGroup, result: CompileResult) -> tuple[Member, ...]:
-    """The members whose size alone the group's `expect` needs, and a result lacks."""
+    """Return the members that must still be compiled alone to judge the group's sharing ratio."""
     if group.min_shared_ratio is None:
         return ()
     return tuple(member for member in group.members if member.name not in result.alone)
 
 
 def with_alone(result: CompileResult, member: Member, size: int) -> CompileResult:
-    """A result that also has the bytes of a member compiled alone."""
+    """Return the result with the bytes of a member compiled alone."""
     return replace(result, alone={**result.alone, member.name: size})
 
 
-def shared_bytes(result: CompileResult) -> SharedBytes:
-    """What sharing comes to, by a result in which every member is measured."""
+def shared_bytes(group: SessionGroup, result: CompileResult) -> SharedBytes | None:
+    """Return the bytes with and without sharing; None unless the recipe sets a ratio and every member has been measured."""
+    if group.min_shared_ratio is None or unmeasured(group, result):
+        return None
     names = (name for model in result.models for name in (*model.binaries, *model.data))
     return SharedBytes(result.size(names), sum(result.alone.values()))
+
+
+def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[Problem]:
+    """Report a sharing group that saves less than the recipe's `expect` asks for."""
+    if found.ratio >= min_ratio:
+        return []
+    message = (
+        f"the context binaries and data have {found.shared:,} bytes shared, and {found.alone:,} bytes where each model is compiled "
+        f"alone: sharing saves a ratio of {found.shown_ratio}; the recipe expects at least {min_ratio:g}"
+    )
+    hint = "Check that the models have their weights in common, or lower shared_bytes.min_ratio."
+    return [Problem("EPB611", message, StepId(step), hint)]

@@ -1,4 +1,4 @@
-"""Facts of one compiled model: its header, its contexts, its external data."""
+"""Facts of one compiled model: its header, contexts and external data."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.verify.payload import Payload
 
-_LONGEST_NAME = 60
+_MAX_NAME_LENGTH = 60
 
 
 class Context(Struct, frozen=True):
-    """What one EPContext node holds or refers to: where its bytes are, or why they cannot be read; neither where it names none."""
+    """Context of an EPContext node: its bytes, or why they cannot be read; neither if the node has none."""
 
     node: EPContextNode
     payload: Payload | None = None
@@ -26,16 +26,15 @@ class Context(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True, dict=True):
-    """An ONNX model; `file` is its POSIX path below the artifact's folder. Everything about it is read once, when it is first asked for.
-
-    One that was asked for by its name may be a link to a place elsewhere; one that was found, or that a manifest lists, may not.
-    `name_nodes`: its header has the names of its nodes, too.
-    """
+    """ONNX model of an artifact. Its facts are read once, on first use."""
 
     folder: Path
     file: str
+    """POSIX path below the artifact's folder."""
     asked_for: bool = False
+    """Whether the user named the model. Only then may it be a link to another place."""
     name_nodes: bool = False
+    """Whether the header has the names of its nodes."""
 
     @property
     def path(self) -> Path:
@@ -43,7 +42,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @cached_property
     def header(self) -> ModelHeader | str:
-        """What the model declares, or why that cannot be read: a clause that goes on after its name."""
+        """Header of the model, or why it cannot be read: a clause that follows the model's name."""
         try:
             path = self.path if self.asked_for else locate(self.folder, self.file, "model")
             return read_header(path, name_nodes=self.name_nodes)
@@ -56,22 +55,22 @@ class Model(Struct, frozen=True, dict=True):
 
     @cached_property
     def compatibility(self) -> dict[str, str]:
-        """What each EP wrote into it about where it runs, by the EP's name; nothing where it cannot be read."""
+        """Compatibility strings by EP; none if the model cannot be read."""
         return {} if isinstance(self.header, str) else compatibility(self.header.metadata)
 
     @cached_property
     def size(self) -> int:
-        """Its bytes. Raises OSError."""
+        """Size in bytes. Raises OSError."""
         return self.path.stat().st_size
 
     @property
     def is_compiled(self) -> bool:
-        """Whether it can be read and has an EPContext node."""
+        """Whether the model can be read and has an EPContext node."""
         return not isinstance(self.header, str) and self.header.is_compiled
 
     @property
     def nodes(self) -> tuple[EPContextNode, ...]:
-        """The model's EPContext nodes; none where it cannot be read."""
+        """EPContext nodes; none if the model cannot be read."""
         return () if isinstance(self.header, str) else self.header.ep_context_nodes
 
     @cached_property
@@ -80,7 +79,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @cached_property
     def data_flaws(self) -> tuple[str, ...]:
-        """Why external data that the model needs cannot be read, or is too short."""
+        """Reasons why external data cannot be read, or is too short."""
         if isinstance(self.header, str):
             return ()
         return tuple(
@@ -89,17 +88,17 @@ class Model(Struct, frozen=True, dict=True):
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The context binaries and external data that the model names, as it names them, each once."""
+        """Context binaries and external data as the model names them, each once."""
         if isinstance(self.header, str):
             return ()
         return tuple(dict.fromkeys((*(node.reference for node in self.nodes if node.reference), *self.header.external_data)))
 
     def beside(self, name: str) -> str:
-        """A file that the model names, as a POSIX path below the artifact's folder, whether it is there or not."""
+        """Return the POSIX path, below the artifact's folder, of a file that the model names."""
         return str(PurePosixPath(self.file).parent / name)
 
     def binary(self, node: EPContextNode) -> str | None:
-        """The context binary that a node names, as `beside` has it; None where it names none."""
+        """Return the path of a node's context binary, as `beside` does; None if the node names none."""
         return None if node.reference is None else self.beside(node.reference)
 
     def _context(self, node: EPContextNode) -> Context:
@@ -124,5 +123,5 @@ class Model(Struct, frozen=True, dict=True):
 
 
 def node_title(node: EPContextNode) -> str:
-    name = node.name if len(node.name) <= _LONGEST_NAME else f"{node.name[:_LONGEST_NAME]}…"
+    name = node.name if len(node.name) <= _MAX_NAME_LENGTH else f"{node.name[:_MAX_NAME_LENGTH]}…"
     return f"the EPContext node '{name}'" if name else "an EPContext node without a name"

@@ -1,4 +1,4 @@
-"""Fallback nodes: those of a compiled model that its EPs left to others, and why."""
+"""Fallback nodes of a compiled model, and why its EPs did not take them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from msgspec import Struct
 from epbuild.core.units import counted
 from epbuild.plan.result import LeftNode, ModelResult
 
-_SHOWN = 5
-"""The most operators, and the most reasons, that a sentence names."""
+_MAX_SHOWN = 5
+"""Limit of the operators, and of the reasons, that a sentence names."""
 
 
 class Outside(Struct, frozen=True):
-    """All of those of one compiled model. `nodes` are fewer than `count` in results of releases that did not list them."""
+    """Fallback nodes of one compiled model. Results of old releases list fewer `nodes` than their `count`."""
 
     member: str
     count: int
@@ -28,29 +28,29 @@ class Outside(Struct, frozen=True):
 
     @property
     def operators(self) -> dict[str, int]:
-        """How many nodes of each operator there are, most frequent first."""
+        """Number of nodes by operator, most frequent first."""
         return _ranked(Counter(left.operator for left in self.nodes))
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many nodes each reason is given for, most frequent first."""
+        """Number of nodes by reason, most frequent first."""
         return _ranked(Counter(left.reason for left in self.nodes if left.reason is not None))
 
     @property
     def what(self) -> str:
-        """Which operators they are: `3 Shape, 2 Range and 9 of 4 other operators`; empty where that is not known."""
+        """Operators, as in `3 Shape, 2 Range and 9 of 4 other operators`; empty if they are not known."""
         named = [(number, f"{number} {operator}") for operator, number in self.operators.items()]
         return _sentence_of(named, self.count, "of {} other operators")
 
     @property
     def why(self) -> str:
-        """What an EP logged of them: `Cannot get shape (66 nodes)`; empty where none logged anything."""
+        """Reasons that EPs logged, as in `Cannot get shape (66 nodes)`; empty if there are none."""
         named = [(number, f"{reason} ({counted(number, 'node')})") for reason, number in self.reasons.items()]
         return _sentence_of(named, sum(self.reasons.values()), "nodes for {} other reasons", "; ")
 
     @property
     def groups(self) -> tuple[LeftGroup, ...]:
-        """The nodes by operator and reason, most frequent first."""
+        """Nodes by operator and reason, most frequent first."""
         found: dict[tuple[str, str | None], list[str]] = {}
         for left in self.nodes:
             found.setdefault((left.operator, left.reason), []).append(left.node)
@@ -59,7 +59,7 @@ class Outside(Struct, frozen=True):
 
 
 class LeftGroup(Struct, frozen=True):
-    """Nodes of one operator that stayed outside for one reason."""
+    """Fallback nodes of one operator, for one reason."""
 
     operator: str
     reason: str | None
@@ -71,10 +71,10 @@ def _ranked(counts: Counter[Any]) -> dict[Any, int]:
 
 
 def _sentence_of(named: Sequence[tuple[int, str]], total: int, others: str, between: str = ", ") -> str:
-    """The first few of what is counted, and what the others come to; `others` takes how many kinds these are."""
-    if len(named) <= _SHOWN:
+    """List the first few counts, and the sum of the others; `others` is a format for their number of kinds."""
+    if len(named) <= _MAX_SHOWN:
         *most, last = [text for _, text in named] or [""]
         return f"{between.join(most)} and {last}" if most and between == ", " else between.join([*most, last])
-    shown = named[: _SHOWN - 1]
+    shown = named[: _MAX_SHOWN - 1]
     rest = total - sum(number for number, _ in shown)
     return f"{between.join(text for _, text in shown)} and {rest} {others.format(len(named) - len(shown))}"

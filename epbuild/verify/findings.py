@@ -1,4 +1,4 @@
-"""Findings: the outcome of each check of an artifact, whatever it is."""
+"""Findings: outcomes of the checks of an artifact."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from typing import Any, Literal
 from msgspec import Struct
 
 Outcome = Literal["passed", "failed", "skipped"]
-"""`skipped`: it could not be checked here, for the reason in the message; that is no failure."""
+"""`skipped`: the check was not possible, for the reason in the message, which is no failure."""
 EMIT_AGAIN = "Emit or copy it again."
 
 
 class Flaw(Struct, frozen=True):
-    """What is wrong with a file, as a clause that goes on after its name, or, with `apart`, has a subject of its own."""
+    """Fault of a file, as a clause that follows the file's name."""
 
     code: str
     file: str
     text: str
     hint: str | None = None
-    apart: bool = False
+    standalone: bool = False
+    """Whether the text has its own subject instead of following the file's name."""
 
     @property
     def sentence(self) -> str:
-        """The clause where the file is named beside it."""
-        return sentence(self.text if self.apart else f"it {self.text}")
+        """The clause as a sentence for a place that already names the file."""
+        return sentence(self.text if self.standalone else f"it {self.text}")
 
 
 class Finding(Struct, frozen=True):
-    """The outcome of one check of one thing."""
+    """Outcome of one check of one subject."""
 
     check: str
-    """The check's name, such as `references`, `digests`, `target`, `load` or `numbers`."""
+    """Name of the check, such as `references`, `digests`, `target`, `load` or `numbers`."""
     subject: str
-    """What was checked: a file, as a POSIX path below the artifact's directory, or a group's name."""
+    """A file, as a POSIX path below the artifact's directory, or a group's name."""
     outcome: Outcome
     message: str = ""
-    """A sentence: what is wrong, why it was skipped, or what was measured."""
+    """A sentence: the fault, why the check was skipped, or what was measured."""
     code: str | None = None
-    """The EPB6xx code of what is wrong."""
+    """The EPB6xx code of the fault."""
     hint: str | None = None
     figures: tuple[Mapping[str, Any], ...] = ()
-    """Of each output of a model that was run: its metrics, and on what kind of inputs."""
+    """Metrics of each output of a model that was run, and the kind of its inputs."""
 
 
 def failed(check: str, subject: str, flaw: Flaw) -> Finding:
@@ -49,6 +50,6 @@ def failed(check: str, subject: str, flaw: Flaw) -> Finding:
 
 
 def sentence(text: str) -> str:
-    """A clause with a capital letter, unless it begins with a name, and a full stop."""
+    """Turn a clause into a sentence: with a full stop, and with a capital letter unless it begins with a name."""
     begin = text[:1].upper() if text.partition(" ")[0].isalpha() else text[:1]
     return f"{begin}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")

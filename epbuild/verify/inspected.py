@@ -1,4 +1,4 @@
-"""What is in an ONNX model, as typed JSON: `inspect --json`."""
+"""Types of the JSON document of `inspect --json`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 
 class InspectedValue(TypedDict):
-    """An input or an output: a dimension is a number, a symbol, or None; `shape` is None where not even their number is known."""
+    """Input or output: a dimension is a number, a symbol, or None; `shape` is None if the rank is unknown."""
 
     name: str
     type: str
@@ -14,7 +14,7 @@ class InspectedValue(TypedDict):
 
 
 class InspectedNode(TypedDict):
-    """An EPContext node: every attribute of the operator's schema, at its default where it is not `written`."""
+    """EPContext node, with all attributes of the operator's schema, including defaults that are not `written`."""
 
     name: str
     subgraph: bool
@@ -28,20 +28,20 @@ class InspectedNode(TypedDict):
     notes: str | None
     max_size: int
     others: dict[str, Any]
-    """The EP's own attributes, as far as they can be shown."""
+    """Attributes of the EP, as far as they can be shown."""
     written: dict[str, str]
-    """The types of the attributes that are written."""
+    """Types of the attributes that are written."""
     reference: str | None
-    """The file that has the context; None where it is in the node."""
+    """File of the context; None if the node holds it."""
     size: int | None
     sha256: str | None
     target: str | None
-    """What the context was compiled for, as it has that itself."""
+    """Target that the context itself names."""
     problem: str | None
 
 
 class NodeOutside(TypedDict):
-    """A node that no EP took, and why, where that is known."""
+    """Fallback node, and its reason, if that is known."""
 
     node: str
     operator: str
@@ -49,14 +49,14 @@ class NodeOutside(TypedDict):
 
 
 class Initializers(TypedDict):
-    """The weights that are left."""
+    """Initializers that the model still has."""
 
     count: int
     inline_bytes: int
 
 
 class InspectedModel(TypedDict):
-    """A model that could be read, compiled or not."""
+    """Model that could be read, compiled or not."""
 
     format: int
     file: str
@@ -76,14 +76,14 @@ class InspectedModel(TypedDict):
 
 
 class BrokenModel(TypedDict):
-    """A file that is no whole model."""
+    """File that is not a whole model."""
 
     file: str
     problem: str
 
 
 class SharedFile(TypedDict):
-    """A file that several models refer to; `saved` are the bytes that a copy of its own for each of them would take more."""
+    """File that several models refer to; `saved` are the bytes that separate copies would need in addition."""
 
     file: str
     size: int

@@ -20,7 +20,7 @@ from epbuild.onnxfile.read.model_header import ModelHeader, operator_name
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.result import LeftNode, ValueType
 from epbuild.verify.artifact import files_in
-from epbuild.verify.makers import target_of
+from epbuild.verify.contexts import target_of
 from epbuild.verify.manifest import BadManifest, read_manifest
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
@@ -33,21 +33,21 @@ _ATTRIBUTES = (
     *("source", "partition_name", "main_context", "embed_mode", "ep_sdk_version"),
     *("onnx_model_filename", "hardware_architecture", "notes", "max_size"),
 )
-"""Those of a node that are shown as they are."""
+"""Attributes of a node that are copied into the document."""
 _FOLDERS_UP = 4
-"""How far above a model a manifest that lists it is looked for."""
+"""Number of folders, from the model's own upwards, that are searched for its manifest."""
 
 
 def inspect_model(path: Path) -> InspectedModel:
-    """The contents of an ONNX file, compiled or not. Raises VerifyError (EPB600, EPB602) when it cannot be read or is not whole."""
+    """Describe an ONNX file, compiled or not. Raises VerifyError (EPB600, EPB602) if it cannot be read or is not whole."""
     return _describe(path, _read_model(path), _Contexts())
 
 
 def inspect_files(paths: Iterable[Path]) -> Inspection:
-    """The contents of several ONNX files, and of those below folders, and which of them share a file.
+    """Describe ONNX files, including those below folders, and the files that several of them share.
 
-    A file that is no whole model is described by its `file` and `problem` alone. Raises VerifyError (EPB600) for a path that does not
-    exist or cannot be read, and where there are none at all.
+    A file that is not a whole model has a `problem` instead of a description. Raises VerifyError (EPB600) for a path that does not exist
+    or cannot be read, and for a folder without models.
     """
     contexts = _Contexts()
     found: list[InspectedModel | BrokenModel] = []
@@ -69,7 +69,7 @@ def inspect_files(paths: Iterable[Path]) -> Inspection:
 
 
 class _Contexts(Struct, frozen=True):
-    """Digests and targets of contexts, each read once however many models refer to it."""
+    """Cached digests and targets of contexts, since several models can refer to one."""
 
     digest: Callable[[Payload], str] = field(default_factory=lambda: cache(Payload.sha256))
     target: Callable[[Payload, str | None], str | None] = field(default_factory=lambda: cache(target_of))
@@ -93,7 +93,7 @@ def _unreadable(path: Path, error: Exception) -> VerifyError:
 
 
 def _models_at(path: Path) -> Sequence[Path]:
-    """The models below a folder, or the file itself; folders that are links, or hidden, are not entered."""
+    """Return the models below a folder, or the file itself. Hidden folders and links to folders are not entered."""
     if not path.is_dir():
         return (path,)
     try:
@@ -137,10 +137,9 @@ def _values(values: Iterable[ValueType]) -> list[dict[str, Any]]:
 
 
 def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any]:
-    """A node with every attribute of the operator's schema, at its default where it is not written.
+    """Describe a node by all attributes of the operator's schema.
 
-    `written` has the types of those that are, which separates a default from a value, and names the EP's own attributes that `others`
-    cannot show.
+    `written` has the types of the attributes that are not defaults, including attributes of the EP that `others` cannot show.
     """
     described: dict[str, Any] = {
         "name": node.name,
@@ -167,7 +166,7 @@ def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any
 
 
 def _others(header: ModelHeader) -> dict[str, int]:
-    """The operators that are not EPContext nodes, most frequent first."""
+    """Count the operators other than EPContext, most frequent first."""
     counts = {
         operator_name(domain, name): count
         for (domain, name), count in header.operators.items()
@@ -177,7 +176,7 @@ def _others(header: ModelHeader) -> dict[str, int]:
 
 
 def _left(path: Path, header: ModelHeader) -> tuple[LeftNode, ...]:
-    """The nodes of a compiled model that are outside its EPs, with the reasons that a manifest beside it has; none of a source."""
+    """Return the fallback nodes of a compiled model, with the reasons in its manifest; none for a source."""
     if not header.is_compiled or not header.remaining_nodes:
         return ()
     reasons = {(left.node, left.operator): left.reason for left in _left_in_manifest(path)}
@@ -185,12 +184,12 @@ def _left(path: Path, header: ModelHeader) -> tuple[LeftNode, ...]:
 
 
 def _left_in_manifest(path: Path) -> tuple[LeftNode, ...]:
-    """The nodes outside the EPs in the manifest that a model was published with; none without one, or where it lists another file."""
+    """Return the fallback nodes in the manifest of a model; none if there is no manifest that lists this file."""
     for folder in path.absolute().parents[:_FOLDERS_UP]:
         try:
             manifest = read_manifest(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
         except (BadManifest, OSError):
-            continue  # `verify` reports that
+            continue  # `verify` reports it
         name = path.absolute().relative_to(folder).as_posix()
         if manifest is None or name not in manifest.files or manifest.files[name].size != path.stat().st_size:
             continue
@@ -199,7 +198,7 @@ def _left_in_manifest(path: Path) -> tuple[LeftNode, ...]:
 
 
 def _shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]:
-    """The files that several models refer to; `saved` are the bytes that a copy of its own for each of them would take more."""
+    """Find the files that several models refer to."""
     users: dict[str, dict[str, None]] = {}
     names: dict[str, Path] = {}
     for path, header in models:
@@ -216,7 +215,7 @@ def _shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]:
 
 
 def _referred(path: Path, header: ModelHeader) -> Iterator[Path]:
-    """The context binaries and external data that a model refers to and that are there."""
+    """Return the existing context binaries and external data of a model."""
     for reference in (*(node.reference for node in header.ep_context_nodes), *header.external_data):
         try:
             if reference is not None:

@@ -1,19 +1,29 @@
-"""Files of an artifact against its manifest: present, whole and unchanged."""
+"""Checks of files against the manifest and the provenance.
+
+Nothing is signed here: a file that is changed together with its statement is found by checking signatures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from epbuild.cache.digests import Count
-from epbuild.core.defaults import MANIFEST
-from epbuild.core.safepath import BadReference, MissingReference, locate
+from epbuild.cache.digests import Count, Counting, uncounted
+from epbuild.core.defaults import MANIFEST, STATEMENT
+from epbuild.core.safepath import BadReference, MissingReference, locate, open_regular
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.findings import EMIT_AGAIN, Finding, sentence
 from epbuild.verify.manifest import ListedFile
 from epbuild.verify.payload import Payload
 
+_BOTH_AGAIN = "Get both again, from one build."
+_MAX_STATEMENT_BYTES = 64 << 20
+_STATEMENT_TYPE = "https://in-toto.io/Statement/"
+
 
 def manifest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+    """Check that there is a manifest, and that it can be used."""
     name = artifact.shown(MANIFEST)
     if artifact.flaw is not None:
         yield Finding("manifest", name, "failed", f"The manifest cannot be used: {artifact.flaw}.", "EPB612", EMIT_AGAIN)
@@ -28,7 +38,7 @@ def manifest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def file_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether every file that the manifest lists is there, inside the folder; and which others are."""
+    """Check that every listed file is in the folder, and report files that are not listed."""
     manifest = artifact.manifest
     if manifest is None:
         return
@@ -47,7 +57,7 @@ def file_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def digest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether every listed file has the size and the content that it was emitted with; what is missing is not reported again."""
+    """Check that every listed file has its size and digest. Missing files are reported by `file_findings`."""
     manifest = artifact.manifest
     files = [listed for listed in manifest.files.values() if not artifact.is_inner(listed.path)] if manifest is not None else []
     with artifact.counting(sum(listed.size for listed in files)) as count:
@@ -86,3 +96,71 @@ def _check_presence(artifact: ArtifactFolder, listed: ListedFile) -> Finding:
     except BadReference as error:
         return Finding("files", name, "failed", sentence(str(error)), "EPB615", EMIT_AGAIN)
     return Finding("files", name, "passed")
+
+
+def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+    """Check that the statement that the manifest names exists, and is about the manifest and all listed files."""
+    manifest = artifact.manifest
+    if manifest is None or manifest.provenance is None:
+        return
+    name = artifact.shown(manifest.provenance)
+    try:
+        subjects = _read_subjects(locate(artifact.folder, manifest.provenance))
+        own = Payload.whole(locate(artifact.folder, MANIFEST)).sha256()
+    except MissingReference:
+        yield Finding("provenance", name, "failed", "The manifest names it, and it is not there.", "EPB615", EMIT_AGAIN)
+        return
+    except BadReference as error:
+        yield Finding("provenance", name, "failed", sentence(str(error)), "EPB615", EMIT_AGAIN)
+        return
+    except OSError as error:
+        yield Finding("provenance", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
+        return
+    if subjects is None:
+        yield Finding("provenance", name, "failed", "It is no statement of in-toto about files.", "EPB613", EMIT_AGAIN)
+        return
+    digests = {MANIFEST: own, **{path: listed.sha256 for path, listed in manifest.files.items()}}
+    wrong = [path for path, digest in digests.items() if subjects.get(path) != digest]
+    for path in wrong:
+        message = "The provenance is about another file of this name." if path in subjects else "The provenance is not about it."
+        yield Finding("provenance", artifact.shown(path), "failed", message, "EPB613", EMIT_AGAIN)
+    if not wrong:
+        yield Finding("provenance", name, "passed")
+
+
+def check_statement(archive: Path, counting: Counting = uncounted) -> Finding | None:
+    """Check that NAME.intoto.json beside the archive NAME is a statement about it; None if there is no such file.
+
+    `counting` counts the bytes that are hashed. Raises OSError if the archive cannot be read.
+    """
+    place = archive.with_name(f"{archive.name}{STATEMENT}")
+    if not place.is_file():
+        return None
+    try:
+        subjects = _read_subjects(place)
+    except OSError:
+        subjects = None
+    if subjects is None:
+        return Finding("provenance", place.name, "failed", "It is no in-toto statement that can be read.", "EPB637", _BOTH_AGAIN)
+    size = archive.stat().st_size
+    with counting(size) as count:
+        digest = Payload(archive, 0, size).sha256(count)
+    if digest not in subjects.values():
+        message = f"It is not about this archive, which has the SHA-256 {digest[:12]}…."
+        return Finding("provenance", place.name, "failed", message, "EPB637", _BOTH_AGAIN)
+    return Finding("provenance", place.name, "passed")
+
+
+def _read_subjects(path: Path) -> Mapping[str, str] | None:
+    """Read the SHA-256 of each subject of an in-toto statement; None if the file is not one. Raises OSError."""
+    with open_regular(path) as file:
+        content = file.read(_MAX_STATEMENT_BYTES + 1)
+    if len(content) > _MAX_STATEMENT_BYTES:
+        return None
+    try:
+        document = json.loads(content)
+        if not str(document["_type"]).startswith(_STATEMENT_TYPE):
+            return None
+        return {str(item["name"]): str(item["digest"]["sha256"]).lower() for item in document["subject"]}
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None

@@ -1,4 +1,4 @@
-"""Manifests as they are read for a check."""
+"""Manifests, as checks read them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from epbuild.core.schemas import schema
 from epbuild.plan.result import LeftNode, ModelSignature
 
 _FORMAT = 1
-_MOST_BYTES = 64 << 20  # it lists every node that was left outside an EP, which can be thousands
-_LONGEST_QUOTE = 120
+_MAX_BYTES = 64 << 20  # it lists all fallback nodes, which can be thousands
+_MAX_QUOTE_LENGTH = 120
 _SINCE_THEN = {"inputs", "outputs"}
 
 
 class BadManifest(ValueError):
-    """The manifest cannot be used; the text is the reason."""
+    """Manifest that cannot be used; the text is the reason."""
 
 
 class ListedFile(Struct, frozen=True):
-    """A file that was emitted: its POSIX path below the manifest's folder, what it is, its bytes and their digest."""
+    """Emitted file: its POSIX path below the manifest's folder, its role, size and digest."""
 
     path: str
     role: str
@@ -36,9 +36,9 @@ class ListedFile(Struct, frozen=True):
 
 
 class ListedModel(Struct, frozen=True):
-    """An EPContext model that was emitted, and what is known of its source model, or of those of the models that it was merged from.
+    """Emitted EPContext model, and facts of its source or, for a merged model, of its sources.
 
-    `signature` is the source's; None where the manifest has none, or there is no one source.
+    `signature` is that of the source; None if the manifest has none, or if there are several sources.
     """
 
     name: str
@@ -46,13 +46,13 @@ class ListedModel(Struct, frozen=True):
     source_data: frozenset[str]
     signature: ModelSignature | None
     left: tuple[LeftNode, ...] = ()
-    """The nodes that were left outside the EP."""
+    """Fallback nodes."""
 
 
 class Manifest(Struct, frozen=True):
-    """What a manifest has; `eps` are the target's, in order, with the options that ONNX Runtime was given.
+    """Contents of a manifest; `eps` are those of the target, in order, with their options.
 
-    That of a model package has no models: these are in folders with manifests of their own.
+    The manifest of a model package has no models: these are in folders with manifests of their own.
     """
 
     group: str = ""
@@ -62,21 +62,21 @@ class Manifest(Struct, frozen=True):
     models: tuple[ListedModel, ...] = ()
     files: Mapping[str, ListedFile] = field(default_factory=dict)
     provenance: str | None = None
-    """The statement about it and the listed files."""
+    """File of the provenance statement."""
     document: Mapping[str, Any] = field(default_factory=dict)
-    """All of it, as it is written."""
+    """The whole JSON document."""
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """The files that belong to it and that it cannot list: itself, and the statement about it."""
+        """Files that a manifest cannot list: itself, and the statement about it."""
         return frozenset({MANIFEST} if self.provenance is None else {MANIFEST, self.provenance})
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest in a file; None where the file is one of another program. Raises BadManifest, and OSError where it cannot be read."""
+    """Read a manifest; None if the file belongs to another program. Raises BadManifest, and OSError if it cannot be read."""
     with open_regular(path) as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
         raise BadManifest("it is larger than any manifest")
     try:
         document = json.loads(content)
@@ -110,7 +110,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def _package(document: Mapping[str, Any]) -> Manifest | None:
-    """What the manifest of a model package lists; its models are in folders with manifests of their own. None: another program's."""
+    """Read the manifest of a model package; None if it belongs to another program."""
     metadata = document.get("additional_metadata")
     own = metadata.get("epbuild") if isinstance(metadata, dict) else None
     if not isinstance(own, dict):
@@ -140,7 +140,7 @@ def _check_places(places: Iterable[str]) -> None:
 
 def _check_schema(document: Mapping[str, Any]) -> None:
     for error in _validator().iter_errors(document):
-        # A key that is new since this epbuild does no harm: the format's number would change if it did. Nor does one that is new in it.
+        # Keys of newer releases do no harm, or the format's number would have changed; nor does the lack of keys that older ones had not.
         newer = error.validator == "additionalProperties"
         older = error.validator == "required" and set(error.validator_value) - error.instance.keys() <= _SINCE_THEN
         if not newer and not older:
@@ -158,7 +158,7 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
     return ListedModel(
         name=item["name"],
         file=item["file"],
-        # What it was compiled with: its source's own, or the weights file of its group.
+        # The external data that it was compiled with: that of its source, or the weights file of its group.
         source_data=frozenset(
             location
             for each in sources_of(item).values()
@@ -176,11 +176,11 @@ def source_signature_of(model: Mapping[str, Any]) -> ModelSignature | None:
 
 
 def sources_of(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The source of a model in a manifest, by the model's name; of a merged one, of the source of each of its members."""
+    """Return the source of a model in a manifest by the model's name, or the sources of the members of a merged model."""
     listed = [model] if "source" in model else model["merged"]
     return {item["name"]: item["source"] for item in listed}
 
 
 def _short(value: object) -> str:
     text = str(value)
-    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
+    return text if len(text) <= _MAX_QUOTE_LENGTH else f"{text[:_MAX_QUOTE_LENGTH]}…"

@@ -1,4 +1,4 @@
-"""Models of an artifact, each held to its own file, schema and source."""
+"""Checks of single models: file, schema, references and signature."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from epbuild.verify.facts import Context, Model, node_title
 from epbuild.verify.findings import Finding, failed, sentence
 from epbuild.verify.signature import declared_wrong, signature, signature_differences
 
-_LONGEST_PATH = 1024
+_MAX_PATH_LENGTH = 1024
 
 
 def model_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+    """Check that models are whole, and that there is a compiled one."""
     for model in artifact.models:
         name = artifact.shown(model.file)
         flaw = check_whole(model)
@@ -31,14 +32,14 @@ def model_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def schema_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether every EPContext node is as the operator's schema has it, with a context where one must be and nowhere else."""
+    """Check every EPContext node against the operator's schema, and that exactly the nodes that need a context have one."""
     for name, model, _ in artifact.compiled:
         flaws = [f"{node_title(node)} {flaw}" for node in model.nodes for flaw in _flaws(node)]
         yield from _findings("schema", name, [*flaws, *_flaws_between(model)], "EPB614")
 
 
 def reference_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether everything that a model refers to is below its folder, is not empty or too short, and is listed by the manifest."""
+    """Check that the files of a model are below its folder, neither empty nor too short, and listed in the manifest."""
     listed = artifact.manifest.files if artifact.manifest is not None else None
     for name, model, _ in artifact.compiled:
         flaws = [flaw.text for flaw in check_references(model)]
@@ -49,7 +50,7 @@ def reference_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def source_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether no model still needs the external data of its source, except what was published with it."""
+    """Check that no model needs external data of its source that was not published with it."""
     manifest, listed = artifact.manifest, artifact.listed
     for name, model, header in artifact.compiled:
         if manifest is None or model.file not in listed:
@@ -70,7 +71,7 @@ def source_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def signature_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether each model has the inputs and outputs of its source; a dimension that the source leaves open may have become a size."""
+    """Check that each model has the inputs and outputs of its source. Free dimensions of the source may have become sizes."""
     for name, model, header in artifact.compiled:
         source = artifact.listed.get(model.file)
         if source is None or source.signature is None:
@@ -84,7 +85,7 @@ def signature_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def _findings(check: str, name: str, flaws: list[str], code: str, hint: str | None = None) -> Iterator[Finding]:
-    """A failure for each flaw, a clause with a subject of its own; else that the model passed."""
+    """Report a failure for each flaw, or that the model passed."""
     for flaw in dict.fromkeys(flaws):
         yield Finding(check, name, "failed", sentence(flaw), code, hint)
     if not flaws:
@@ -123,9 +124,9 @@ def _flaws_between(model: Model) -> Iterator[str]:
 
 
 def _embedded_name(model: Model, context: Context) -> str | None:
-    """The file beside a model that the whole embedded context of a node is the name of."""
+    """Return the name of a file beside the model that is embedded in place of a context; None if the node embeds no such name."""
     node, payload = context.node, context.payload
-    if node.payload is None or payload is None or not 0 < payload.size <= _LONGEST_PATH:
+    if node.payload is None or payload is None or not 0 < payload.size <= _MAX_PATH_LENGTH:
         return None
     try:
         name = payload.read().decode("utf-8")

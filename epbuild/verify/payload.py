@@ -1,4 +1,4 @@
-"""Payloads: the bytes of a context, in a file of its own or embedded, as a stream."""
+"""`Payload`: the bytes of a context in a file or in a model, read as a stream."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
 
 _CHUNK = 1 << 20
-_LONGEST_MATCH = 4096
+_MAX_MATCH_LENGTH = 4096
 
 
 class Payload(Struct, frozen=True):
-    """`size` bytes of the file `path` from `start` on. Reading them raises OSError."""
+    """Part of a file: `size` bytes from `start` on. Reading raises OSError."""
 
     path: Path
     start: int
@@ -30,7 +30,7 @@ class Payload(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: Path, node: EPContextNode) -> Payload | None:
-        """The context that a node of a model holds or refers to; None: it leaves that to another node. Raises BadReference, OSError."""
+        """Return the context that a node holds or refers to; None if it has none. Raises BadReference, and OSError."""
         if node.reference is not None:
             return cls.whole(resolve(model, node))
         return cls(model, *node.payload) if node.payload is not None else None
@@ -48,16 +48,16 @@ class Payload(Struct, frozen=True):
             file.seek(self.start)
             return file.read(min(len(magic), self.size)) == magic
 
-    def matches(self, pattern: bytes, *, chunk: int = _CHUNK, longest: int = _LONGEST_MATCH) -> Iterator[re.Match[bytes]]:
-        """What matches a regular expression, in order; no match may be longer than so many bytes. `chunk` are read at a time."""
-        # Not a memory map: a context may be larger than the memory that there is for it.
+    def matches(self, pattern: bytes, *, chunk: int = _CHUNK, longest: int = _MAX_MATCH_LENGTH) -> Iterator[re.Match[bytes]]:
+        """Find the matches of a regular expression, in order; none may be longer than `longest` bytes. `chunk` bytes are read at a time."""
+        # No memory map: a context can be larger than the available memory.
         compiled = re.compile(pattern)
         held = b""
         left = self.size
         for piece in self._chunks(chunk):
             held += piece
             left -= len(piece)
-            # One that begins near the end may go on in the next one.
+            # A match that begins near the end can continue in the next chunk.
             sure = len(held) if left == 0 else max(0, len(held) - longest)
             for match in compiled.finditer(held):
                 if match.start() >= sure:

@@ -22,15 +22,15 @@ Shape = tuple[Any, ...] | None
 
 
 def signature(header: ModelHeader) -> ModelSignature:
-    """The inputs and outputs of a model."""
+    """Return the inputs and outputs of a model."""
     return ModelSignature(tuple(map(_value, header.inputs)), tuple(map(_value, header.outputs)))
 
 
 def source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights_file: str | None = None) -> ModelSignature:
-    """The `signature` of a source, given the outputs of the model that was compiled from it.
+    """Return the signature of a source, given the outputs of the model that was compiled from it.
 
-    An output that the source declares with a shape which its graph does not compute, has the `computed` one too: ONNX Runtime warns of
-    it, and goes on with what it inferred, or with nothing where that is at odds with what is declared.
+    An output whose declared shape is not the one that its graph computes also has the `computed` shape. ONNX Runtime warns about such an
+    output, and uses the inferred shape, or none if the two contradict each other.
     """
     found, made = signature(source), {value.name: _value(value).shape for value in compiled}
     outputs = (
@@ -41,16 +41,16 @@ def source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights
 
 
 def signature_differences(source: ModelSignature, compiled: ModelSignature) -> Iterator[str]:
-    """What is other in the signature of a compiled model than in its source's, as clauses.
+    """Describe the differences of a compiled model's signature from that of its source, as clauses.
 
-    A dimension that the source leaves open may have become a size.
+    A free dimension of the source may have become a size.
     """
     yield from _differences("input", source.inputs, compiled.inputs)
     yield from _differences("output", source.outputs, compiled.outputs)
 
 
 def declared_wrong(outputs: Sequence[ValueType]) -> str:
-    """Which outputs a source declares with shapes that its graph does not compute, as sentences; empty where there are none."""
+    """Describe the outputs whose declared shape is not the computed one, as sentences; empty if there are none."""
     return " ".join(
         f"The source declares the output '{value.name}' as {_shape_text(value.shape)}; "
         f"ONNX Runtime made {_shape_text(value.computed)} of it."
@@ -77,9 +77,9 @@ def _differences(kind: str, source: Sequence[ValueType], compiled: Sequence[Valu
 
 
 def _fits(source: Shape, compiled: Shape) -> bool:
-    """Whether a compiled value's shape is the source's, with sizes where the source has symbols or nothing.
+    """Return whether a compiled shape fits the source's, in which symbols and unknown dimensions match any size.
 
-    A size below 0 is none: manifests had Paddle's -1 as it is written.
+    Negative sizes are unknown: sources from Paddle have -1, and old manifests repeat it.
     """
     if source is None:
         return True

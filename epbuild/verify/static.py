@@ -1,6 +1,6 @@
-"""All checks of artifacts that need nothing but their bytes, in order.
+"""All checks of artifacts that only read files, in order.
 
-No EP is asked, and no file is opened that is not below the folder that was given.
+No EP is loaded, and no file outside the artifact's folder is opened.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.contexts import partition_findings, sharing_findings, source_findings, target_findings
 from epbuild.verify.findings import Finding
-from epbuild.verify.listing import digest_findings, file_findings, manifest_findings
+from epbuild.verify.listing import digest_findings, file_findings, manifest_findings, provenance_findings
 from epbuild.verify.models import model_findings, reference_findings, schema_findings, signature_findings, source_data_findings
-from epbuild.verify.statement import provenance_findings
 
 _OWN = "its bytes are not in order"
 
@@ -34,16 +33,16 @@ CHECKS = (
 
 
 def check_artifact(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """The findings of every check, each as soon as it is known. A check that has nothing to look at has none."""
+    """Run every check, and yield each finding as soon as it is known."""
     for check in CHECKS:
         yield from check(artifact)
 
 
 def faulty_models(artifact: ArtifactFolder, findings: Iterable[Finding]) -> dict[str, str]:
-    """Why a compiled model should not be loaded, as the end of a sentence, by its file; nothing for those that may be.
+    """Return the models that must not be loaded, by file, with the reason as the end of a sentence.
 
-    What is wrong with a model, or with a file that it refers to, keeps it alone from being loaded; what is wrong with a listed file that
-    no model refers to keeps none; anything else, such as the manifest, is about all of them.
+    A fault of a model, or of a file that it refers to, excludes that model only. A fault of another listed file excludes none. Any other
+    fault, such as one of the manifest, excludes all.
     """
     users: dict[str, list[str]] = {}
     for model in artifact.models:

@@ -13,14 +13,8 @@ from msgspec.structs import replace
 
 from epbuild.core.errors import VerifyError
 from epbuild.verify.checks import ExpectedEp, check_embedded_size, read_target
-from epbuild.verify.compiled import (
-    CompiledModel,
-    Expected,
-    ExpectedModel,
-    SharedBytes,
-    check_compiled,
-    check_shared_bytes,
-)
+from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
+from epbuild.verify.expectations import SharedBytes, check_shared_bytes
 from epbuild.verify.facts import Model
 from epbuild.verify.payload import Payload
 from tests.support.compiled_models import BINARY, OPENVINO, QNN, TARGET_PATTERN, context_node, relu, save
