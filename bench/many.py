@@ -12,10 +12,10 @@ from pathlib import Path
 from standin import make_toolchain
 from workshop import SCRIPTS, SETTLED_SECONDS, Unable, Workshop
 
-from epbuild.commands.planning import read_plan
-from epbuild.commands.request import Request
 from epbuild.core.defaults import MANIFEST
 from epbuild.plan.steps import Plan
+from epbuild.session.planning import read_plan
+from epbuild.session.request import Request
 
 MEMBERS = 8
 """Models in each group, which share their weights: with sharing them out and laying them out, that makes ten steps of a group."""

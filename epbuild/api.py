@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
     from epbuild.cache.leases import Cancelled as Cancelled
     from epbuild.catalog.facts import Thresholds as Thresholds
-    from epbuild.commands.build_result import BuildFailed as BuildFailed
-    from epbuild.commands.build_result import BuildResult as BuildResult
-    from epbuild.commands.events import Noted as Noted
     from epbuild.commands.inspect import Inspected as Inspected
-    from epbuild.commands.request import RemoteChoice as RemoteChoice
-    from epbuild.commands.request import Request as Request
     from epbuild.commands.verify import LiveOptions as LiveOptions
     from epbuild.commands.verify import Misuse as Misuse
     from epbuild.core.errors import BuildError as BuildError
@@ -44,6 +39,11 @@ if TYPE_CHECKING:
     from epbuild.engine.events import StepOutput as StepOutput
     from epbuild.engine.events import StepStarted as StepStarted
     from epbuild.engine.events import Warned as Warned
+    from epbuild.session.build_result import BuildFailed as BuildFailed
+    from epbuild.session.build_result import BuildResult as BuildResult
+    from epbuild.session.events import Noted as Noted
+    from epbuild.session.request import RemoteChoice as RemoteChoice
+    from epbuild.session.request import Request as Request
     from epbuild.survey.status import StepStatus as StepStatus
     from epbuild.survey.status import Survey as Survey
     from epbuild.verify.findings import Finding as Finding
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "epbuild.cache.leases": ("Cancelled",),
     "epbuild.catalog.facts": ("Thresholds",),
-    "epbuild.commands.build_result": ("BuildFailed", "BuildResult"),
-    "epbuild.commands.events": ("Noted",),
+    "epbuild.session.build_result": ("BuildFailed", "BuildResult"),
+    "epbuild.session.events": ("Noted",),
     "epbuild.commands.inspect": ("Inspected",),
-    "epbuild.commands.request": ("RemoteChoice", "Request"),
+    "epbuild.session.request": ("RemoteChoice", "Request"),
     "epbuild.commands.verify": ("LiveOptions", "Misuse"),
     "epbuild.core.errors": (
         *("BuildError", "EnvironmentFailure", "EpbuildError", "PlanError", "Position", "Problem"),
@@ -89,9 +89,9 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
     KeyboardInterrupt. Finished results are kept in any case.
     """
     from epbuild.cache.leases import Cancelled
-    from epbuild.commands.build_result import ResultCollector
     from epbuild.commands.run import run as build
     from epbuild.engine.events import NoProgress
+    from epbuild.session.build_result import ResultCollector
 
     collected = ResultCollector(NoProgress() if progress is None else progress)
     try:
@@ -129,7 +129,7 @@ def inspect(*files: StrPath) -> Inspected:
 def _request(asked: Request | StrPath) -> Request:
     from pathlib import Path
 
-    from epbuild.commands.request import Request
+    from epbuild.session.request import Request
 
     return asked if isinstance(asked, Request) else Request(Path(asked))
 

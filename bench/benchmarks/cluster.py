@@ -12,9 +12,9 @@ from rounds import Contender, interleave
 from two_workers import WORKERS, ShortActions
 from workshop import Workshop
 
-from epbuild.commands.elsewhere import MOST_AT_ONCE
 from epbuild.engine.action import Cost, Runnable
 from epbuild.engine.scheduler import Scheduler
+from epbuild.session.remote_build import MOST_AT_ONCE
 
 SHARE = 1.03
 """Of the least time that is possible, which a build takes at most."""

@@ -13,11 +13,11 @@ import typer
 from epbuild.cli import completion
 from epbuild.cli.names import recipe_and_steps
 from epbuild.cli.options import Excludes, OptionGroup, UsageError, amount, choice, option, options
-from epbuild.commands.request import RemoteChoice
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import Argument, PlanError, Position, Problem
 from epbuild.core.units import bytes_of, seconds_of
 from epbuild.remote.settings import Mode
+from epbuild.session.request import RemoteChoice
 
 if TYPE_CHECKING:
     from epbuild.cluster.address import ClusterAddress

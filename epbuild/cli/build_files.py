@@ -14,8 +14,8 @@ from epbuild.core.errors import EpbuildError
 
 if TYPE_CHECKING:
     from epbuild.commands.reporting.values import Report
-    from epbuild.commands.request import Request
     from epbuild.report.listeners import Listener
+    from epbuild.session.request import Request
 
 
 def _file(name: str, text: str) -> Any:
@@ -109,10 +109,10 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
     def _write_trace(self, request: Request, since: float) -> None:
         """Write the trace of this process's build that began after that moment. Raises EnvironmentFailure (EPB443)."""
         if self.trace is not None:
-            from epbuild.commands.planning import workspace_of
             from epbuild.commands.reporting.build_record import BuildRecords
             from epbuild.report.json.events import trace_document
             from epbuild.report.listeners import write_document
+            from epbuild.session.planning import workspace_of
 
             record = BuildRecords(workspace_of(request.recipe)).of_this_process(since)
             write_document(self.trace, json.dumps(trace_document(record)) + "\n")

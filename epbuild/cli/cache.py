@@ -11,13 +11,13 @@ from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cli import arguments
 from epbuild.cli.options import Needs, application, option
 from epbuild.commands.cache import cache_stats, check_cache
-from epbuild.commands.request import RemoteChoice, Request
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import SIGNING_KEY
 from epbuild.report.json.documents import print_json
 from epbuild.report.json.store import cache_check_document, cache_stats_document
 from epbuild.report.terminal.problems import print_problems
 from epbuild.report.terminal.store import NoBar, byte_progress, print_cache_check, print_cache_stats
+from epbuild.session.request import RemoteChoice, Request
 
 app = application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 

@@ -8,9 +8,9 @@ from epbuild.cli import arguments
 from epbuild.cli.options import UsageError, application, option
 from epbuild.commands.clean import check_idle, remove_workspace
 from epbuild.commands.clean import clean as take_back
-from epbuild.commands.request import Request
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.store import print_clean_sum, print_cleaned
+from epbuild.session.request import Request
 
 app = application()
 

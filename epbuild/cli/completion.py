@@ -56,9 +56,9 @@ def _is_recipe(path: Path) -> bool:
 
 def _steps(recipe: Path, settings: Sequence[str]) -> list[str]:
     """Return the ids of a recipe's steps, none if it cannot be planned: a completion shows no errors."""
-    from epbuild.commands.planning import read_plan
-    from epbuild.commands.request import Request
     from epbuild.core.errors import EpbuildError
+    from epbuild.session.planning import read_plan
+    from epbuild.session.request import Request
 
     try:
         _, plan = read_plan(Request(recipe, settings=tuple(settings)))

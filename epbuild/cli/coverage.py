@@ -7,12 +7,12 @@ from typing import Annotated
 
 from epbuild.cli import arguments
 from epbuild.cli.options import Excludes, application, option
-from epbuild.commands.request import Request
 from epbuild.commands.run import cover
 from epbuild.report.json.build import coverage_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.coverage import CoverageList, print_coverage, print_coverage_markdown
 from epbuild.report.terminal.progress import coverage_reporter
+from epbuild.session.request import Request
 
 app = application()
 

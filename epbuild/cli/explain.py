@@ -5,11 +5,11 @@ from __future__ import annotations
 from epbuild.cli import arguments
 from epbuild.cli.options import application
 from epbuild.commands.explain import explain as explained
-from epbuild.commands.request import Request
 from epbuild.report.json.build import explanation_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.plan import print_explanations
+from epbuild.session.request import Request
 
 app = application()
 

@@ -7,12 +7,12 @@ from typing import Annotated
 from epbuild.cli import arguments
 from epbuild.cli.options import application, option, options
 from epbuild.commands.lock import Upgrade, export_lock, make_lock, write_lock
-from epbuild.commands.request import Request
 from epbuild.engine.events import EventList, Warned
 from epbuild.report.json.build import lock_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.progress import reporter
 from epbuild.report.terminal.recipes import print_lock
+from epbuild.session.request import Request
 
 app = application()
 

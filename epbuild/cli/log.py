@@ -9,10 +9,10 @@ from epbuild.cache.workspace import Workspace
 from epbuild.cli import arguments
 from epbuild.cli.options import application
 from epbuild.commands.log import logged_steps, read_log
-from epbuild.commands.planning import read_plan, remote_of, workspace_of
-from epbuild.commands.request import RemoteChoice, Request
 from epbuild.core.shown import visible_log
 from epbuild.report.terminal.screen import print_line
+from epbuild.session.planning import read_plan, remote_of, workspace_of
+from epbuild.session.request import RemoteChoice, Request
 
 app = application()
 

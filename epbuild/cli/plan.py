@@ -6,12 +6,12 @@ from epbuild import api
 from epbuild.cli import arguments
 from epbuild.cli.job_options import Matrix, RunnerLabels, labels_of
 from epbuild.cli.options import application
-from epbuild.commands.request import Request
 from epbuild.report.json.build import plan_document, print_matrix, workloads_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.plan import print_plan, print_workloads
 from epbuild.report.terminal.problems import print_warnings
+from epbuild.session.request import Request
 
 app = application()
 

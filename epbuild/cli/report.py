@@ -9,10 +9,10 @@ from epbuild.cli import arguments
 from epbuild.cli.build_files import Against, check_suffix, compare_report, write_report
 from epbuild.cli.options import Excludes, application, option
 from epbuild.commands.reporting.report import report as report_of
-from epbuild.commands.request import Request
 from epbuild.report.json.documents import print_json, report_document
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.report import print_report
+from epbuild.session.request import Request
 
 app = application()
 

@@ -12,9 +12,6 @@ from epbuild.cli import arguments
 from epbuild.cli.build_files import AGAINST_NEEDS_REPORT, BuildFiles
 from epbuild.cli.job_options import ShardText, shard_of
 from epbuild.cli.options import Excludes, OptionGroup, application, option
-from epbuild.commands.build_result import BuildFailed
-from epbuild.commands.events import FilesChanged, Watching
-from epbuild.commands.request import Request
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Progress
@@ -23,6 +20,9 @@ from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import Listener, WaitingRow
 from epbuild.report.terminal.plan import print_plan
 from epbuild.report.terminal.progress import reporter
+from epbuild.session.build_result import BuildFailed
+from epbuild.session.events import FilesChanged, Watching
+from epbuild.session.request import Request
 
 app = application()
 

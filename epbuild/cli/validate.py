@@ -8,8 +8,6 @@ from pathlib import Path
 from epbuild.cli import arguments
 from epbuild.cli.build_files import Sarif, refuse_recipe
 from epbuild.cli.options import UsageError, application
-from epbuild.commands.planning import read_plan
-from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
 from epbuild.plan.possible import obstacles
@@ -19,6 +17,8 @@ from epbuild.report.json.documents import print_json, problem_views
 from epbuild.report.listeners import write_document
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.report.terminal.screen import print_line
+from epbuild.session.planning import read_plan
+from epbuild.session.request import Request
 
 app = application()
 

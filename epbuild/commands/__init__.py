@@ -1,1 +1,1 @@
-"""What each command does; the one room that ties others together."""
+"""Commands: one function each, which returns a value and prints nothing."""

@@ -18,14 +18,14 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.roots import Roots
 from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.events import HashingEvents
-from epbuild.commands.planning import ReadVariables, read_plan, workspace_of
-from epbuild.commands.request import Request
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
 from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.selection import matching
 from epbuild.publish.removal import Cleaned, Emitted, Why
+from epbuild.session.events import HashingEvents
+from epbuild.session.planning import ReadVariables, read_plan, workspace_of
+from epbuild.session.request import Request
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.snapshot import forget

@@ -15,14 +15,14 @@ from epbuild.cache.records import ActionRecords
 from epbuild.cache.state import Memory
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.plan import surveyed
-from epbuild.commands.planning import workspace_of
-from epbuild.commands.request import Request
 from epbuild.core.errors import PlanError, Problem
 from epbuild.engine.events import Progress
 from epbuild.plan.key import Change, changes
 from epbuild.plan.result import action_records
 from epbuild.plan.selection import Places, matching
 from epbuild.plan.steps import Action, Step
+from epbuild.session.planning import workspace_of
+from epbuild.session.request import Request
 from epbuild.survey.action_status import ActionStatus, StepState
 from epbuild.survey.status import Survey
 

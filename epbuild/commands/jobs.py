@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.locked import lock_path, lock_text
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import workspace_of
-from epbuild.commands.request import Request
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Progress
+from epbuild.session.lock import lock_path, lock_text
+from epbuild.session.planning import workspace_of
+from epbuild.session.request import Request
 from epbuild.survey.costs import likely_seconds
 from epbuild.survey.jobs import Label, RunnerJob, Runners, jobs_of, missing_actions
 

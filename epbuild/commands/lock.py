@@ -17,11 +17,6 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.location import cache_directory
 from epbuild.catalog.userfile import BadCatalog
-from epbuild.commands.events import HashingEvents, ToolchainLocked, ToolchainStarted
-from epbuild.commands.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
-from epbuild.commands.locked import lock_path, lock_text
-from epbuild.commands.remote import ModelFetcher, RemoteModels, wheels_of
-from epbuild.commands.request import Request
 from epbuild.commands.run import lasting_workspace
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, nearest
@@ -32,6 +27,11 @@ from epbuild.recipe.address import PackageAddress, is_immutable, parse_address
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.recipe.requirement import plain_name
+from epbuild.session.events import HashingEvents, ToolchainLocked, ToolchainStarted
+from epbuild.session.lock import lock_path, lock_text
+from epbuild.session.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
+from epbuild.session.planning import ModelFetcher, RemoteModels, wheels_of
+from epbuild.session.request import Request
 from epbuild.toolchain import resolve
 from epbuild.toolchain.environment import Toolchains
 from epbuild.toolchain.lock import Lock, LockChange, LockedEnvironment, LockedModel, LockedToolchain, Package, changes

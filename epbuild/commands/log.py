@@ -11,11 +11,11 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
 from epbuild.cache.state import Configuration, StepRecord
 from epbuild.cache.workspace import Workspace, log_file
-from epbuild.commands.shared_results import remote_cache
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem
 from epbuild.plan.steps import Plan
 from epbuild.remote.settings import RemoteSettings
+from epbuild.session.shared_results import remote_cache
 
 _CHUNK = 1 << 16
 

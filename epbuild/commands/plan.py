@@ -15,17 +15,17 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
 from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.events import HashingEvents
-from epbuild.commands.locked import HeldLock, hold_lock
-from epbuild.commands.planning import ReadVariables, read_plan, remote_of, workspace_of
-from epbuild.commands.request import Request
-from epbuild.commands.shared_results import remote_cache, results_of
-from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.errors import Problem, ProblemRecord
 from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan, Step
 from epbuild.recipe.model import Recipe
+from epbuild.session.events import HashingEvents
+from epbuild.session.lock import HeldLock, hold_lock
+from epbuild.session.planning import ReadVariables, read_plan, remote_of, workspace_of
+from epbuild.session.request import Request
+from epbuild.session.shared_results import remote_cache, results_of
+from epbuild.session.toolchains import PlanToolchains, ToolchainSources
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.snapshot import Snapshot, read_unchanged, view_of
 from epbuild.survey.status import StepStatus, Survey, Surveyor

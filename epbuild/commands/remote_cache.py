@@ -11,7 +11,6 @@ from typing import Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from epbuild.commands.plan import Surveyed, surveyed
-from epbuild.commands.request import Request
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem, RecipeError, StoreError
 from epbuild.plan.made import Made
@@ -19,6 +18,7 @@ from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.remote.settings import REMOTE
+from epbuild.session.request import Request
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.status import Surveyor
 from epbuild.toolchain.identity import TOOLCHAIN

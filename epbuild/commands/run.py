@@ -20,19 +20,8 @@ from epbuild.cache.location import cache_directory, tag_cache
 from epbuild.cache.roots import Roots
 from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.actions import Actions
-from epbuild.commands.events import HashingEvents, OutputRemoved
-from epbuild.commands.locked import HeldLock, hold_lock
-from epbuild.commands.making import Making
 from epbuild.commands.plan import read_last, recorded_survey, with_orphans
-from epbuild.commands.planning import ReadVariables, read_plan, remote_of, workspace_of
-from epbuild.commands.provisioning import ONLINE, Circumstances, Provisioning
-from epbuild.commands.remote import ModelFetcher, RemoteModels
-from epbuild.commands.removal import remove_orphan
 from epbuild.commands.reporting.recording import Recording, recorded
-from epbuild.commands.request import Request
-from epbuild.commands.shared_results import SharedResults
-from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StoreError
 from epbuild.core.shown import shown_path
@@ -47,6 +36,16 @@ from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Emission, Plan, SessionGroup
 from epbuild.recipe.model import ModelSpec, Recipe
+from epbuild.session.build import Actions
+from epbuild.session.emitting import remove_orphan
+from epbuild.session.events import HashingEvents, OutputRemoved
+from epbuild.session.lock import HeldLock, hold_lock
+from epbuild.session.making import Making
+from epbuild.session.planning import ModelFetcher, ReadVariables, RemoteModels, read_plan, remote_of, workspace_of
+from epbuild.session.provisioning import ONLINE, Circumstances, Provisioning
+from epbuild.session.request import Request
+from epbuild.session.shared_results import SharedResults
+from epbuild.session.toolchains import PlanToolchains, ToolchainSources
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.snapshot import Snapshot, clock, forget, own_files
 from epbuild.survey.status import Survey, Surveyor
@@ -55,7 +54,7 @@ from epbuild.toolchain.identity import toolchain_records
 
 if TYPE_CHECKING:
     from epbuild.cluster.address import ClusterAddress
-    from epbuild.commands.elsewhere import Elsewhere
+    from epbuild.session.remote_build import Elsewhere
     from epbuild.survey.snapshot import Moment
 
 _SETTLED = frozenset({"built", "emitted", "restored", "current"})
@@ -286,7 +285,7 @@ def _shared(recipe: Recipe, known: PlanToolchains, lock: HeldLock) -> dict[str |
 
 def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor, progress: Progress) -> int:
     """What is made again, and compared, comes to: an exit code."""
-    from epbuild.commands.rebuild import rebuild_and_compare
+    from epbuild.session.rebuild import rebuild_and_compare
 
     forget(str(request.recipe))  # should it be killed, the next build has to clean up
     memory = request.memory or memory_here()
@@ -350,7 +349,7 @@ def _identify(address: ClusterAddress, known: PlanToolchains, plan: Plan, shared
     unknown = known.unidentified(plan.actions.values())
     if unknown and shared.results is not None:
         from epbuild.cluster.dask_client import DaskExecutor
-        from epbuild.commands.identities import IdentityRequests
+        from epbuild.session.remote_build import IdentityRequests
 
         executor = DaskExecutor(address, shared.cancelled)
         try:
@@ -367,7 +366,7 @@ def _elsewhere(
     if request.cluster is None:
         yield None
         return
-    from epbuild.commands.elsewhere import open_cluster
+    from epbuild.session.remote_build import open_cluster
 
     with open_cluster(request.cluster, shared, surveyor, progress, toolchains) as found:
         yield found

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from epbuild.archive.members import UnsoundArchive
 from epbuild.archive.opened import OpenedArtifact, opened
 from epbuild.catalog.facts import Thresholds
-from epbuild.commands.events import HashingEvents, NotedLines
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.shown import ProgressLines
 from epbuild.engine.events import Progress
+from epbuild.session.events import HashingEvents, NotedLines
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.findings import Finding, sentence
 from epbuild.verify.listing import check_statement
@@ -116,10 +116,10 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: Progress
 
 
 def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> LiveCheck:
-    from epbuild.commands.planning import read_plan
-    from epbuild.commands.request import Request
     from epbuild.compile.action import measure_alone
     from epbuild.recipe.model import MadeInputs
+    from epbuild.session.planning import read_plan
+    from epbuild.session.request import Request
     from epbuild.verify.live.check import LiveCheck
     from epbuild.verify.live.comparison import OutputComparison
     from epbuild.verify.live.session import LoadOptions

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from epbuild.commands.locked import lock_path
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import read_plan, read_recipe
-from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError, Position
 from epbuild.core.shown import shown_path
+from epbuild.session.lock import lock_path
+from epbuild.session.planning import read_plan, read_recipe
+from epbuild.session.request import Request
 from epbuild.survey.snapshot import place_of, read, read_unchanged
 
 FileState = tuple[int, int, int] | None

@@ -13,8 +13,8 @@ from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.placement import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, Offer, eps_of, labels_of
 from epbuild.commands.jobs import locked_platforms
-from epbuild.commands.planning import workspace_of
-from epbuild.commands.request import Request
+from epbuild.session.planning import workspace_of
+from epbuild.session.request import Request
 from epbuild.survey.costs import likely_seconds
 from epbuild.survey.jobs import Runners, missing_actions
 from epbuild.survey.status import Survey

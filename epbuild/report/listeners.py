@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
-from epbuild.commands.events import Hashed, Hashing, Noted
 from epbuild.core.atomic import make_folders, write_file
 from epbuild.core.errors import EnvironmentFailure, Problem
 from epbuild.core.units import about
@@ -16,6 +15,7 @@ from epbuild.engine.events import Event, TakesMany
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.problems import print_problems
 from epbuild.report.terminal.screen import is_screen
+from epbuild.session.events import Hashed, Hashing, Noted
 
 if TYPE_CHECKING:
     from epbuild.engine.events import Event

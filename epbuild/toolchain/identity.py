@@ -12,7 +12,7 @@ depend on: those are read on this machine. Packages built from sources are pinne
 changed. So an environment that exists takes precedence over its record.
 
 A wrong record can only lead to a wrong key, and a result under that key is used only if it was signed for exactly the key's document.
-Before anything is compiled, the record is compared with the environment (`commands.provisioning`).
+Before anything is compiled, the record is compared with the environment (`session.provisioning`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from typer.main import get_command
 from epbuild import __version__
 from epbuild.cli import app
 from epbuild.cli.app import execute
-from epbuild.commands.planning import read_plan
 from epbuild.core.errors import (
     BuildError,
     EnvironmentFailure,
@@ -26,6 +25,7 @@ from epbuild.core.errors import (
     ToolchainError,
     VerifyError,
 )
+from epbuild.session.planning import read_plan
 from tests.support.moments import at_each_call
 
 COMMANDS = list(app._COMMANDS)

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from epbuild.catalog.catalog import entries_for, entry
 from epbuild.cluster.abilities import Abilities, possible_abilities
 from epbuild.cluster.placement import labels_here, labels_of
-from epbuild.commands.planning import read_plan
-from epbuild.commands.request import Request
 from epbuild.compile.probed import Probes
 from epbuild.compile.probing import ProbeResult
 from epbuild.plan.ability import Ability
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import DeviceChoice
+from epbuild.session.planning import read_plan
+from epbuild.session.request import Request
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from tests.support.projects import RECIPES

@@ -19,8 +19,6 @@ from epbuild.cluster.machine import Machine
 from epbuild.cluster.placement import RELEASE, Offer, Placement, labels_here, labels_of
 from epbuild.cluster.protocol import RequestExecutor
 from epbuild.cluster.request import ActionRequest, files_of, request_of
-from epbuild.commands.planning import read_plan
-from epbuild.commands.request import Request
 from epbuild.core.digest import Blob, file_digest
 from epbuild.core.errors import EnvironmentFailure, ToolchainError, VerifyError
 from epbuild.engine.events import EventList, StepStarted
@@ -31,6 +29,8 @@ from epbuild.remote.cache import RemoteCache
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.opening import folder_stores
+from epbuild.session.planning import read_plan
+from epbuild.session.request import Request
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import kind_of
 from epbuild.toolchain.environment import toolchains_here

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cluster.request import LocalOnlyError, action_of, files_of, read_request, request_of
-from epbuild.commands.planning import read_plan
-from epbuild.commands.request import Request
 from epbuild.core.digest import Blob, file_digest
 from epbuild.plan.steps import Action
+from epbuild.session.planning import read_plan
+from epbuild.session.request import Request
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.toolchain.lock import LockedEnvironment, Package

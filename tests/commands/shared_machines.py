@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.commands.events import RemoteCacheUsed
-from epbuild.commands.request import RemoteChoice
 from epbuild.engine.events import StepFinished, Warned
 from epbuild.remote.keys import SigningKey
+from epbuild.session.events import RemoteCacheUsed
+from epbuild.session.request import RemoteChoice
 from tests.support.cache_server import serving_cache
 from tests.support.fake_builds import Workshop
 from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace

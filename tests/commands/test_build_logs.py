@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from epbuild.cache.workspace import Workspace, log_file
 from epbuild.commands.log import logged_steps, read_log
-from epbuild.commands.planning import read_plan
 from epbuild.core.errors import BuildError
 from epbuild.plan.steps import Plan
+from epbuild.session.planning import read_plan
 from tests.support.fake_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
 names = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9_-])?", fullmatch=True)

@@ -12,13 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from epbuild.cache.state import Configuration
-from epbuild.commands.events import Fetched, Fetching, ToolchainReady, ToolchainStarted
 from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords
 from epbuild.commands.reporting.recording import Recording
-from epbuild.commands.request import Request
 from epbuild.commands.run import run
 from epbuild.engine.events import Event, NoProgress, RunStarted, StepFinished, StepStarted
 from epbuild.plan.steps import Plan, Step
+from epbuild.session.events import Fetched, Fetching, ToolchainReady, ToolchainStarted
+from epbuild.session.request import Request
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.status import Survey
 from epbuild.toolchain.process import Ending

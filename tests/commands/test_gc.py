@@ -13,12 +13,12 @@ from epbuild.cache.collect import Limits
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
-from epbuild.commands import remote
 from epbuild.commands.cache import cache_stats, check_cache
 from epbuild.commands.gc import Collection, collect_garbage, needs
-from epbuild.commands.remote import RemoteModels
 from epbuild.core.errors import StoreError
 from epbuild.recipe.model import ModelSpec
+from epbuild.session import planning
+from epbuild.session.planning import RemoteModels
 from tests.support.fake_builds import CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
 
 NOTHING_OLD = Limits(0)
@@ -142,11 +142,11 @@ def test_a_remote_model_stays_as_long_as_a_workspace_remembers_it(built: Worksho
     graph.write_bytes(b"graph")
     model = ModelSpec("m", remote_place := built.survey().plan.emissions[EMIT_DECODER].where, "https://m.example/m", remote_place)
     with Workspace.open(built.folder / ".epbuild") as workspace:
-        workspace.record_fact(remote._fact(model), str(graph))
+        workspace.record_fact(planning._fact(model), str(graph))
         let_time_pass(built.cache)
         assert removed(collect_garbage(built.cache, NOTHING_OLD)) == []
         assert RemoteModels(workspace, None).known(model) == graph  # type: ignore[arg-type]
-        workspace.forget_facts([remote._fact(model)])
+        workspace.forget_facts([planning._fact(model)])
     let_time_pass(built.cache)
     assert removed(collect_garbage(built.cache, NOTHING_OLD)) == ["remote model"]
 

@@ -11,12 +11,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from epbuild.commands.events import Fetched, ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock import Upgrade, make_lock, write_lock
-from epbuild.commands.request import Request
 from epbuild.core.errors import PlanError, ToolchainError
 from epbuild.engine.events import EventList
 from epbuild.recipe.model import ToolchainSpec
+from epbuild.session.events import Fetched, ToolchainLocked, ToolchainStarted
+from epbuild.session.request import Request
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import read_lock, render
 from epbuild.toolchain.resolve import Python

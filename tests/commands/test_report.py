@@ -10,13 +10,13 @@ import jsonschema
 import msgspec
 import pytest
 
-from epbuild.commands.events import ModelCovered
 from epbuild.commands.reporting.report import report
 from epbuild.commands.reporting.values import Report, ReportedStep
 from epbuild.core.schemas import schema
 from epbuild.engine.events import StepFinished
 from epbuild.publish.events import SharingSaved
 from epbuild.report.json.documents import report_document
+from epbuild.session.events import ModelCovered
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, LET_THE_CPU, SHARE, STEPS, Workshop
 

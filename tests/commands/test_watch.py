@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from epbuild.cli.run import build_and_watch
-from epbuild.commands.events import FilesChanged, Watching
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Event, EventList, RunFinished
 from epbuild.report.json.events import JsonLines
 from epbuild.report.listeners import Listener
 from epbuild.report.terminal.progress import PlainLines
+from epbuild.session.events import FilesChanged, Watching
 from tests.support.fake_builds import Workshop, source_model
 
 

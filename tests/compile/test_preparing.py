@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from epbuild.commands.events import StepCompared
 from epbuild.commands.explain import explain
 from epbuild.commands.gc import needs
-from epbuild.commands.rebuild import kept_place
 from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, NoProgress, StepFailed, StepFinished
+from epbuild.session.events import StepCompared
+from epbuild.session.rebuild import kept_place
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import COMPILES, EMIT_DECODER, SHARE, Workshop, context_model, source_model
 

@@ -14,8 +14,8 @@ import pytest
 
 from epbuild.cluster.certificates import make_certificates
 from epbuild.commands.plan import survey
-from epbuild.commands.request import Request
 from epbuild.commands.workload import workloads_on
+from epbuild.session.request import Request
 from tests.support.clusters import PATIENCE, Cluster, compilers, on, outcomes, quick, running_cluster, slow_project
 from tests.support.projects import RECIPES, Project, compiled
 from tests.support.quick_builds import COMPILES, start, wait_until

@@ -29,12 +29,12 @@ from packageurl import PackageURL
 from epbuild import __version__
 from epbuild.archive.artifact import FileEntry
 from epbuild.commands.plan import survey
-from epbuild.commands.request import Request
 from epbuild.commands.run import run
 from epbuild.engine.events import NoProgress
 from epbuild.output.materials import Distribution, InputFile, Materials, RecipeFiles, gather, recipe_file
 from epbuild.output.provenance import statement
 from epbuild.plan.made import Made
+from epbuild.session.request import Request
 from tests.output.quickstart_outputs import CLASSIFIER, CPU, DECODER, LIBRARY, RECIPE, quickstart, sha256, with_source
 
 MODELS = RECIPE.parent / "models"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.commands.events import OutputRemoved
 from epbuild.core.digest import Blob
 from epbuild.onnxfile.read.weights import WeightBytes
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature
 from epbuild.publish import sizes as sizes_of
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
+from epbuild.session.events import OutputRemoved
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
 
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from epbuild.commands.planning import read_plan
-from epbuild.commands.request import RemoteChoice, Request
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.core.redact import concealed
 from epbuild.report.ci.sarif import SarifDocument
 from epbuild.report.json.documents import json_text, problem_views
 from epbuild.report.terminal.problems import print_problems
+from epbuild.session.planning import read_plan
+from epbuild.session.request import RemoteChoice, Request
 from tests.recipe.texts import FULL
 
 pytestmark = pytest.mark.slow  # each place is planned twice

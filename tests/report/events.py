@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import io
 
-from epbuild.commands.events import (
+from epbuild.core.errors import Position, Problem, StepId
+from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
+from epbuild.engine.events import (
+    Completion,
+    Event,
+    RunFinished,
+    RunStarted,
+    StepFailed,
+    StepFinished,
+    StepOutput,
+    StepsCurrent,
+    StepStarted,
+    Warned,
+)
+from epbuild.plan.result import LeftNode
+from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
+from epbuild.session.events import (
     ComparisonFinished,
     ComparisonStarted,
     Fetched,
@@ -25,22 +41,6 @@ from epbuild.commands.events import (
     ToolchainStarted,
     Watching,
 )
-from epbuild.core.errors import Position, Problem, StepId
-from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
-from epbuild.engine.events import (
-    Completion,
-    Event,
-    RunFinished,
-    RunStarted,
-    StepFailed,
-    StepFinished,
-    StepOutput,
-    StepsCurrent,
-    StepStarted,
-    Warned,
-)
-from epbuild.plan.result import LeftNode
-from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.verify.fallback import Outside
 
 COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"

@@ -22,10 +22,7 @@ from onnx import TensorProto, helper
 from epbuild.cache.state import Configuration, Memory, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.catalog.catalog import entry
-from epbuild.commands import request
 from epbuild.commands.plan import survey
-from epbuild.commands.remote import ModelFetcher
-from epbuild.commands.request import RemoteChoice, Request
 from epbuild.commands.run import run
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import EventList, RunFinished, StepFailed
@@ -33,6 +30,9 @@ from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, ModelSpec, ToolchainSpec
+from epbuild.session import request
+from epbuild.session.planning import ModelFetcher
+from epbuild.session.request import RemoteChoice, Request
 from epbuild.survey.status import Survey
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from epbuild.cache.state import Memory
-from epbuild.commands.events import OutputRemoved
 from epbuild.commands.run import run
 from epbuild.engine.events import EventList, NoProgress
 from epbuild.publish.removal import Emitted
+from epbuild.session.events import OutputRemoved
 from epbuild.survey.orphans import Outputs
 from tests.support.fake_builds import Workshop
 from tests.support.moments import at_each_call, at_each_return

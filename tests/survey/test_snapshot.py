@@ -24,9 +24,9 @@ from typer.main import get_command
 from epbuild import __version__
 from epbuild.cli.app import execute
 from epbuild.commands.plan import survey
-from epbuild.commands.request import RemoteChoice, Request
 from epbuild.commands.run import run
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, ProblemRecord, StepId
+from epbuild.session.request import RemoteChoice, Request
 from epbuild.survey import snapshot
 from epbuild.survey.snapshot import FORMAT, answer, clock, read, read_unchanged, remove_older, snapshots_of
 from tests.support.fake_cpu import on_cpu

@@ -18,13 +18,13 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.commands.doctor.attempt import Bench, CompileAttempt, attempt_entry, attempt_target
 from epbuild.commands.doctor.health import HealthCheck, HealthState, of_error
 from epbuild.commands.init.kinds import StarterKind
-from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.core.errors import EpbuildError
 from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Plan, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import DeviceChoice, Recipe
 from epbuild.recipe.requirement import read_requirement
+from epbuild.session.lock import HeldLock, hold_lock
 from epbuild.toolchain.environment import RUNTIME, Environment, ProvisionedToolchain, Toolchains, provisioned_toolchains
 from epbuild.toolchain.platforms import lacks_driver
 from epbuild.verify.live.session import planned_ep

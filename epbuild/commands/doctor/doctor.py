@@ -18,12 +18,12 @@ from epbuild.commands.doctor.health import HealthCheck, of_error
 from epbuild.commands.doctor.machine import ThisMachine, machine_checks
 from epbuild.commands.doctor.places import Disks, Place, far_check, length_check, place_checks
 from epbuild.commands.doctor.servers import Servers, server_checks
-from epbuild.commands.planning import read_plan, workspace_of
-from epbuild.commands.request import Request
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
+from epbuild.session.planning import read_plan, workspace_of
+from epbuild.session.request import Request
 from epbuild.toolchain.environment import Toolchains
 
 _MOVE_CACHE = "Get the right to write there, or set EPBUILD_CACHE_DIR to a folder that this user may write to."

@@ -14,7 +14,6 @@ from msgspec.structs import asdict, replace
 
 from epbuild.archive.members import UnsoundArchive
 from epbuild.archive.opened import opened
-from epbuild.commands.coverage import worst_figures
 from epbuild.commands.reporting.changes import (
     ComparedFile,
     ComparedModel,
@@ -30,6 +29,7 @@ from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem
 from epbuild.diff.traits import Incomparable
 from epbuild.publish.sizes import is_about_others
+from epbuild.session.coverage import worst_figures
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.manifest import Manifest
 

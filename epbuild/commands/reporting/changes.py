@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from epbuild.commands.events import Coverage
+from epbuild.session.events import Coverage
 
 
 class ComparedModel(Struct, frozen=True):

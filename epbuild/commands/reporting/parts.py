@@ -9,8 +9,6 @@ from typing import Any
 
 from epbuild.cache.digests import Digests
 from epbuild.catalog.facts import METRICS
-from epbuild.commands.events import ModelCovered
-from epbuild.commands.locked import HeldLock
 from epbuild.commands.reporting.recipe_values import (
     ReportedAccuracy,
     ReportedCoverage,
@@ -32,6 +30,8 @@ from epbuild.plan.steps import Emission, InTarget, Plan
 from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.plan.verification import Verification
 from epbuild.recipe.requirement import plain_name
+from epbuild.session.events import ModelCovered
+from epbuild.session.lock import HeldLock
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.status import Survey

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from epbuild.commands.events import Coverage
+from epbuild.session.events import Coverage
 
 
 class ReportedRecipe(Struct, frozen=True):

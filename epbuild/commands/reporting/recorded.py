@@ -16,17 +16,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from epbuild import __version__
-from epbuild.commands.events import (
-    ComparisonStarted,
-    Fetched,
-    Fetching,
-    OutputRemoved,
-    RemoteCacheUsed,
-    ResultsShared,
-    ToolchainFailed,
-    ToolchainReady,
-    ToolchainStarted,
-)
 from epbuild.commands.reporting.build_record import (
     FORMAT,
     BuildRecord,
@@ -41,6 +30,17 @@ from epbuild.commands.reporting.build_record import (
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, StepStarted
 from epbuild.publish.events import OutputCompared
+from epbuild.session.events import (
+    ComparisonStarted,
+    Fetched,
+    Fetching,
+    OutputRemoved,
+    RemoteCacheUsed,
+    ResultsShared,
+    ToolchainFailed,
+    ToolchainReady,
+    ToolchainStarted,
+)
 
 if TYPE_CHECKING:
     from epbuild.survey.status import Survey

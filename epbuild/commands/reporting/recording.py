@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.events import ToolchainInstalling
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Event, Progress, StepOutput, StepsCurrent, one_by_one
+from epbuild.session.events import ToolchainInstalling
 
 if TYPE_CHECKING:
     from epbuild.commands.reporting.build_record import BuildRecord
-    from epbuild.commands.request import Request
+    from epbuild.session.request import Request
     from epbuild.survey.status import Survey
 
 _INTERRUPTED = 130

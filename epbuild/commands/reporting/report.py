@@ -13,10 +13,7 @@ from msgspec.structs import replace
 
 from epbuild import __version__
 from epbuild.cache.digests import Digests
-from epbuild.commands.coverage import all_models
 from epbuild.commands.plan import Surveyed, surveyed
-from epbuild.commands.planning import workspace_of
-from epbuild.commands.publishing import ends_of
 from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords, ReportedError, StepRun
 from epbuild.commands.reporting.parts import (
     accuracy_of,
@@ -30,7 +27,6 @@ from epbuild.commands.reporting.parts import (
 from epbuild.commands.reporting.recipe_values import ReportedMachine, ReportedRecipe, ReportedSharing
 from epbuild.commands.reporting.recorded import error_of
 from epbuild.commands.reporting.values import FORMAT, Report, ReportedBuild, ReportedStep, ReportedWarning
-from epbuild.commands.request import Request
 from epbuild.core.errors import Problem
 from epbuild.core.host import cpu_count, cpu_name
 from epbuild.engine.capacity import memory_here
@@ -40,6 +36,10 @@ from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.publish.sizes import savings
+from epbuild.session.coverage import all_models
+from epbuild.session.emitting import ends_of
+from epbuild.session.planning import workspace_of
+from epbuild.session.request import Request
 from epbuild.survey.kind import StepEnd
 from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import StepStatus

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from epbuild.commands.events import OutputRemoved, RemoteCacheUsed, StepCompared
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.events import OutputCompared
@@ -21,6 +20,7 @@ from epbuild.report.terminal.coverage import CoverageList, coverage_table
 from epbuild.report.terminal.event_lines import origin_texts, remote_line, summary
 from epbuild.report.terminal.failures import FailureList
 from epbuild.report.terminal.problems import print_problems
+from epbuild.session.events import OutputRemoved, RemoteCacheUsed, StepCompared
 
 _MAX_BYTES = 1 << 20
 _MAX_ROWS = (1000, 200, 50, 15, 3, 0)

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from epbuild.commands.events import StepCompared
 from epbuild.core.errors import EpbuildError, Problem, printable
 from epbuild.engine.events import Event, RunStarted, StepFailed, StepFinished, StepsCurrent, StepStarted
+from epbuild.session.events import StepCompared
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MAX_MESSAGE = 2000

@@ -12,10 +12,10 @@ from urllib.parse import quote
 import msgspec
 
 from epbuild import __version__
-from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
 from epbuild.report.json.documents import json_text
+from epbuild.session.events import StepCompared
 
 _FILE = Path(__file__).parents[2] / "error_codes.toml"
 

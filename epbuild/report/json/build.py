@@ -14,12 +14,12 @@ from epbuild.report.json.documents import Document, ProblemView, View, problem_v
 from epbuild.toolchain.lock import LockChange
 
 if TYPE_CHECKING:
-    from epbuild.commands.events import ModelCovered
     from epbuild.commands.explain import Explanation
     from epbuild.commands.importing.importing import ImportedRecipe
     from epbuild.commands.lock import Locking
     from epbuild.commands.workload import Workload
     from epbuild.core.errors import Problem
+    from epbuild.session.events import ModelCovered
     from epbuild.survey.jobs import RunnerJob
     from epbuild.survey.status import StepStatus, Survey
 

@@ -15,13 +15,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, StepFailed, StepFinished
 from epbuild.report.formatting import Table, code, format_size
 from epbuild.report.listeners import Listener, WaitingRow
 from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, has_colors, paint, print_line, print_lines, wrap
+from epbuild.session.events import ModelCovered
 
 _INDENT = "  "
 _GAP = 2

@@ -6,16 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from epbuild.commands.events import (
-    ComparisonFinished,
-    Fetched,
-    Hashed,
-    OutputRemoved,
-    RemoteCacheUsed,
-    StepCompared,
-    ToolchainLocked,
-    ToolchainReady,
-)
 from epbuild.core.units import about, counted
 from epbuild.engine.events import (
     Completion,
@@ -27,6 +17,16 @@ from epbuild.engine.events import (
 from epbuild.report.formatting import format_size, shorten_list
 from epbuild.report.listeners import FILES
 from epbuild.report.terminal.screen import paint
+from epbuild.session.events import (
+    ComparisonFinished,
+    Fetched,
+    Hashed,
+    OutputRemoved,
+    RemoteCacheUsed,
+    StepCompared,
+    ToolchainLocked,
+    ToolchainReady,
+)
 from epbuild.survey.snapshot import nothing_to_do
 
 if TYPE_CHECKING:

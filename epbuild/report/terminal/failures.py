@@ -16,11 +16,11 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Problem, printable
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, RunStarted, StepFailed
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, wrap
+from epbuild.session.events import StepCompared
 
 _MAX_STEPS = 20
 

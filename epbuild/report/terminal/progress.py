@@ -11,25 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epbuild.commands.events import (
-    ComparisonFinished,
-    ComparisonStarted,
-    Fetched,
-    Fetching,
-    FilesChanged,
-    Hashed,
-    Hashing,
-    OutputRemoved,
-    RemoteCacheUsed,
-    ResultsShared,
-    StepCompared,
-    ToolchainFailed,
-    ToolchainInstalling,
-    ToolchainLocked,
-    ToolchainReady,
-    ToolchainStarted,
-    Watching,
-)
 from epbuild.core.shown import visible
 from epbuild.core.units import counted
 from epbuild.engine.events import (
@@ -59,6 +40,25 @@ from epbuild.report.terminal.event_lines import (
 from epbuild.report.terminal.failures import FailureList
 from epbuild.report.terminal.problems import ProblemWriter
 from epbuild.report.terminal.screen import has_colors, is_screen, print_line, under_github_actions
+from epbuild.session.events import (
+    ComparisonFinished,
+    ComparisonStarted,
+    Fetched,
+    Fetching,
+    FilesChanged,
+    Hashed,
+    Hashing,
+    OutputRemoved,
+    RemoteCacheUsed,
+    ResultsShared,
+    StepCompared,
+    ToolchainFailed,
+    ToolchainInstalling,
+    ToolchainLocked,
+    ToolchainReady,
+    ToolchainStarted,
+    Watching,
+)
 
 if TYPE_CHECKING:
     from epbuild.report.terminal.coverage import CoverageList

@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from epbuild.commands.events import ModelCovered
 from epbuild.commands.reporting.changes import ComparedModel, ModelChange, ReportedAgainst
 from epbuild.commands.reporting.recipe_values import ReportedCoverage
 from epbuild.commands.reporting.values import Report, ReportedBuild, ReportedStep
@@ -24,6 +23,7 @@ from epbuild.report.terminal.changes import SizeChange, all_sharing_lines, size_
 from epbuild.report.terminal.coverage import coverage_lines
 from epbuild.report.terminal.failures import FailureList, failure_lines
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
+from epbuild.session.events import ModelCovered
 from epbuild.verify.fallback import Outside
 
 _MAX_LINES = 20

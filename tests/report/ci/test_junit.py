@@ -10,11 +10,11 @@ import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.commands.events import StepCompared
 from epbuild.core.errors import EnvironmentFailure, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, StepStarted
 from epbuild.report.ci.junit import JUnitDocument, suite_of
 from epbuild.report.listeners import DocumentFile, Listener
+from epbuild.session.events import StepCompared
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).parent / "schemas/junit-10.xsd")
 REFUSED = Problem("EPB401", "Unable to compile any nodes", StepId("compile:main/phone/relu"), "See the log.")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.commands.events import RemoteCacheUsed
 from epbuild.core.errors import BuildError, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.events import OutputCompared
 from epbuild.report.terminal.progress import reporter
+from epbuild.session.events import RemoteCacheUsed
 from tests.report.events import COMPILE, EVENTS, SHARE
 
 ENDED = RunFinished(0, 3.0, 1, 0, 0, 0, 0)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from epbuild.commands.events import Fetching
 from epbuild.core.errors import Argument, Problem
 from epbuild.engine.events import Event, StepFailed, StepFinished, StepsCurrent
 from epbuild.plan.steps import Emission, Part, Plan, Step
 from epbuild.report.json.build import plan_document
 from epbuild.report.json.documents import json_text, print_json, problem_view
 from epbuild.report.terminal.progress import reporter
+from epbuild.session.events import Fetching
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Orphan
 from epbuild.survey.status import Survey

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from epbuild.commands.events import OutputRemoved, ToolchainReady
 from epbuild.engine.events import Event, RunFinished, StepFailed, StepFinished, StepOutput
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.terminal.progress import reporter
+from epbuild.session.events import OutputRemoved, ToolchainReady
 from tests.report.events import COMPILE, EVENTS, FAILURE, Terminal
 
 BUILT = RunFinished(0, 20.0, 1, 0, 0, 0, 0)

@@ -7,7 +7,6 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Event, Progress, RunFinished, StepFailed
 from epbuild.plan.result import LeftNode
@@ -15,6 +14,7 @@ from epbuild.report.json.build import coverage_document
 from epbuild.report.json.documents import json_text
 from epbuild.report.terminal.coverage import coverage_lines, print_coverage, print_coverage_markdown
 from epbuild.report.terminal.progress import reporter
+from epbuild.session.events import ModelCovered
 from epbuild.verify.fallback import Outside
 
 UNSUPPORTED = "Operators of type `MatMulInteger` are not supported by QNN EP"

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished
 from epbuild.publish.events import OutputCompared
 from epbuild.report.terminal.progress import reporter
+from epbuild.session.events import StepCompared
 
 NOTHING = "Unable to compile any nodes. Check that the session EPs support compilation"
 

@@ -11,11 +11,11 @@ import pytest
 
 from epbuild import api
 from epbuild.commands.clean import clean
-from epbuild.commands.events import Hashed, Hashing, HashingEvents
 from epbuild.commands.explain import explain
 from epbuild.engine.events import EventList
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.progress import reporter
+from epbuild.session.events import Hashed, Hashing, HashingEvents
 from tests.report.events import Terminal
 from tests.support.fake_builds import Workshop
 from tests.support.moments import at_each_call

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from epbuild.commands.events import ComparisonStarted, Fetched, Fetching
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
 from epbuild.report.terminal.event_lines import summary
 from epbuild.report.terminal.progress import LiveRows, PlainLines, reporter
+from epbuild.session.events import ComparisonStarted, Fetched, Fetching
 from tests.report.events import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Terminal
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|10\d)(?:;\d+)*m")

@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.commands.planning import read_plan
-from epbuild.commands.request import Request
+from epbuild.session.planning import read_plan
+from epbuild.session.request import Request
 from epbuild.verify.live.source import NoSource, Sources, WrongSource
 
 RECIPE = """\

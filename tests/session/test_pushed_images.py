@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from epbuild.commands.request import RemoteChoice
 from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, RunFinished
+from epbuild.session.request import RemoteChoice
 from tests.commands.shared_machines import ALL_COMPILES, Machines, machines_in, origins, remote_place, warnings
 from tests.support.fake_builds import CLASSIFIER, SHARE, Workshop
 from tests.support.registry_pushes import as_nobody

@@ -23,9 +23,6 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.workspace import Workspace
 from epbuild.catalog.facts import KnownDifference
-from epbuild.commands.actions import Actions
-from epbuild.commands.events import Comparison, ComparisonFinished, ComparisonStarted, StepCompared
-from epbuild.commands.execution import KeyedAction
 from epbuild.compile.makers import maker_of
 from epbuild.core.differences import shown
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
@@ -38,6 +35,9 @@ from epbuild.engine.loop import drive
 from epbuild.engine.scheduler import Scheduler
 from epbuild.engine.tally import Tally
 from epbuild.plan.made import Made
+from epbuild.session.build import Actions
+from epbuild.session.events import Comparison, ComparisonFinished, ComparisonStarted, StepCompared
+from epbuild.session.execution import KeyedAction
 from epbuild.survey.kinds import kind_of
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.payload import Payload

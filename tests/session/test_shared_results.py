@@ -12,12 +12,9 @@ from msgspec.structs import replace
 
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.cache import check_cache
-from epbuild.commands.events import ModelCovered, RemoteCacheUsed
 from epbuild.commands.explain import explain
 from epbuild.commands.log import read_log
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import read_plan, remote_of
-from epbuild.commands.request import RemoteChoice
 from epbuild.commands.run import cover, run
 from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList
@@ -26,6 +23,9 @@ from epbuild.remote.envelope import seal, unseal
 from epbuild.report.json.build import plan_document
 from epbuild.report.terminal.event_lines import remote_line
 from epbuild.report.terminal.store import NoBar
+from epbuild.session.events import ModelCovered, RemoteCacheUsed
+from epbuild.session.planning import read_plan, remote_of
+from epbuild.session.request import RemoteChoice
 from epbuild.survey.remote_results import RemoteResults
 from tests.commands.shared_machines import (
     ALL_COMPILES,

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
-from epbuild.commands.execution import KeyedAction
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.engine.action import Runnable
 from epbuild.engine.events import Outcome
 from epbuild.engine.loop import Idle
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action
-from epbuild.survey.kinds import read_result
-from epbuild.toolchain.execution import Workplace
+from epbuild.session.execution import KeyedAction
+from epbuild.survey.kinds import kind_of, read_result
+from epbuild.toolchain.execution import Execution, Workplace
 
 if TYPE_CHECKING:  # few builds have other machines, and many have nothing to make
-    from epbuild.commands.elsewhere import Elsewhere
     from epbuild.compile.makers import ActionMaker
+    from epbuild.session.remote_build import Elsewhere
 
 
 class NewResult(NamedTuple):
@@ -40,7 +43,7 @@ class Making(Struct, frozen=True):
     def maker_of(self, action: Action) -> ActionMaker[Any, Any]:
         """What makes an action on this machine. Raises KeyError where its results are not in the store."""
         if not self.compiles:
-            from epbuild.commands.unmade import NoMaker
+            from epbuild.session.making import NoMaker
 
             return NoMaker()
         from epbuild.compile.makers import maker_of
@@ -77,3 +80,30 @@ class Making(Struct, frozen=True):
 
 
 MAKES_ALL = Making()
+
+
+class NotMade(BuildError):
+    """The result of an action is not there, and may not be made (EPB406)."""
+
+    def __init__(self, action: Action) -> None:
+        message = "its result is neither here nor in a remote cache"
+        hint = f"Make it: epbuild run --no-emit --remote-cache write {shlex.quote(action.id)}"
+        super().__init__(Problem("EPB406", message, StepId(action.id), hint))
+
+
+class NoMaker:
+    """What makes nothing: for any action, in place of its maker."""
+
+    def check(self, action: Action) -> None:
+        raise NotMade(action)
+
+    def make(self, action: Action, execution: Execution) -> ActionResult:
+        raise NotMade(action)
+
+    def finish(self, action: Action, result: ActionResult, work: Workplace) -> Iterator[ActionResult]:
+        if kind_of(action).unfinished(action, result):
+            raise NotMade(action)
+        yield from ()
+
+    def remake(self, action: Action, execution: Execution) -> Mapping[str, Path]:
+        raise NotMade(action)

@@ -15,13 +15,6 @@ from epbuild.cluster.machine import Machine
 from epbuild.cluster.placement import RELEASE, Offer, Placement, labels_of
 from epbuild.cluster.protocol import MachineReply, UnofferedError
 from epbuild.cluster.request import ActionRequest, asked_toolchain, read_request
-from epbuild.commands.events import ToolchainReady, ToolchainStarted
-from epbuild.commands.identities import IdentityRequests
-from epbuild.commands.lock_fit import catalog_facts
-from epbuild.commands.locked import hold_lock
-from epbuild.commands.planning import read_plan
-from epbuild.commands.request import Request
-from epbuild.commands.toolchains import PlanToolchains, ToolchainSources
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem
 from epbuild.engine.events import EventList, Progress, Warned
 from epbuild.recipe.load import load
@@ -29,6 +22,13 @@ from epbuild.recipe.model import ToolchainSpec
 from epbuild.remote.cache import RemoteCache
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.opening import folder_stores
+from epbuild.session.events import ToolchainReady, ToolchainStarted
+from epbuild.session.lock import hold_lock
+from epbuild.session.lock_fit import catalog_facts
+from epbuild.session.planning import read_plan
+from epbuild.session.remote_build import IdentityRequests
+from epbuild.session.request import Request
+from epbuild.session.toolchains import PlanToolchains, ToolchainSources
 from epbuild.survey.remote_results import RemoteResults
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.identity import toolchain_records

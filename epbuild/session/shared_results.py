@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.records import ActionRecords
-from epbuild.commands.events import RemoteCacheUsed, ResultsShared
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.units import counted
 from epbuild.engine.events import Progress, Warned
 from epbuild.remote.settings import RemoteSettings
+from epbuild.session.events import RemoteCacheUsed, ResultsShared
 
 if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
     from concurrent.futures import Future, ThreadPoolExecutor

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from epbuild.commands.events import ModelCovered
 from epbuild.commands.run import cover
 from epbuild.engine.events import EventList, RunFinished
+from epbuild.session.events import ModelCovered
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, LET_THE_CPU, Workshop
 

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.clean import clean
-from epbuild.commands.events import OutputRemoved
 from epbuild.commands.gc import needs
 from epbuild.commands.plan import survey
 from epbuild.engine.events import Warned
 from epbuild.publish.removal import Cleaned
+from epbuild.session.events import OutputRemoved
 from epbuild.survey.status import StepStatus
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem
 from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
 from epbuild.plan.steps import Action, Plan, SessionGroup
 from epbuild.plan.verification import Verification, verification_id
+from epbuild.session.events import ModelCovered
 from epbuild.verify.fallback import Outside
 from epbuild.verify.live.judging import number_problems
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from epbuild.commands.lock_fit import catalog_facts
-from epbuild.commands.locked import lock_path
 from epbuild.commands.plan import survey
 from epbuild.commands.run import run
 from epbuild.core.errors import EpbuildError, PlanError, Problem, ToolchainError
 from epbuild.engine.events import EventList, NoProgress, Warned
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ToolchainSpec
+from epbuild.session.lock import lock_path
+from epbuild.session.lock_fit import catalog_facts
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import render

@@ -14,16 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from epbuild.commands.events import ToolchainReady, ToolchainStarted
-from epbuild.commands.lock_fit import catalog_facts
 from epbuild.commands.remote_cache import push_results
-from epbuild.commands.request import RemoteChoice
 from epbuild.core.errors import EpbuildError, Problem, ToolchainError
 from epbuild.engine.events import StepFinished, Warned
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.remote.envelope import RemoteRecord, seal, unseal
 from epbuild.remote.keys import SigningKey
+from epbuild.session.events import ToolchainReady, ToolchainStarted
+from epbuild.session.lock_fit import catalog_facts
+from epbuild.session.request import RemoteChoice
 from epbuild.survey.snapshot import read_unchanged
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.identity import TOOLCHAIN, toolchain_records

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.events import Fetched, Fetching
 from epbuild.commands.plan import survey
-from epbuild.commands.remote import RemoteModels
 from epbuild.core.errors import StoreError
 from epbuild.engine.events import Event, EventList, RunStarted
 from epbuild.fetch.models import Pins
 from epbuild.recipe.model import ModelSpec
+from epbuild.session.events import Fetched, Fetching
+from epbuild.session.planning import RemoteModels
 from tests.support.fake_builds import (
     CLASSIFIER,
     COMPILES,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from epbuild.commands.events import ModelCovered
 from epbuild.commands.plan import survey
-from epbuild.commands.request import RemoteChoice, Request
 from epbuild.commands.run import run
 from epbuild.engine.events import EventList, RunFinished, RunStarted, StepFailed
+from epbuild.session.events import ModelCovered
+from epbuild.session.request import RemoteChoice, Request
 from tests.commands.shared_machines import (
     ALL_COMPILES,
     Machines,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from epbuild.commands.events import StepCompared
 from epbuild.core.errors import BuildError, Problem
 from epbuild.engine.events import (
     Event,
@@ -20,6 +19,7 @@ from epbuild.engine.events import (
     Warned,
     one_by_one,
 )
+from epbuild.session.events import StepCompared
 
 
 class BuildResult(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from epbuild.archive.artifact import Copy
+from epbuild.cache.digests import Digests
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
-from epbuild.cache.state import StepRecord
-from epbuild.commands.removal import remove_output
+from epbuild.cache.state import OutputRecord, StepRecord
 from epbuild.core.directory import interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import HttpCancelled, StepId, StoreError
@@ -31,10 +31,11 @@ from epbuild.plan.key import action_key
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
 from epbuild.publish.emit import emit_output, materialize
+from epbuild.publish.removal import Cleaned, Emitted
 from epbuild.publish.sizes import compared, last_files
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.survey.kind import StepEnd
-from epbuild.survey.orphans import PLACE, RESULTS, lease_name
+from epbuild.survey.orphans import PLACE, RESULTS, Orphan, Outputs, lease_name
 from epbuild.survey.status import Survey, Surveyor
 
 if TYPE_CHECKING:
@@ -234,3 +235,35 @@ def ends_of(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:
 
 def step_record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:
     return StepRecord(step, key, document, result, time.time())
+
+
+def remove_orphan(
+    outputs: Outputs,
+    orphan: Orphan,
+    digests: Digests,
+    claimed: Collection[Path],
+    cancelled: threading.Event,
+    hidden: HiddenFolders | None = None,
+) -> Cleaned | None:
+    """Remove an orphan, less the `claimed` files, and forget it; None if that is done already, or it is no longer an orphan.
+
+    `hidden` is as `mend` has it.
+
+    Raises EnvironmentFailure when its folder cannot be written, StoreError when a file cannot be read, or the workspace not be written,
+    and Cancelled when `cancelled` is set while another build is at work there.
+    """
+    with outputs.held(orphan.directory, cancelled=cancelled):
+        output = outputs.recorded(orphan)
+        if output is None:
+            return None
+        cleaned = remove_output(output, outputs.base, digests, claimed, hidden)
+        outputs.forget(output)
+        return cleaned
+
+
+def remove_output(
+    output: OutputRecord, base: Path, digests: Digests, claimed: Collection[Path], hidden: HiddenFolders | None = None
+) -> Cleaned:
+    """Remove an output whose lease is held, below the folder `base`; it is not forgotten. Raises what `remove_orphan` does."""
+    recorded = {name: file["digest"] for name, file in output.files.items()}
+    return Emitted(output.step, base / output.place, recorded, digests, claimed=claimed).remove(base, hidden)

@@ -1,7 +1,7 @@
 """Toolchains of a plan: environments that are here, and records of the others.
 
 What a toolchain is to a key is known, in this order, from its environment, if that is here; from its records (`toolchain.identity`) in the
-store; from those in a remote cache; and else only once it is made (`commands.provisioning`). What cannot be made on this machine, since the
+store; from those in a remote cache; and else only once it is made (`session.provisioning`). What cannot be made on this machine, since the
 recipe wants it for other platforms, or its EP cannot compile here, is known by the records of a platform that the lock has it for: so what
 was compiled there is found here.
 """
@@ -36,7 +36,7 @@ from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.platforms import drivers_of, platform_here
 
 if TYPE_CHECKING:
-    from epbuild.commands.locked import HeldLock
+    from epbuild.session.lock import HeldLock
 
 Place = tuple[str, str]
 """A toolchain and a platform, by their names; this machine's platform is the empty text where it has no name."""

@@ -13,13 +13,6 @@ import msgspec
 
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.state import Measurement
-from epbuild.commands.coverage import covered_models
-from epbuild.commands.execution import Executions, KeyedAction
-from epbuild.commands.making import MAKES_ALL, Making
-from epbuild.commands.provisioning import Provisioning, name_of
-from epbuild.commands.publishing import Publishing, step_record
-from epbuild.commands.shared_results import SharedResults
-from epbuild.commands.unmade import NotMade
 from epbuild.core.errors import EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import shown_path
 from epbuild.engine.action import Cost, Runnable
@@ -34,6 +27,12 @@ from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import verification_id
 from epbuild.publish.events import SharingSaved
 from epbuild.publish.sizes import savings
+from epbuild.session.coverage import covered_models
+from epbuild.session.emitting import Publishing, step_record
+from epbuild.session.execution import Executions, KeyedAction
+from epbuild.session.making import MAKES_ALL, Making, NotMade
+from epbuild.session.provisioning import Provisioning, name_of
+from epbuild.session.shared_results import SharedResults
 from epbuild.survey.costs import expected_cost, subject_of
 from epbuild.survey.kinds import kind_of, read_result
 from epbuild.survey.status import Survey, Surveyor

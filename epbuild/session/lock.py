@@ -2,7 +2,7 @@
 
 With `strict` (`--locked`) whatever is not so is an error. Without, it is a warning, and a toolchain that the lock does not fit is made as
 if there were no lock: what fits is used either way, so that the same build has the same keys with and without `--locked`. A toolchain whose
-`platforms` leave this one out is for other machines: it is never made here, and what it is there may be known (`commands.toolchains`).
+`platforms` leave this one out is for other machines: it is never made here, and what it is there may be known (`session.toolchains`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.toolchain.environment import Environment
 
 if TYPE_CHECKING:
-    from epbuild.commands.lock_fit import Misfit
+    from epbuild.session.lock_fit import Misfit
     from epbuild.toolchain.lock import Lock, LockedEnvironment
 
 _LEFT_ALONE = "It is left alone; `epbuild lock` replaces it by this recipe's."
@@ -183,7 +183,7 @@ def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]
             message = f"there is no {path.name} beside the recipe, and --locked builds only what it pins"
             raise PlanError(Problem("EPB241", message, Position(str(recipe.file), 1, 1), "Write it with `epbuild lock`."))
         return []
-    from epbuild.commands.lock_fit import misfits
+    from epbuild.session.lock_fit import misfits
 
     found = list(misfits(recipe, lock, path))
     if found and strict:

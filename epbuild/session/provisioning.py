@@ -16,20 +16,20 @@ from msgspec import Struct
 
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory, tag_cache
-from epbuild.commands.events import ToolchainFailed, ToolchainInstalling, ToolchainReady, ToolchainStarted
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
 from epbuild.core.redact import concealed
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.key import differences
 from epbuild.plan.steps import Action
+from epbuild.session.events import ToolchainFailed, ToolchainInstalling, ToolchainReady, ToolchainStarted
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.provision import InstallProgress
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from epbuild.commands.locked import HeldLock
-    from epbuild.commands.toolchains import PlanToolchains
+    from epbuild.session.lock import HeldLock
+    from epbuild.session.toolchains import PlanToolchains
 
 ONLINE = "Do it once without --offline."
 _LOCK_IT = "made to know the keys: `epbuild lock` saves that where all results are shared"

@@ -14,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from epbuild.catalog.facts import KnownDifference
-from epbuild.commands.events import ComparisonFinished, ComparisonStarted, StepCompared
-from epbuild.commands.rebuild import kept_place, verdict_on
 from epbuild.commands.run import run
 from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
 from epbuild.engine.events import EventList, RunFinished, StepFailed
+from epbuild.session.events import ComparisonFinished, ComparisonStarted, StepCompared
+from epbuild.session.rebuild import kept_place, verdict_on
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, STEPS, Workshop
 

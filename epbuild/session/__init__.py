@@ -1,0 +1,1 @@
+"""One build session: what a command opens, surveys, builds and emits."""
