@@ -14,7 +14,6 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.state import Memory
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.plan import surveyed
 from epbuild.core.errors import PlanError, Problem
 from epbuild.engine.events import Progress
 from epbuild.plan.key import Change, changes
@@ -23,6 +22,7 @@ from epbuild.plan.selection import Places, matching
 from epbuild.plan.steps import Action, Step
 from epbuild.session.planning import workspace_of
 from epbuild.session.request import Request
+from epbuild.session.session import open_session
 from epbuild.survey.action_status import ActionStatus, StepState
 from epbuild.survey.status import Survey
 
@@ -52,8 +52,8 @@ def explain(request: Request, steps: Sequence[str], progress: Progress | None = 
     The whole recipe is looked at, as `plan` does: what a step is needed for decides whether it has to run. Raises PlanError (EPB240)
     when a glob matches nothing, and what `survey` raises.
     """
-    with surveyed(request, progress=progress) as looked:
-        found = looked.found
+    with open_session(request, progress) as session:
+        found = session.survey()
     wanted = _matching(found, steps, request.places)
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         explainer = _Explainer(found, workspace.memory(found.configuration), action_records(cache_directory()))

@@ -17,7 +17,6 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.location import cache_directory
 from epbuild.catalog.userfile import BadCatalog
-from epbuild.commands.run import lasting_workspace
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, nearest
 from epbuild.engine.events import Progress, Warned
@@ -30,7 +29,7 @@ from epbuild.recipe.requirement import plain_name
 from epbuild.session.events import HashingEvents, ToolchainLocked, ToolchainStarted
 from epbuild.session.lock import lock_path, lock_text
 from epbuild.session.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
-from epbuild.session.planning import ModelFetcher, RemoteModels, wheels_of
+from epbuild.session.planning import ModelFetcher, RemoteModels, lasting_workspace, wheels_of
 from epbuild.session.request import Request
 from epbuild.toolchain import resolve
 from epbuild.toolchain.environment import Toolchains

@@ -10,7 +10,6 @@ from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from epbuild.commands.plan import Surveyed, surveyed
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem, RecipeError, StoreError
 from epbuild.plan.made import Made
@@ -19,6 +18,7 @@ from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.remote.settings import REMOTE
 from epbuild.session.request import Request
+from epbuild.session.session import Session, open_session
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.status import Surveyor
 from epbuild.toolchain.identity import TOOLCHAIN
@@ -87,14 +87,15 @@ def push_results(
     Raises EpbuildError, and Cancelled when `cancelled` is set.
     """
     stop, warnings = cancelled or threading.Event(), list[Problem]()
-    with surveyed(request, cancelled=stop, warn=warnings.append) as looked:
-        remote = _named(looked.remote)
-        here = looked.surveyor.stored(looked.found)
+    with open_session(request, cancelled=stop, warn=warnings.append) as session:
+        found = session.survey()
+        remote = _named(session.remote)
+        here = session.surveyor.stored(found)
         sizes = {ident: sum(blob.size for blob in made.result.artifacts.values()) for ident, made in here.items()}
         done: dict[str, PushOutcome] = {}
 
         def push(ident: str) -> None:
-            done[ident] = _pushed(here[ident], remote, looked.surveyor, replace=replace)
+            done[ident] = _pushed(here[ident], remote, session.surveyor, replace=replace)
 
         def advance() -> None:
             there = sum(sizes[ident] for ident, outcome in done.copy().items() if outcome == "there")
@@ -102,10 +103,8 @@ def push_results(
             progress.advance(min(there + remote.statistics.sent_bytes, total), total)
 
         _each(here, push, stop, advance)
-        _push_toolchains(looked, remote)
-        keys = {
-            ident: looked.found.actions[ident].key for ident, action in looked.found.plan.actions.items() if is_stored(action)
-        }
+        _push_toolchains(session, remote)
+        keys = {ident: found.actions[ident].key for ident, action in found.plan.actions.items() if is_stored(action)}
         results = tuple(PushedResult(ident, key, done.get(ident, "not here"), sizes.get(ident, 0)) for ident, key in keys.items())
         counted = remote.statistics
         return Push(
@@ -113,18 +112,17 @@ def push_results(
             results,
             counted.sent_bytes,
             counted.seconds,
-            (*looked.found.plan.warnings, *_other_than_of_steps(warnings)),
+            (*found.plan.warnings, *_other_than_of_steps(warnings)),
         )
 
 
 def check_results(request: Request, progress: TransferProgress, cancelled: threading.Event | None = None) -> RemoteCheck:
     """Read all that the remote cache has of the results of a recipe. Raises EpbuildError, and Cancelled when `cancelled` is set."""
     stop, warnings = cancelled or threading.Event(), list[Problem]()
-    with surveyed(request, cancelled=stop, warn=warnings.append) as looked:
-        remote = _named(looked.remote)
-        keys = {
-            ident: looked.found.actions[ident].key for ident, action in looked.found.plan.actions.items() if is_stored(action)
-        }
+    with open_session(request, cancelled=stop, warn=warnings.append) as session:
+        found = session.survey()
+        remote = _named(session.remote)
+        keys = {ident: found.actions[ident].key for ident, action in found.plan.actions.items() if is_stored(action)}
         records = remote.look_up_all(COMPILE, filter(None, keys.values()))
         blobs = list(dict.fromkeys(blob for record in records.values() for blob in _blobs(record)))
         begin, total = remote.statistics.received_bytes, sum(blob.size for blob in blobs)
@@ -147,17 +145,17 @@ def check_results(request: Request, progress: TransferProgress, cancelled: threa
             results,
             counted.received_bytes,
             counted.seconds,
-            (*looked.found.plan.warnings, *_other_than_of_steps(warnings)),
+            (*found.plan.warnings, *_other_than_of_steps(warnings)),
         )
 
 
-def _push_toolchains(looked: Surveyed, remote: RemoteCache) -> None:
+def _push_toolchains(session: Session, remote: RemoteCache) -> None:
     """Publish what the toolchains are that are here as they are locked, so that others need not make them to know their keys."""
-    toolchains = looked.toolchains
-    for name, environment in toolchains.environments.items() if looked.as_locked else ():
+    toolchains = session.toolchains
+    for name, environment in toolchains.environments.items() if not session.lock.warnings else ():
         for key, record in toolchains.records(name, environment).items():
             with suppress(StoreError):
-                remote.publish(TOOLCHAIN, key, record, looked.surveyor.store)
+                remote.publish(TOOLCHAIN, key, record, session.surveyor.store)
 
 
 def _named(remote: RemoteCache | None) -> RemoteCache:

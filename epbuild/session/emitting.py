@@ -20,7 +20,7 @@ from epbuild.cache.leases import Cancelled
 from epbuild.cache.state import OutputRecord, StepRecord
 from epbuild.core.directory import interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders
-from epbuild.core.errors import HttpCancelled, StepId, StoreError
+from epbuild.core.errors import HttpCancelled, Problem, StepId, StoreError
 from epbuild.core.shown import shown_path
 from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
@@ -34,6 +34,7 @@ from epbuild.publish.emit import emit_output, materialize
 from epbuild.publish.removal import Cleaned, Emitted
 from epbuild.publish.sizes import compared, last_files
 from epbuild.recipe.image_reference import ImageReference
+from epbuild.session.events import OutputRemoved
 from epbuild.survey.kind import StepEnd
 from epbuild.survey.orphans import PLACE, RESULTS, Orphan, Outputs, lease_name
 from epbuild.survey.status import Survey, Surveyor
@@ -235,6 +236,26 @@ def ends_of(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:
 
 def step_record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:
     return StepRecord(step, key, document, result, time.time())
+
+
+def remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cancelled: threading.Event) -> None:
+    """Remove the outputs that the recipe no longer asks for, and report them. Raises Cancelled."""
+    outputs = surveyor.outputs
+    for left in outputs.release(emission.path for emission in found.plan.emissions.values()):
+        place = shown_path(surveyor.workspace.base / left.place)
+        message = f"the recipe no longer asks for {place}; it stays, as {outputs.writer(left)} has it too"
+        progress.report(
+            Warned(Problem("EPB514", message, None, "A build of that removes it, if it is not asked for there either."))
+        )
+    hidden = HiddenFolders()
+    claimed = outputs.claimed(orphan.directory for orphan in found.orphans) if found.orphans else ()
+    for orphan in found.orphans:
+        gone = remove_orphan(outputs, orphan, surveyor.digests, claimed, cancelled, hidden)
+        if gone is not None:
+            changed, foreign = (tuple(map(shown_path, gone.kept_as(why))) for why in ("changed since", "not made by epbuild"))
+            progress.report(
+                OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign, gone.size)
+            )
 
 
 def remove_orphan(

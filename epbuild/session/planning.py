@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -15,7 +16,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.location import cache_directory
+from epbuild.cache.location import cache_directory, tag_cache
+from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.digest import document_digest
@@ -28,6 +30,7 @@ from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.remote.settings import RemoteSettings, remote_settings
 from epbuild.session.lock import check_lock, locked_wheels
+from epbuild.session.provisioning import ONLINE
 from epbuild.session.request import Request
 
 if TYPE_CHECKING:
@@ -228,3 +231,33 @@ def _fact(model: ModelSpec) -> str:
     """What a model's place is remembered under: a digest, since the query of an address may hold a secret."""
     asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
     return f"remote {document_digest(asked)}"
+
+
+class NeededModels(Struct, frozen=True):
+    """Fetches what a build needs and is not here."""
+
+    request: Request
+    progress: Progress
+    cancelled: threading.Event
+    fetcher: ModelFetcher | None
+
+    def fetch(self, remote: RemoteModels, model: ModelSpec) -> Path:
+        known = remote.known(model)
+        if known is not None:
+            return known
+        if self.request.is_offline:
+            raise PlanError(Problem("EPB525", f"the model '{model.name}' is not here yet", model.path_where, ONLINE))
+        # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
+        with lasting_workspace(self.request.recipe) as workspace:
+            lasting = replace(remote, workspace=workspace, fetcher=self.fetcher)
+            return lasting.fetched(model, self.progress, self.cancelled)
+
+
+@contextmanager
+def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
+    """The workspace beside a recipe, made where it is not, and known to the store as one that builds with it."""
+    with Workspace.open(workspace_of(recipe)) as workspace:
+        with suppress(StoreError):  # where nothing can be written, what has to write fails
+            tag_cache(cache_directory())
+            Roots(cache_directory()).register(workspace.directory)
+        yield workspace

@@ -79,6 +79,11 @@ class Request(Struct, frozen=True):
         return self.remote is not None and self.remote.mode == "write"
 
     @property
+    def is_offline(self) -> bool:
+        """Whether no machine is contacted."""
+        return self.remote is not None and self.remote.offline
+
+    @property
     def is_whole(self) -> bool:
         """Whether the request is for the whole recipe."""
         return self.emits_all and not self.selection

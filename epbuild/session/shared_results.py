@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,12 @@ def results_of(cache: RemoteCache | None, store: BlobStore, warn: Warn) -> Remot
 class SharedResults:
     """What a build has of its remote cache and writes to it, if there is one. For any thread."""
 
-    def __init__(self, store: BlobStore, progress: Progress, cancelled: threading.Event) -> None:
+    def __init__(
+        self, store: BlobStore, progress: Progress, cancelled: threading.Event, warn: Callable[[Problem], None] | None = None
+    ) -> None:
+        """Warnings are passed to `warn`, or reported to `progress`."""
         self._store = store
+        self._given_warn = warn
         self._progress = progress
         self._cancelled = cancelled
         self._cache: RemoteCache | None = None
@@ -170,4 +174,7 @@ class SharedResults:
 
     def _warn(self, problem: Problem) -> None:
         self._warned = self._warned or problem.code == "EPB521"
-        self._progress.report(Warned(problem))
+        if self._given_warn is not None:
+            self._given_warn(problem)
+        else:
+            self._progress.report(Warned(problem))

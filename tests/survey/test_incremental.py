@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from epbuild.cli.app import execute
-from epbuild.commands import run as building
 from epbuild.recipe.load import load
+from epbuild.session import snapshot
 from epbuild.survey.snapshot import forget, place_of, read_unchanged, snapshots_of
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
 from tests.support.moments import at_each_call
@@ -188,7 +188,7 @@ def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
         for recipe in late:
             assert execute(["run", "-j1", recipe]) == 0
 
-    with at_each_call(building._ended, publish):
+    with at_each_call(snapshot.ends_of_actions, publish):
         assert execute(["run", "-j1"]) == 0
     assert '"other"' in (built.output() / "manifest.json").read_text(encoding="utf-8")
     _, out, _ = answered(("plan", "--json"), capsys)

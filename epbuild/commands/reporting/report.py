@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from epbuild import __version__
 from epbuild.cache.digests import Digests
-from epbuild.commands.plan import Surveyed, surveyed
 from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords, ReportedError, StepRun
 from epbuild.commands.reporting.parts import (
     accuracy_of,
@@ -40,6 +39,7 @@ from epbuild.session.coverage import all_models
 from epbuild.session.emitting import ends_of
 from epbuild.session.planning import workspace_of
 from epbuild.session.request import Request
+from epbuild.session.session import Session, open_session
 from epbuild.survey.kind import StepEnd
 from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import StepStatus
@@ -49,19 +49,19 @@ from epbuild.toolchain.platforms import platform_here
 def report(request: Request, progress: Progress | None = None) -> Report:
     """All that is known of a recipe and its last build here. Builds, fetches and provisions nothing. Raises EpbuildError."""
     # Of every model, and so of all of the recipe, not only of what changed since the last look.
-    with surveyed(replace(request, every_model=True), progress=progress) as looked:
-        return _Report(looked, BuildRecords(workspace_of(request.recipe)), str(request.recipe)).report()
+    with open_session(replace(request, every_model=True), progress) as session:
+        return _Report(session, BuildRecords(workspace_of(request.recipe)), str(request.recipe)).report()
 
 
 class _Report:
     """The parts of a report that hang together: what a survey found, and what the last build did."""
 
-    def __init__(self, looked: Surveyed, records: BuildRecords, path: str) -> None:
-        self._looked = looked
-        self._found = looked.found
-        self._plan = looked.found.plan
+    def __init__(self, session: Session, records: BuildRecords, path: str) -> None:
+        self._session = session
+        self._found = session.survey()
+        self._plan = self._found.plan
         self._path = path
-        self._last = records.last(looked.found.configuration.ident)
+        self._last = records.last(self._found.configuration.ident)
         self._runs: Mapping[str, StepRun] = {run.step: run for run in self._last.runs} if self._last is not None else {}
         self._results = {ident: result for ident in self._plan.actions if (result := self._result(ident)) is not None}
         self._problems = {ident: found for ident in self._plan.actions if (found := self._failure(ident))}
@@ -69,7 +69,7 @@ class _Report:
         self._errors = dict(self._all_errors())
 
     def report(self) -> Report:
-        looked, digests = self._looked, self._looked.surveyor.digests
+        session, digests = self._session, self._session.surveyor.digests
         known = identities(self._found)
         covered = all_models(self._plan, self._results, self._problems)
         return Report(
@@ -78,13 +78,13 @@ class _Report:
             made_at=_moment(time.time()),
             recipe=self._recipe(digests),
             machine=_machine(),
-            toolchains=tuple(toolchains_of(self._found, looked.lock, known)),
+            toolchains=tuple(toolchains_of(self._found, session.lock, known)),
             targets=tuple(targets_of(self._found, known)),
             models=tuple(models_of(self._plan, digests)),
             steps=tuple(map(self._step, self._found.steps())),
             coverage=tuple(coverage_of(self._plan, covered)),
             outputs=tuple(
-                output_of(emission, self._found.actions[ident], looked.surveyor.outputs)
+                output_of(emission, self._found.actions[ident], session.surveyor.outputs)
                 for ident, emission in self._plan.emissions.items()
             ),
             sharing=tuple(self._sharing()),
@@ -106,7 +106,7 @@ class _Report:
             return status.made.result
         if status.key is None or isinstance(action, Emission):
             return None
-        return self._looked.surveyor.result(action, status.key) or self._looked.surveyor.result_here(action, status.key)
+        return self._session.surveyor.result(action, status.key) or self._session.surveyor.result_here(action, status.key)
 
     def _failure(self, ident: str) -> Sequence[Problem]:
         """Why an action failed: what its result does not meet, what is remembered of its key, or what the last build had of it."""
@@ -115,7 +115,7 @@ class _Report:
             return ()
         if result is not None:
             return list(kind_of(action).unmet(action, result))
-        failure = self._looked.surveyor.failures.of(ident, status.key) if status.key is not None else None
+        failure = self._session.surveyor.failures.of(ident, status.key) if status.key is not None else None
         if failure is not None:
             return failure.problems
         runs = (run for step in self._plan.actions[ident].steps if (run := self._runs.get(step)) is not None)
@@ -127,7 +127,7 @@ class _Report:
         ]
 
     def _recipe(self, digests: Digests) -> ReportedRecipe:
-        recipe = self._looked.recipe
+        recipe = self._session.recipe
         return ReportedRecipe(recipe.name, recipe.description, self._path, digests.of(recipe.file))
 
     def _step(self, status: StepStatus) -> ReportedStep:
@@ -170,7 +170,7 @@ class _Report:
         """How the steps ended whose results are known."""
         for ident, action in self._plan.actions.items():
             if isinstance(action, Emission):
-                there = self._looked.surveyor.outputs.last(action.path)
+                there = self._session.surveyor.outputs.last(action.path)
                 if there is not None:
                     yield from ends_of(action, there.files)
             elif ident in self._results:

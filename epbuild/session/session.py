@@ -1,0 +1,323 @@
+"""Build session: everything that one command opens of a recipe, and what it does with it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.location import cache_directory
+from epbuild.cache.state import Configuration
+from epbuild.cache.workspace import Workspace
+from epbuild.core.errors import EnvironmentFailure, Problem
+from epbuild.engine.action import Runnable
+from epbuild.engine.capacity import memory_here
+from epbuild.engine.events import NoProgress, Progress, RunFinished, RunStarted, Warned
+from epbuild.engine.loop import drive
+from epbuild.engine.scheduler import Scheduler
+from epbuild.plan.possible import obstacles
+from epbuild.plan.result import action_records
+from epbuild.plan.steps import Plan, SessionGroup
+from epbuild.recipe.model import Recipe
+from epbuild.session.events import HashingEvents
+from epbuild.session.lock import HeldLock, hold_lock
+from epbuild.session.planning import (
+    ModelFetcher,
+    NeededModels,
+    ReadVariables,
+    lasting_workspace,
+    read_plan,
+    remote_of,
+    workspace_of,
+)
+from epbuild.session.provisioning import Circumstances, Provisioning
+from epbuild.session.request import Request
+from epbuild.session.shared_results import SharedResults
+from epbuild.session.snapshot import clock_at, ends_of_actions, observed_files
+from epbuild.session.toolchains import PlanToolchains, ToolchainSources
+from epbuild.survey.kinds import is_stored
+from epbuild.survey.snapshot import clock, forget
+from epbuild.survey.status import Survey, Surveyor
+from epbuild.survey.taking import Observations, take
+from epbuild.toolchain.identity import toolchain_records
+
+if TYPE_CHECKING:
+    from epbuild.remote.cache import RemoteCache, Warn
+    from epbuild.session.build import Actions
+    from epbuild.session.remote_build import Elsewhere
+    from epbuild.survey.snapshot import Moment
+
+
+@dataclass
+class Session:
+    """One recipe with everything that is open for it: plan, lock, toolchains, workspace, store and remote cache."""
+
+    request: Request
+    recipe: Recipe
+    plan: Plan
+    lock: HeldLock
+    """The lock, with a warning for each deviation from it."""
+    provisioning: Provisioning
+    surveyor: Surveyor
+    shared: SharedResults
+    progress: Progress
+    cancelled: threading.Event
+    variables: ReadVariables
+    begin: float
+    """Time when the session was opened, as `time.monotonic` returns it."""
+    began: Moment | None
+    """The same, as `snapshot.clock` returns it."""
+    refused: list[Problem] | None
+    """Warnings about the remote cache that belong to the plan. None: they were reported."""
+
+    @property
+    def toolchains(self) -> PlanToolchains:
+        """The toolchains of the plan, as far as they are known."""
+        return self.provisioning.known
+
+    @property
+    def workspace(self) -> Workspace:
+        """The workspace beside the recipe."""
+        return self.surveyor.workspace
+
+    @property
+    def remote(self) -> RemoteCache | None:
+        """The remote cache, if the request uses one."""
+        return self.shared.cache
+
+    def survey(self) -> Survey:
+        """Return the state of every step, why it is out of date, and the orphans. Raises PlanError and StoreError."""
+        found = self.surveyor.survey(self.plan, self.toolchains)
+        if self.refused is not None:
+            if self.shared.results is not None:
+                self.shared.results.warn_of_the_rest()
+            found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *self.refused)))
+        if not self.request.is_whole:  # selected steps do not show what the whole recipe asks for
+            return found
+        orphans = self.surveyor.outputs.orphans(emission.path for emission in found.plan.emissions.values())
+        return replace(found, orphans=orphans)
+
+    def build(self, found: Survey) -> Actions:
+        """Run what is out of date and emit outputs, in dependency order. Failures of steps are events.
+
+        Raises EnvironmentFailure if a step cannot run on this machine, and KeyboardInterrupt.
+        """
+        from epbuild.session.build import Actions  # `plan` and `explain` never load the compiler and the publisher
+        from epbuild.session.making import Making
+
+        request, todo = self.request, found.todo
+        must_run = [found.plan.actions[ident] for ident in todo if not found.actions[ident].remote]
+        _refuse_obstacles(request, (action for action in must_run if isinstance(action, SessionGroup)))
+        if todo:
+            forget(str(request.recipe))  # should this build be killed, the next one has to clean up
+            # A build with nothing to do writes nothing, and removes no half-written files of killed builds.
+            self.surveyor.store.sweep()
+            self.surveyor.records.sweep()
+        with self._remote_build() if todo else nullcontext() as machines:
+            making = Making(request.compiles, request.retry, machines)
+            actions = Actions(
+                found, self.provisioning, self.surveyor, self.progress, self.cancelled, making=making, shared=self.shared
+            )
+            to_do = set(todo)
+            steps = sum(step.action in to_do for step in found.plan.steps)
+            seconds = actions.expect(request.jobs)
+            self.progress.report(RunStarted(self.recipe.name, len(found.plan.steps), steps, seconds, request.keep_going))
+            actions.take_over()
+            if request.writes:
+                self.shared.offer([made.key for made in self.surveyor.stored(found).values()], self.surveyor.records)
+            # Held as long as there is work, so that no other process removes the workspace meanwhile.
+            with self.workspace.staging("run") if todo else nullcontext():
+                self._drive(actions, found)
+        self.shared.finish(sum(map(is_stored, found.plan.actions.values())))
+        return actions
+
+    def finish(self, found: Survey, actions: Actions) -> int:
+        """Remove orphans, rebuild and compare if requested, and write the snapshot. Returns the exit code."""
+        from epbuild.session.emitting import remove_orphans
+
+        request = self.request
+        ended = actions.finished(time.monotonic() - self.begin, every_model=request.every_model)
+        if found.todo:
+            self.surveyor.memory.forget_superseded()
+        if ended.exit_code == 0 and request.is_whole:
+            remove_orphans(found, self.surveyor, self.progress, self.cancelled)
+        if request.rebuild_and_compare and (ended.exit_code == 0 or request.keep_going):
+            code = self._rebuild_and_compare(actions)
+            ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - self.begin)
+        self.progress.report(ended)
+        self._write_snapshot(found, actions, ended)
+        return ended.exit_code
+
+    def _drive(self, actions: Actions, found: Survey) -> None:
+        request = self.request
+        if not request.compiles and not request.keep_going and found.unmade:
+            actions.give_up(found.unmade)
+            return
+        todo = [
+            Runnable(ident, found.plan.actions[ident].needs, actions.cost(ident), actions.memory(ident)) for ident in found.todo
+        ]
+        scheduler = Scheduler(todo, request.memory or memory_here())
+        drive(
+            scheduler,
+            actions,
+            jobs=request.jobs,
+            keep_going=request.keep_going,
+            cancelled=self.cancelled,
+            idle=actions.idle,
+        )
+
+    @contextmanager
+    def _remote_build(self) -> Iterator[Elsewhere | None]:
+        """Connect to the other machines of the request, if it names a cluster."""
+        if self.request.cluster is None:
+            yield None
+            return
+        from epbuild.session.remote_build import open_cluster
+
+        with open_cluster(self.request.cluster, self.shared, self.surveyor, self.progress, self.toolchains) as machines:
+            yield machines
+
+    def _rebuild_and_compare(self, actions: Actions) -> int:
+        """Rebuild everything and compare it with the store. Returns an exit code."""
+        from epbuild.session.rebuild import rebuild_and_compare
+
+        request = self.request
+        forget(str(request.recipe))  # should it be killed, the next build has to clean up
+        memory = request.memory or memory_here()
+        with self.workspace.staging("run"):
+            return rebuild_and_compare(
+                actions,
+                self.workspace,
+                self.surveyor.store,
+                self.progress,
+                jobs=request.jobs,
+                keep_going=request.keep_going,
+                memory=memory,
+            )
+
+    def _write_snapshot(self, found: Survey, actions: Actions, ended: RunFinished) -> None:
+        """Write the snapshot that answers the next run if nothing changes, unless the next run has work in any case."""
+        request, lock = self.request, self.lock
+        began = self.began or clock_at(self.begin, request.recipe)
+        is_complete = request.emits_all and request.shard is None and not self.provisioning.warnings
+        if not is_complete or began is None or (ended.exit_code != 0 and found.orphans):
+            return
+        ends = ends_of_actions(found, actions.made, actions.outcomes, self.surveyor)
+        observations = Observations(
+            recipe=self.recipe,
+            began=began,
+            variables=self.variables.seen,
+            lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
+            warnings=found.plan.warnings,
+            files=observed_files(self.recipe, self.toolchains, lock, found.plan, self.surveyor),
+            absent=(*self.toolchains.absent(), *(() if lock.exists else (lock.path,))),
+            steps=[status._replace(key=ends[status.step.action].key) for status in found.steps()],
+            is_current=all(end.is_current for end in ends.values()),
+            drivers=self.toolchains.drivers(),
+        )
+        take(observations, request.settings, request.selection)
+
+
+@contextmanager
+def open_session(
+    request: Request,
+    progress: Progress | None = None,
+    cancelled: threading.Event | None = None,
+    *,
+    builds: bool = False,
+    fetcher: ModelFetcher | None = None,
+    warn: Warn | None = None,
+) -> Iterator[Session]:
+    """Open the recipe, lock, remote cache, toolchains and workspace of a request, in that order.
+
+    With `builds`, fetch missing models with `fetcher`, provision toolchains whose identity is unknown, create the workspace, and report
+    warnings. Without, nothing is written, and warnings are added to the plan; those about the remote cache are passed to `warn`, if it is
+    given. Raises EpbuildError and Cancelled.
+    """
+    begin, began, variables = time.monotonic(), clock(str(request.recipe)), ReadVariables()
+    progress, cancelled = progress or NoProgress(), cancelled or threading.Event()
+    recipe, plan = read_plan(request, NeededModels(request, progress, cancelled, fetcher) if builds else None, variables)
+    lock = hold_lock(recipe, plan, strict=request.locked)
+    if builds:
+        _report(progress, (*plan.warnings, *lock.warnings))
+    refused: list[Problem] = []
+    store = BlobStore(cache_directory())
+    shared = SharedResults(store, progress, cancelled, None if builds else warn or refused.append)
+    reads = not (builds and request.rebuild_and_compare)
+    with shared.opened(remote_of(request, recipe), reads=reads), ExitStack() as stack:
+        sources = ToolchainSources(request.toolchains, toolchain_records(store.root), shared.results)
+        known = PlanToolchains(plan, recipe.directory, lock, sources)
+        found_here = dict(known.environments)
+        under = Circumstances(lock, request.is_offline, shared.results is not None)
+        provisioning = stack.enter_context(Provisioning(known, under, shared, progress, cancelled))
+        if builds:
+            _identify_elsewhere(request, known, plan, shared, progress)
+            _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))
+            provisioning.make_unknown(plan.actions.values())  # other toolchains are provisioned when an action needs them
+        workspace = stack.enter_context(
+            lasting_workspace(request.recipe) if builds else Workspace.open(workspace_of(request.recipe), create=False)
+        )
+        if builds:
+            _report(progress, workspace.problems())
+            workspace.sweep()
+        configuration = Configuration.of(recipe.file, request.settings, variables.seen)
+        counting = HashingEvents(progress).counting
+        surveyor = Surveyor(workspace, store, action_records(store.root), recipe, configuration, shared.results, counting)
+        deviations = lock.deviations(plan, found_here, surveyor.digests)
+        if builds:
+            _report(progress, deviations)
+            if not deviations:
+                provisioning.record()
+        problems = () if builds else workspace.problems()
+        lock = replace(lock, warnings=(*lock.warnings, *deviations))
+        plan = replace(plan, warnings=(*plan.warnings, *problems, *lock.warnings))
+        yield Session(
+            request,
+            recipe,
+            plan,
+            lock,
+            provisioning,
+            surveyor,
+            shared,
+            progress,
+            cancelled,
+            variables,
+            begin,
+            began,
+            None if builds else refused,
+        )
+
+
+def _report(progress: Progress, warnings: Iterable[Problem]) -> None:
+    for warning in warnings:
+        progress.report(Warned(warning))
+
+
+def _refuse_obstacles(request: Request, groups: Iterable[SessionGroup]) -> None:
+    """Raise EnvironmentFailure if some of these groups, which have to be compiled, cannot be compiled on this machine."""
+    impossible = obstacles([group for group in groups if not group.may_fail], sys.platform)
+    if impossible and not request.keep_going and request.cluster is None:
+        raise EnvironmentFailure(*impossible)
+
+
+def _identify_elsewhere(request: Request, known: PlanToolchains, plan: Plan, shared: SharedResults, progress: Progress) -> None:
+    """Have other machines publish the identities of toolchains that are unknown here."""
+    if request.cluster is None or not request.compiles or shared.results is None:
+        return
+    unknown = known.unidentified(plan.actions.values())
+    if unknown:
+        from epbuild.cluster.dask_client import DaskExecutor
+        from epbuild.session.remote_build import IdentityRequests
+
+        executor = DaskExecutor(request.cluster, shared.cancelled)
+        try:
+            IdentityRequests(executor, known, progress).bring(unknown)
+        finally:
+            executor.close()
