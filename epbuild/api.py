@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from epbuild.cache.leases import Cancelled as Cancelled
     from epbuild.catalog.facts import Thresholds as Thresholds
-    from epbuild.commands.inspect import Inspected as Inspected
+    from epbuild.commands.artifacts import Inspected as Inspected
     from epbuild.commands.verify import LiveOptions as LiveOptions
     from epbuild.commands.verify import Misuse as Misuse
     from epbuild.core.errors import BuildError as BuildError
@@ -55,7 +55,7 @@ _HOMES = {
     "epbuild.catalog.facts": ("Thresholds",),
     "epbuild.session.build_result": ("BuildFailed", "BuildResult"),
     "epbuild.session.events": ("Noted",),
-    "epbuild.commands.inspect": ("Inspected",),
+    "epbuild.commands.artifacts": ("Inspected",),
     "epbuild.session.request": ("RemoteChoice", "Request"),
     "epbuild.commands.verify": ("LiveOptions", "Misuse"),
     "epbuild.core.errors": (
@@ -121,7 +121,7 @@ def inspect(*files: StrPath) -> Inspected:
     """Return the contents of ONNX files, and of those in folders. Raises VerifyError for a file that is unreadable or no model."""
     from pathlib import Path
 
-    from epbuild.commands.inspect import inspect as inspected
+    from epbuild.commands.artifacts import inspect as inspected
 
     return inspected([Path(file) for file in files])
 

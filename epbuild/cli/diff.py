@@ -9,7 +9,7 @@ import typer
 
 from epbuild.cli import arguments
 from epbuild.cli.options import Excludes, application, option
-from epbuild.commands.diff import diff as compare
+from epbuild.commands.artifacts import diff as compare
 from epbuild.report.json.checks import comparison_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.markdown import print_markdown

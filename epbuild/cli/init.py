@@ -10,7 +10,7 @@ import typer
 from epbuild.cli import arguments
 from epbuild.cli.options import UsageError, application, choice, option, options
 from epbuild.commands.init.answers import BadAnswer, Given, write_first_recipe
-from epbuild.commands.init.kinds import KINDS
+from epbuild.commands.init.choices import KINDS
 from epbuild.report.terminal.recipes import TerminalQuestions, print_first_recipe
 
 _EP: dict[str, Any] = choice(KINDS)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from epbuild.cli.options import UsageError, application, option, options
-from epbuild.commands.merge import merge as merged
+from epbuild.commands.artifacts import merge as merged
 from epbuild.report.terminal.screen import print_line
 
 app = application()

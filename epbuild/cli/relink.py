@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from epbuild.cli.options import Excludes, UsageError, application, option
-from epbuild.commands.relink import models_in
-from epbuild.commands.relink import relink as change
+from epbuild.commands.artifacts import models_in
+from epbuild.commands.artifacts import relink as change
 from epbuild.onnxfile.edit.packaging import Packaging
 from epbuild.report.terminal.screen import print_line
 

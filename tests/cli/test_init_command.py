@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from epbuild.commands.init.kinds import KINDS
+from epbuild.commands.init.choices import KINDS
 from epbuild.commands.init.recipe import RecipeChoices, model_names, recipe_text, scalar
 from epbuild.recipe.load import load
 from epbuild.recipe.model import Recipe

@@ -18,8 +18,7 @@ from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.attempt import CompileAttempt
 from epbuild.commands.doctor.devices import EpDevice, EpHealth, EpSurvey, ToolchainHealth, ep_checks
 from epbuild.commands.doctor.doctor import DoctorRequest, examine
-from epbuild.commands.doctor.health import HealthCheck, TooSlow, within
-from epbuild.commands.doctor.machine import ThisMachine, machine_checks
+from epbuild.commands.doctor.health import HealthCheck, ThisMachine, TooSlow, machine_checks, within
 from epbuild.commands.doctor.places import Disks, Place, far_check, length_check, place_checks
 from epbuild.commands.doctor.servers import Servers, server_checks
 from epbuild.core.errors import Argument, PlanError, Position, Problem, ToolchainError

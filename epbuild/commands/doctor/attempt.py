@@ -1,4 +1,4 @@
-"""Attempts with EPs: a small model compiled and opened here, as by a build."""
+"""Attempts with EPs: a small model compiled and opened as in a build."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from epbuild.verify.live.session import session_of
 from epbuild.verify.live.worker import Load, run_models
 
 _SECONDS = 60.0
-"""How long opening it may take."""
+"""Limit for opening a model."""
 
 
 class CompileAttempt(Struct, frozen=True):
-    """What came of it: whether a small model was compiled and then opened here, and why not."""
+    """Outcome of compiling and opening a small model."""
 
     target: str
-    """What it was compiled for, by the recipe's name, or as the catalog has an example."""
+    """Target by its name in the recipe, or the example of the catalog."""
     seconds: float | None = None
-    """How long the compile took; None: it failed."""
+    """Duration of the compile, or None if it failed."""
     opened: bool = False
     why: str = ""
-    """Why it could not be compiled, or not be opened, as a clause."""
+    """Reason for a failed compile or a failed opening, as a clause."""
     unfit: bool = False
-    """Whether this machine is the reason: it has no device, or no driver."""
+    """Set if this machine lacks the device or the driver."""
 
 
 class Bench(Struct, frozen=True):
-    """Where it is tried: an environment, an empty folder, and what ends it when it is set."""
+    """Environment and empty folder for an attempt. The event `cancelled` ends it."""
 
     environment: Environment
     folder: Path
@@ -59,7 +59,7 @@ def attempt_target(recipe: Recipe, target: str, bench: Bench) -> CompileAttempt:
 
 
 def attempt_entry(entry: EpEntry, bench: Bench) -> CompileAttempt | None:
-    """The same for what `epbuild init` takes as an example; None for an EP that it has none for."""
+    """Compile and open a small model for the example of `epbuild init`. Returns None for an EP without an example."""
     if entry.start is None:
         return None
     return _attempt(entry.start.example, planned_probe(Ability(entry), bench.environment, bench.folder), bench)

@@ -1,4 +1,4 @@
-"""EPs of toolchains: their devices, and what each can do on this machine."""
+"""EPs of toolchains: their devices and abilities on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.commands.doctor.attempt import Bench, CompileAttempt, attempt_entry, attempt_target
 from epbuild.commands.doctor.health import HealthCheck, HealthState, of_error
-from epbuild.commands.init.kinds import StarterKind
+from epbuild.commands.init.choices import StarterKind
 from epbuild.core.errors import EpbuildError
 from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import Plan, ToolchainNeeds
@@ -32,12 +32,12 @@ from epbuild.verify.live.worker import Session, list_devices
 
 _SECONDS = 60.0
 _THREADS = 3
-_MOST_TOOLCHAINS = 6
-"""How many of those that are here are looked at without a recipe: the newest."""
+_MAX_TOOLCHAINS = 6
+"""Limit of toolchains that are checked without a recipe, newest first."""
 
 
 class EpDevice(Struct, frozen=True):
-    """A device as `get_ep_devices()` reports it."""
+    """Device as `get_ep_devices()` reports it."""
 
     type: str
     vendor: str
@@ -45,24 +45,24 @@ class EpDevice(Struct, frozen=True):
 
 
 class EpHealth(Struct, frozen=True):
-    """An EP in a toolchain: what it offers, and what came of an attempt with it (None: none was made, or none can be)."""
+    """EP in a toolchain: its devices, and the attempt with it, or None if there was none."""
 
     ep: str
     packages: str
     devices: tuple[EpDevice, ...] = ()
     missing: str = ""
-    """Why ONNX Runtime does not have it, as a clause."""
+    """Reason why ONNX Runtime lacks the EP, as a clause."""
     mend: str | None = None
-    """What to do about that."""
+    """Remedy for a missing EP."""
     limit: str = ""
-    """Why nothing can be compiled with it here, as a clause, by the catalog."""
+    """Reason of the catalog why the EP compiles nothing here, as a clause."""
     attempt: CompileAttempt | None = None
     emulated: bool = False
-    """Whether its devices only stand for the one that it compiles for."""
+    """Set if the devices only emulate the one that it compiles for."""
 
 
 class ToolchainHealth(Struct, frozen=True):
-    """A toolchain, whether it is here, and its EPs."""
+    """Toolchain with its check and its EPs."""
 
     name: str
     packages: str
@@ -72,22 +72,22 @@ class ToolchainHealth(Struct, frozen=True):
 
 
 class _Asked(Struct, frozen=True):
-    """One EP to look at: of a target of a recipe, or by itself."""
+    """EP to check, alone or for a target of a recipe."""
 
     entry: EpEntry
     target: PlannedTarget | None = None
 
 
 class EpSurvey(Struct, frozen=True):
-    """Looks at the EPs of toolchains; `attempts`: also compiles a small model with each."""
+    """Survey of the EPs of toolchains. With `attempts`, it compiles a small model with each."""
 
     toolchains: Toolchains
     attempts: bool = True
     cancelled: threading.Event = field(default_factory=threading.Event)
-    """Ends what runs, when it is set."""
+    """Event that ends running work."""
 
     def of_recipe(self, recipe: Recipe, plan: Plan) -> list[ToolchainHealth]:
-        """The toolchains of a recipe; nothing is installed. Raises PlanError for a lock that cannot be read."""
+        """Return the toolchains of a recipe, without installing any. Raises PlanError for an unreadable lock."""
         lock = hold_lock(recipe, plan, strict=False)
         targets = {group.target.name: group.target for group in plan.session_groups.values()}
 
@@ -103,7 +103,7 @@ class EpSurvey(Struct, frozen=True):
             return list(pool.map(look, plan.toolchains().items()))
 
     def here(self) -> tuple[list[ToolchainHealth], int]:
-        """The newest toolchains that are here and have an EP that compiles, and how many more there are."""
+        """Return the newest toolchains here that can compile, and the number of the others."""
         found: dict[str, tuple[ProvisionedToolchain, list[EpEntry]]] = {}
         for made in provisioned_toolchains(self.toolchains.home):
             entries = [entry for ep in known_eps() for entry in entries_for(ep) if entry.sources and made.has(entry)]
@@ -111,7 +111,7 @@ class EpSurvey(Struct, frozen=True):
                 known = {RUNTIME, *(name for entry in entries for name in entry.distributions)}
                 packages = sorted(text for text in made.packages if read_requirement(text).distribution in known)
                 found.setdefault(", ".join(packages), (made, entries))
-        chosen = list(found.items())[:_MOST_TOOLCHAINS]
+        chosen = list(found.items())[:_MAX_TOOLCHAINS]
         with ThreadPoolExecutor(_THREADS) as pool:
             return list(pool.map(lambda item: self._of_made(item[0], *item[1]), chosen)), len(found) - len(chosen)
 
@@ -147,9 +147,9 @@ class EpSurvey(Struct, frozen=True):
     def _looked(
         self, known: ToolchainHealth, environment: Environment, asked: Sequence[_Asked], recipe: Recipe | None, mend: str
     ) -> ToolchainHealth:
-        """What is known of a toolchain that is here, and its EPs; `mend` is what to do where ONNX Runtime does not load."""
+        """Examine an existing toolchain and its EPs. `mend` is the hint if ONNX Runtime does not load."""
         python, check = environment.fingerprint.python, known.check
-        if environment.onnxruntime == "unknown" and not asked:  # one that only prepares models
+        if environment.onnxruntime == "unknown" and not asked:  # a toolchain that only prepares models
             return replace(known, check=replace(check, text=check.text or f"{python}: {known.packages}"))
         release, why, _ = self._listed(environment, None)
         if why:
@@ -183,7 +183,7 @@ class EpSurvey(Struct, frozen=True):
             return CompileAttempt(asked.target.name if asked.target else "", why=why)
 
     def _listed(self, environment: Environment, asked: _Asked | None) -> tuple[str | None, str, list[tuple[str, EpDevice]]]:
-        """ONNX Runtime's release, why it or the EP cannot be had, and the devices, by EP."""
+        """Return the release of ONNX Runtime, the reason why it or the EP does not load, and the devices with their EPs."""
         eps = []
         if asked is not None:
             planned = asked.target.eps[0] if asked.target is not None else None
@@ -200,7 +200,7 @@ class EpSurvey(Struct, frozen=True):
 
 
 def _sound(name: str) -> HealthCheck:
-    """A toolchain of which nothing is wrong so far; its text is still to come."""
+    """Return the check of a toolchain without problems so far. Its text is set later."""
     return HealthCheck("toolchain", "ok", "", name=name)
 
 
@@ -217,7 +217,7 @@ def _unmade(asked: _Asked) -> EpHealth:
 
 
 def _limit(asked: _Asked) -> str:
-    """Why nothing can be compiled with an EP here by the catalog and the drivers that are here, as a clause."""
+    """Return the reason why an EP compiles nothing here, by the catalog and the drivers, as a clause."""
     entry = asked.entry
     if lacks_driver(entry):
         return next(f"cannot {row.what} here: {row.why}" for row in entry.cannot if row.driver is not None)
@@ -231,7 +231,7 @@ _SEE = "A build of a model of yours has the EP's whole log: `epbuild log`."
 
 
 def ep_checks(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[HealthCheck]:
-    """What was found, as lines; `needed`: a recipe compiles with them."""
+    """Yield the checks of toolchains and their EPs. With `needed`, a recipe compiles with them."""
     for toolchain in found:
         yield toolchain.check
         for ep in toolchain.eps:

@@ -1,4 +1,4 @@
-"""`epbuild doctor`: all that is looked at, of a recipe or this machine alone."""
+"""`epbuild doctor`: all checks, of this machine and optionally of a recipe."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from msgspec import Struct, field
 from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.devices import EpSurvey, ToolchainHealth, ep_checks
-from epbuild.commands.doctor.health import HealthCheck, of_error
-from epbuild.commands.doctor.machine import ThisMachine, machine_checks
+from epbuild.commands.doctor.health import HealthCheck, ThisMachine, machine_checks, of_error
 from epbuild.commands.doctor.places import Disks, Place, far_check, length_check, place_checks
 from epbuild.commands.doctor.servers import Servers, server_checks
 from epbuild.core.errors import EpbuildError
@@ -32,14 +31,14 @@ _MOVE_WORKSPACE = "Get the right to write beside the recipe, or build in a copy 
 
 
 class DoctorRequest(Struct, frozen=True):
-    """What to look at: a recipe (None: this machine alone), and as what builds of it are started."""
+    """Recipe to check, or None for this machine alone, with the options that builds would have."""
 
     recipe: Path | None
     settings: tuple[str, ...] = ()
     attempts: bool = True
-    """Whether to compile a small model with each EP."""
+    """Set to compile a small model with each EP."""
     offline: bool = False
-    """Whether no other machine is asked."""
+    """Set to contact no other machine."""
     insecure: bool = False
     cluster: ClusterAddress | EpbuildError | None = None
     machine: ThisMachine = field(default_factory=ThisMachine)
@@ -47,7 +46,7 @@ class DoctorRequest(Struct, frozen=True):
 
 
 class Diagnoses(Struct, frozen=True):
-    """All that was looked at, and the toolchains in full."""
+    """Results of all checks, and the toolchains in full."""
 
     checks: tuple[HealthCheck, ...]
     toolchains: tuple[ToolchainHealth, ...]
@@ -59,11 +58,11 @@ class Diagnoses(Struct, frozen=True):
 
 
 HealthListener = Callable[[HealthCheck], None]
-"""Gets each line as soon as it and those before it are known."""
+"""Receiver of each check, in order, as soon as it is known."""
 
 
 def examine(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
-    """Look at everything; what is broken is in what is returned, and raises nothing."""
+    """Run all checks. Problems are in the result and are not raised."""
     found = _Found(listener)
     recipe, plan, checks = _planned(request)
     with _parallel() as (pool, cancelled):
@@ -81,7 +80,7 @@ def examine(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
 
 
 def devices_of(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
-    """The part of it that is about toolchains and EPs."""
+    """Run the checks of toolchains and EPs."""
     found = _Found(listener)
     recipe, plan, checks = _planned(request)
     found.add(*(check for check in checks if check.state == "error"))
@@ -93,7 +92,7 @@ def devices_of(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
 
 @dataclasses.dataclass
 class _Found:
-    """The lines so far, of which `listener` gets each."""
+    """Collector of checks that forwards each to the listener."""
 
     listener: HealthListener
     checks: list[HealthCheck] = dataclasses.field(default_factory=list)
@@ -106,7 +105,7 @@ class _Found:
 
 @contextmanager
 def _parallel() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
-    """A pool, and what its work looks at to end: it is set when this is left by an exception, such as that of Ctrl-C."""
+    """Provide a thread pool and an event that ends its work. An exception, such as that of Ctrl-C, sets the event."""
     cancelled = threading.Event()
     with ThreadPoolExecutor(2) as pool:
         try:
@@ -117,7 +116,7 @@ def _parallel() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
 
 
 def _planned(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, list[HealthCheck]]:
-    """The recipe and its plan, as far as they can be had, and how they are."""
+    """Return the recipe and its plan, or None if they cannot be read, with the check of the recipe."""
     if request.recipe is None:
         return None, None, []
     try:
@@ -135,7 +134,7 @@ def _planned(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, list[H
 
 
 def _place_checks(request: DoctorRequest) -> Iterator[HealthCheck]:
-    """How the folders are that are written to, each once."""
+    """Check each folder that epbuild writes to."""
     try:
         places = [
             Place("cache", cache_directory(), _MOVE_CACHE),
@@ -159,7 +158,7 @@ def _place_checks(request: DoctorRequest) -> Iterator[HealthCheck]:
 def _toolchains(
     request: DoctorRequest, recipe: Recipe | None, plan: Plan | None, cancelled: threading.Event
 ) -> tuple[list[ToolchainHealth], Iterable[HealthCheck]]:
-    """The toolchains, with their EPs, and what else there is to know of them."""
+    """Return the toolchains with their EPs, and further checks about them."""
     try:
         survey = EpSurvey(Toolchains(toolchain_directory()), request.attempts, cancelled)
         if recipe is not None and plan is not None:

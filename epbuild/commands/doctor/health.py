@@ -1,17 +1,29 @@
-"""`HealthCheck`: one thing that was looked at, how it is, and what to do."""
+"""Health checks, and those of Python, uv, clock, locale and memory."""
 
 from __future__ import annotations
 
+import importlib.util
+import locale
+import os
+import platform
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from epbuild.core.errors import EpbuildError
+from epbuild.core.errors import EpbuildError, ToolchainError
+from epbuild.core.installer import run_uv
+from epbuild.engine.capacity import memory_here
+from epbuild.toolchain.platforms import platform_here
 
 HealthState = Literal["ok", "note", "warning", "error"]
-"""An `error` has to be mended before builds can work; with a `warning` they do, though not all of what they could; a `note` is to know."""
+"""Severity: with an `error` no build works, with a `warning` builds are limited, and a `note` informs."""
 
 Topic = Literal[
     "python", "uv", "clock", "locale", "memory", "recipe", "cache", "toolchains", "workspace", "paths", "remote cache",
@@ -22,7 +34,7 @@ T = TypeVar("T")
 
 
 class HealthCheck(Struct, frozen=True):
-    """One thing: what it is about, which one of several (`name`), how it is, in words, and what to do."""
+    """Result of one check: topic, state, text and hint. `name` distinguishes several of one topic."""
 
     topic: Topic
     state: HealthState
@@ -33,7 +45,7 @@ class HealthCheck(Struct, frozen=True):
 
 
 def of_error(topic: Topic, error: EpbuildError, state: HealthState = "error", name: str = "") -> HealthCheck:
-    """The first of an error's problems, and how many more there are."""
+    """Return a check with the first problem of an error and the number of the others."""
     first, *more = error.problems
     place = f"{first.where}: " if first.where is not None else ""
     rest = f" (and {len(more)} more)" if more else ""
@@ -41,11 +53,11 @@ def of_error(topic: Topic, error: EpbuildError, state: HealthState = "error", na
 
 
 class TooSlow(Exception):
-    """Something did not end in its time; it may go on."""
+    """Work that did not end in time. It may continue in its thread."""
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """What `work` returns or raises. Raises TooSlow where that takes longer: it then goes on in a thread that holds nobody up."""
+    """Return or raise the outcome of `work`. Raises TooSlow after that time, and leaves the work to a daemon thread."""
     found: list[T] = []
     raised: list[BaseException] = []
 
@@ -63,3 +75,95 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     if not found:
         raise TooSlow
     return found[0]
+
+
+_UV_SECONDS = 8.0
+_DAY_SECONDS = 86400.0
+_MIN_BYTES = 2 << 30
+_EXTRAS = {
+    "archive": ("zstandard",),
+    "remote": ("obstore", "nacl"),
+    "hf": ("huggingface_hub",),
+    "dask": ("distributed", "cryptography"),
+}
+"""Modules of the packages in each extra of epbuild."""
+
+RunProgram = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+
+
+class ThisMachine(Struct, frozen=True):
+    """Access to this machine, which tests replace."""
+
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    system: str = sys.platform
+    run_uv: RunProgram = run_uv
+    now: Callable[[], float] = time.time
+    memory: Callable[[], int | None] = memory_here
+    encodings: Callable[[], Mapping[str, str]] = lambda: {
+        "file names": sys.getfilesystemencoding(),
+        "texts": locale.getpreferredencoding(do_setlocale=False),
+    }
+
+
+def machine_checks(here: ThisMachine) -> Iterator[HealthCheck]:
+    yield _python()
+    yield _uv(here)
+    yield _memory(here)
+    yield _clock(here)
+    yield _locale(here)
+
+
+def _python() -> HealthCheck:
+    extras = [name for name, modules in _EXTRAS.items() if all(map(importlib.util.find_spec, modules))]
+    text = f"{platform.python_version()} on {platform_here() or platform.platform()}, {sys.executable}"
+    if platform_here() is None:
+        return HealthCheck("python", "warning", f"{text}: toolchains cannot be locked for this platform", "Build without a lock.")
+    return HealthCheck("python", "ok", f"{text}; extras: {', '.join(extras) or 'none'}")
+
+
+def _uv(here: ThisMachine) -> HealthCheck:
+    try:
+        done = within(_UV_SECONDS, lambda: here.run_uv(["--version"]))
+    except ToolchainError as error:
+        return of_error("uv", error)
+    except TooSlow:
+        return _broken_uv(f"it did not answer within {_UV_SECONDS:g} s")
+    except OSError as error:
+        return _broken_uv(error.strerror or str(error))
+    words = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    if done.returncode != 0:
+        return _broken_uv(words[-1] if words else f"it ended with status {done.returncode}")
+    return HealthCheck("uv", "ok", words[0].removeprefix("uv ") if words else "it runs")
+
+
+def _broken_uv(why: str) -> HealthCheck:
+    return HealthCheck(
+        "uv", "error", f"it does not run: {why}", "Install it again: `pip install --force-reinstall uv`.", "EPB301"
+    )
+
+
+def _memory(here: ThisMachine) -> HealthCheck:
+    cpus, size = os.cpu_count() or 1, here.memory()
+    shown = f"{size / 1e9:.1f} GB for {cpus} CPUs" if size else f"how much is not known, for {cpus} CPUs"
+    if size is not None and size < _MIN_BYTES:
+        return HealthCheck("memory", "warning", shown, "Compiling a large model takes several GB: run one step at a time (-j 1).")
+    return HealthCheck("memory", "ok", shown)
+
+
+def _clock(here: ThisMachine) -> HealthCheck:
+    """Check that the time is not before epbuild was installed: TLS and the times of files depend on the clock."""
+    now = here.now()
+    shown = datetime.fromtimestamp(now, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+    if now < Path(__file__).stat().st_mtime - _DAY_SECONDS:
+        hint = "Set the clock: servers with TLS cannot be trusted until it is right."
+        return HealthCheck("clock", "error", f"{shown} UTC is before epbuild was installed", hint)
+    return HealthCheck("clock", "ok", f"{shown} UTC")
+
+
+def _locale(here: ThisMachine) -> HealthCheck:
+    wrong = {what: name for what, name in here.encodings().items() if name.lower().replace("-", "") not in ("utf8", "cp65001")}
+    if not wrong:
+        return HealthCheck("locale", "ok", "UTF-8")
+    text = ", ".join(f"{what} in {name}" for what, name in wrong.items())
+    hint = "Set PYTHONUTF8=1, or a locale with UTF-8: names with other letters may not be found."
+    return HealthCheck("locale", "warning", text, hint)

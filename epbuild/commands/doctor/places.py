@@ -21,25 +21,25 @@ _SHORT_BYTES = 5 << 30
 _FAR = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs", "glusterfs", "virtiofs"}
 )
-"""File systems of other machines."""
+"""File systems on other machines."""
 _SKEW_SECONDS = 5.0
-_LONGEST_PATH = 260
-"""On Windows, as long as longer ones are not allowed."""
-_LONGEST_NAMES = {"cache": len("actions/xx/.json") + 64, "toolchains": 190}
-"""How long names get below a folder; of a toolchain, the deepest file that packages with an EP were seen to have."""
+_MAX_PATH = 260
+"""Limit on Windows, unless long paths are allowed."""
+_MAX_NAMES = {"cache": len("actions/xx/.json") + 64, "toolchains": 190}
+"""Length of the longest names below a folder. In toolchains, packages with an EP have the deepest files."""
 
 
 class Place(Struct, frozen=True):
-    """A folder that epbuild writes to, what it is about, and how another one is chosen."""
+    """Folder that epbuild writes to."""
 
     topic: Topic
     path: Path
     move: str
-    """What to do where it cannot be written to."""
+    """Hint for choosing another folder."""
 
 
 def place_checks(place: Place, disks: Disks) -> Iterator[HealthCheck]:
-    """How a folder is: one line, and a further one for each thing that is wrong with it."""
+    """Check a folder: one line, and another one for each problem."""
     there = _nearest(place.path)
     total, free = disks.space(there)
     shown = f"{place.path}: {disks.kind(there)}, {_gigabytes(free)} free of {_gigabytes(total)}"
@@ -66,21 +66,21 @@ def place_checks(place: Place, disks: Disks) -> Iterator[HealthCheck]:
 
 
 def length_check(places: Iterator[Place] | list[Place], disks: Disks) -> HealthCheck | None:
-    """Whether paths get too long for Windows; None elsewhere."""
+    """Check the length of paths on Windows. Returns None elsewhere."""
     if disks.system != "win32":
         return None
     if disks.long_paths():
         return HealthCheck("paths", "ok", "Windows allows long ones")
     for place in places:
-        longest = len(str(place.path)) + 1 + _LONGEST_NAMES.get(place.topic, 120)
-        if longest > _LONGEST_PATH:
-            text = f"names below {place.path} get about {longest} characters long, and Windows takes {_LONGEST_PATH}"
+        longest = len(str(place.path)) + 1 + _MAX_NAMES.get(place.topic, 120)
+        if longest > _MAX_PATH:
+            text = f"names below {place.path} get about {longest} characters long, and Windows takes {_MAX_PATH}"
             return HealthCheck("paths", "warning", text, f"Allow long paths (LongPathsEnabled), or: {place.move}")
-    return HealthCheck("paths", "ok", f"short enough for Windows, which takes {_LONGEST_PATH} characters")
+    return HealthCheck("paths", "ok", f"short enough for Windows, which takes {_MAX_PATH} characters")
 
 
 def far_check(cache: Path, workspace: Path) -> HealthCheck | None:
-    """That outputs are copies of what the store has, and no links: where they are not on one file system."""
+    """Return a note if store and workspace are on different file systems, so that outputs are copies instead of links."""
     with suppress(OSError):
         if _nearest(cache).stat().st_dev != _nearest(workspace).stat().st_dev:
             text = "it is on another file system than the store, so that outputs and models are copied"
@@ -91,7 +91,7 @@ def far_check(cache: Path, workspace: Path) -> HealthCheck | None:
 
 
 def file_system(path: Path) -> str:
-    """The kind of file system that a path is on; `unknown` where the system has none for it."""
+    """Return the type of a path's file system, or `unknown`."""
     import psutil
 
     place, best = os.path.realpath(path), ("", "unknown")
@@ -115,17 +115,17 @@ def _space(path: Path) -> tuple[int, int]:
 
 
 class Disks(Struct, frozen=True):
-    """What is asked of file systems; tests have others."""
+    """Access to file systems, which tests replace."""
 
     space: Callable[[Path], tuple[int, int]] = _space
-    """The bytes of all, and those that are free."""
+    """Total and free bytes."""
     kind: Callable[[Path], str] = file_system
     system: str = sys.platform
     long_paths: Callable[[], bool] = _long_paths
 
 
 def _nearest(path: Path) -> Path:
-    """The folder itself, or the nearest above it that is there."""
+    """Return the nearest existing folder of a path."""
     for found in (path, *path.parents):
         with suppress(OSError):
             if found.exists():
@@ -136,7 +136,7 @@ def _nearest(path: Path) -> Path:
 def _why_not_writable(path: Path, there: Path) -> str | None:
     if not there.is_dir():
         return f"expected a folder, found a file: {there}"
-    if there != path:  # what is not there is not made only to look
+    if there != path:  # checking must not create a folder
         return None if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written to by this user"
     try:
         with tempfile.TemporaryFile(dir=path, prefix=".epbuild-doctor-") as file:
@@ -148,7 +148,7 @@ def _why_not_writable(path: Path, there: Path) -> str | None:
 
 
 def _links(folder: Path) -> str:
-    """How files come to be in two places there: `hard links and clones`."""
+    """Return the ways to share a file in a folder, such as `hard links and clones`."""
     ways = []
     with suppress(OSError), tempfile.TemporaryDirectory(dir=folder, prefix=".epbuild-doctor-") as place:
         source, other = Path(place, "source"), Path(place, "other")
@@ -163,7 +163,7 @@ def _links(folder: Path) -> str:
 
 
 def _skew(folder: Path) -> float:
-    """By how many seconds the times of files differ from the clock."""
+    """Return the difference between the times of files and the clock in seconds."""
     with suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".epbuild-doctor-") as file:
         file.write(b"epbuild")
         file.flush()

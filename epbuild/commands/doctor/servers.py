@@ -1,4 +1,4 @@
-"""Health of the servers that a build asks: the remote cache and the cluster."""
+"""Health of the servers of a build: the remote cache and the cluster."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from epbuild.recipe.remote_address import CacheChoice
 from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, remote_settings, signing_key
 
 ANSWER_SECONDS = 6.0
-"""How long a server is waited for."""
+"""Seconds to wait for a server."""
 _CONNECT_SECONDS = 3.0
 _NETWORK = "Check the address and the network; builds work without it."
 
 
 class Servers(Struct, frozen=True):
-    """What a build would ask: the recipe's choice of a remote cache, where the recipe is, the variables, and the scheduler."""
+    """Servers of a build: the recipe's choice of a remote cache, its folder, the environment variables, and the scheduler."""
 
     choice: CacheChoice | None
     folder: Path
     environment: Mapping[str, str]
     cluster: ClusterAddress | EpbuildError | None = None
-    """None: no cluster is named; an error: what is wrong with the name."""
+    """Address of the scheduler, the error in its name, or None."""
     insecure: bool = False
 
 
 def server_checks(servers: Servers) -> list[HealthCheck]:
-    """How they are, asked at once."""
+    """Check the servers concurrently."""
     cluster = servers.cluster
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(_remote, servers), *([pool.submit(_cluster, cluster)] if cluster is not None else [])]
@@ -63,13 +63,13 @@ def _remote(servers: Servers) -> HealthCheck:
         return within(ANSWER_SECONDS, lambda: _asked(settings))
     except TooSlow:
         return HealthCheck("remote cache", "warning", f"{settings.address} did not answer within {ANSWER_SECONDS:g} s", _NETWORK)
-    except EpbuildError as error:  # its package is missing, or a cloud's variables are wrong
+    except EpbuildError as error:  # a missing package, or wrong variables of a cloud
         return of_error("remote cache", error)
 
 
 def _asked(settings: RemoteSettings) -> HealthCheck:
-    """What comes of looking up a key that nobody has."""
-    from epbuild.remote.cache import Miss  # what speaks to one is loaded where one is used
+    """Look up a key that no cache has."""
+    from epbuild.remote.cache import Miss  # loaded only if a remote cache is used
     from epbuild.remote.opening import open_remote
 
     warnings: list[Problem] = []
@@ -77,7 +77,7 @@ def _asked(settings: RemoteSettings) -> HealthCheck:
     cache = open_remote(settings, warnings.append)
     try:
         while cache.look_up(COMPILE, secrets.token_hex(32)) == Miss(answered=False) and not warnings:
-            pass  # until it is warned of: then there is a reason
+            pass  # until a warning gives the reason
     finally:
         cache.close()
     took = f"{(time.monotonic() - begin) * 1000:.0f} ms"
@@ -106,7 +106,7 @@ def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
         return of_error("cluster", address)
     url = urlsplit(address.text)
     try:
-        # Dask takes longer to find out that nobody answers.
+        # Dask takes longer to detect an unreachable scheduler.
         with socket.create_connection((url.hostname, url.port), _CONNECT_SECONDS):
             pass
         offers = within(ANSWER_SECONDS, lambda: _offers(address))

@@ -1,4 +1,4 @@
-"""`ImportedBuild`: another tool's build in epbuild's words, and what has none."""
+"""`ImportedBuild`: another tool's build as settings of a recipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from epbuild.catalog.catalog import find_session_key
 from epbuild.catalog.normalize import BadValue, UnknownName, find_option, normalize, refusals
-from epbuild.commands.init.kinds import KINDS, StarterKind
+from epbuild.commands.init.choices import KINDS, StarterKind
 from epbuild.core.errors import Argument, Location, PlanError, Problem
 
 _BACKEND_LIBRARY = re.compile(r"(?:^|[\\/])(?:lib)?Qnn(Htp|Cpu|Gpu|Saver|Ir)(?:\.dll|\.so|\.dylib)?$", re.IGNORECASE)
@@ -19,12 +19,12 @@ _IMPLIED = {
     "ep.share_ep_contexts": "1",
     "ep.stop_share_ep_contexts": "1",
 }
-"""Session keys that a recipe need not have, with the value that epbuild sets as well."""
+"""Session keys that epbuild sets to the same value anyway."""
 _PREFIX = "ep.context_node_name_prefix"
 
 
 class LeftBehind(NamedTuple):
-    """Something that the recipe does not have: what it is, why, and what to do."""
+    """Setting that the recipe does not carry over, with the reason and a hint."""
 
     what: str
     why: str
@@ -35,13 +35,13 @@ class LeftBehind(NamedTuple):
 
 
 def refuse(message: str, where: Location | str | None = None, hint: str | None = None) -> PlanError:
-    """The error of what cannot be imported at all."""
+    """Return the error of a source that cannot be imported."""
     return PlanError(Problem("EPB292", message, Argument(where) if isinstance(where, str) else where, hint))
 
 
 @dataclass
 class ImportedBuild:
-    """One session group as another tool would build it."""
+    """Session group as another tool would build it."""
 
     tool: str
     kind: StarterKind
@@ -49,20 +49,20 @@ class ImportedBuild:
     provider_options: dict[str, str] = field(default_factory=dict)
     session_options: dict[str, str] = field(default_factory=dict)
     compile: dict[str, str] = field(default_factory=dict)
-    """The keys of a group's `compile`."""
+    """Keys of a group's `compile`."""
     device: Literal["npu", "gpu", "cpu"] | None = None
     share_weights: bool = False
     fallback_nodes: Literal["0", "any"] = "any"
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The sizes of inputs, by name."""
+    """Sizes of inputs by name."""
     left: list[LeftBehind] = field(default_factory=list)
 
     def leave(self, what: str, why: str, hint: str = "") -> None:
-        """Take note of something that the recipe will not have."""
+        """Record a setting that is not carried over."""
         self.left.append(LeftBehind(what, why, hint))
 
     def add_options(self, options: Mapping[str, object], shown: str) -> None:
-        """Take over provider options, as far as the catalog knows them; `shown` is what the tool calls them."""
+        """Carry over the provider options that the catalog knows. `shown` is the tool's name for them."""
         for name, value in options.items():
             what = f"{shown} {name}={_option_text(value)}"
             backend = _BACKEND_LIBRARY.search(_option_text(value)) if name == "backend_path" else None
@@ -82,7 +82,7 @@ class ImportedBuild:
                 self.provider_options[option.name] = _option_text(value)
 
     def add_session_keys(self, keys: Mapping[str, object], shown: str) -> None:
-        """Take over session configuration entries, as far as they are the recipe's to set."""
+        """Carry over the session configuration entries that a recipe may set."""
         for name, value in keys.items():
             text, what = _option_text(value), f"{shown} {name}={_option_text(value)}"
             if _IMPLIED.get(name) == text:
@@ -100,14 +100,14 @@ class ImportedBuild:
                 self.session_options[name] = text
 
     def drop_prefix(self) -> None:
-        """Leave out a prefix for the names of nodes where the EP finds what it has compiled by those names."""
+        """Leave out the prefix of node names if the EP finds its contexts by these names."""
         rule = self.kind.entry.node_names
         if rule is not None and rule.found_by == "name" and "node_name_prefix" in self.compile:
             what = f"{_PREFIX}={self.compile.pop('node_name_prefix')}"
             self.leave(what, rule.why, "In a context that is shared, the nodes have different names already.")
 
     def drop_refused(self, target: str) -> None:
-        """Leave out options that the EP refuses together with others, when it compiles for a `target`, until there are none."""
+        """Leave out options until the EP accepts the combination for a `target`."""
         entry, asked = self.kind.entry, self.kind.start.option
         while True:
             options = {**self.kind.start.options, **self.provider_options, **({asked: target} if asked and target else {})}
@@ -129,7 +129,7 @@ class ImportedBuild:
 
 
 def kind_of_ep(ep: str, device: str | None, where: Location | str | None) -> StarterKind:
-    """What a recipe for an EP begins with. Raises PlanError for one that compiles nothing ahead of time."""
+    """Return the start of a recipe for an EP. Raises PlanError for an EP that compiles nothing ahead of time."""
     kinds = [kind for kind in KINDS.values() if kind.entry.ep == ep]
     if not kinds:
         known = ", ".join(dict.fromkeys(kind.entry.ep for kind in KINDS.values()))
@@ -145,10 +145,10 @@ def _option_text(value: object) -> str:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """A JSON object, or nothing where it is something else."""
+    """Return a JSON object, or an empty one for another value."""
     return value if isinstance(value, Mapping) else {}
 
 
 def sequence(value: object) -> Sequence[Any]:
-    """A JSON array, or nothing where it is something else."""
+    """Return a JSON array, or an empty one for another value."""
     return value if isinstance(value, list) else ()

@@ -1,4 +1,4 @@
-"""`epbuild import`: the recipe of another tool's build, once it can be built."""
+"""`epbuild import`: recipe of another tool's build, written if it can be built."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from msgspec import Struct
 
 from epbuild.commands.importing import olive, weight_sharing_tool, winml
 from epbuild.commands.importing.build import ImportedBuild, LeftBehind, refuse
-from epbuild.commands.init.kinds import StarterKind
+from epbuild.commands.init.choices import StarterKind, find_models
 from epbuild.commands.init.recipe import CarriedOver, RecipeChoices, model_names, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, Sizing
-from epbuild.commands.init.sources import find_models
 from epbuild.core.errors import Position, Problem, printable
 from epbuild.core.safepath import open_regular
 
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 class ImportRequest(Struct, frozen=True):
-    """What to import, and what the command line adds to that."""
+    """Source of an import, with the options of the command line."""
 
     words: tuple[str, ...]
-    """A file, or the words of a command line."""
+    """File, or the words of a command line."""
     output: Path
     models: tuple[str, ...] = ()
     targets: Mapping[str, str] | None = None
-    """What to compile for, by name; None: what its source has."""
+    """Targets by name, or None for those of the source."""
     ep: str | None = None
     name: str | None = None
     force: bool = False
 
 
 class ImportedRecipe(Struct, frozen=True):
-    """A recipe that was written, with what it does not have of its source."""
+    """Recipe that was written, with the settings left behind."""
 
     path: Path
     tool: str
@@ -46,7 +45,7 @@ class ImportedRecipe(Struct, frozen=True):
 
 
 def import_recipe(request: ImportRequest) -> ImportedRecipe:
-    """Write the recipe. Raises PlanError and what reading and planning it raises; then nothing was written."""
+    """Write the recipe. Raises PlanError and the errors of reading and planning it. Then nothing is written."""
     build = _build_of(request)
     models = [*request.models] or [model for model in build.models if model]
     if not models:
@@ -96,9 +95,9 @@ def _build_of(request: ImportRequest) -> ImportedBuild:
 def _configuration_in(path: Path) -> Mapping[str, Any]:
     try:
         with open_regular(path) as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise refuse(f"it has more than {_MOST_BYTES >> 20} MiB", path)
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise refuse(f"it has more than {_MAX_BYTES >> 20} MiB", path)
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise refuse(f"it cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
@@ -130,7 +129,7 @@ def _yaml(text: str, path: Path) -> Any:
 
 
 def _targets(build: ImportedBuild, request: ImportRequest) -> Mapping[str, str]:
-    """What to compile for, by name. Raises PlanError where that is needed and not known."""
+    """Return the targets by name. Raises PlanError if a target is needed and unknown."""
     kind, asked = build.kind, build.kind.start.option
     if request.targets:
         return request.targets
@@ -152,7 +151,7 @@ def _is_htp(build: ImportedBuild) -> bool:
 
 
 def _target_name(kind: StarterKind, value: str) -> str:
-    """A target's value as people call it: a SoC by its name, and not by its number."""
+    """Return the common name of a target's value, such as the name of a SoC instead of its number."""
     table = kind.entry.names.get(kind.start.option or "")
     for known in table.rows if table is not None else ():
         if value in (known.name, known.canonical, *known.spellings):
@@ -161,7 +160,7 @@ def _target_name(kind: StarterKind, value: str) -> str:
 
 
 def _sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, Sized]]:
-    """The sizes of the models' inputs, by their paths."""
+    """Return the sizes of the models' inputs by path."""
     found, left = find_models(models, sure=True)
     for item in left:
         raise refuse(f"{item.path} cannot be compiled: {item.why.rstrip('.')}", item.path)

@@ -1,6 +1,7 @@
 """Configurations of Microsoft Olive.
 
-The pass EPContextBinaryGenerator compiles. By olive/workflows/run/config.py and olive/passes/onnx/context_binary.py (commit ee6f40fbefcc).
+The pass EPContextBinaryGenerator compiles. Sources:
+olive/workflows/run/config.py and olive/passes/onnx/context_binary.py (commit ee6f40fbefcc).
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse, sequence
-from epbuild.commands.init.kinds import KINDS
+from epbuild.commands.init.choices import KINDS
 
 TOOL = "Olive"
 _OWN_EP = "QNNExecutionProvider"
-"""The one that the pass takes."""
+"""EP that the pass supports."""
 _COMPILER = "epcontextbinarygenerator"
 _LEVELS = {0: "disable_all", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 """onnxruntime.GraphOptimizationLevel."""
@@ -28,7 +29,7 @@ _PASSES = {
     "onnxfloattofloat16": ("half precision", "See `prepare: float16`, or name what Olive has converted."),
     "addolivemetadata": ("metadata of Olive", "The manifest has where an artifact came from."),
 }
-"""What a pass is about, and what to do, where it is not only that Olive does it."""
+"""Purpose of a pass, and the hint for it."""
 _BEFORE = "Run Olive up to there, and name its result with --model."
 _REST = {
     "data_configs": ("data for Olive's own passes and evaluators", "Samples for comparing numbers are a group's `verify`."),
@@ -54,16 +55,16 @@ _SILENT = {
         "plot_pareto_frontier",
     ),
 }
-"""What is carried over, or is about how Olive works alone."""
+"""Keys that are carried over, or concern only the work of Olive."""
 
 
 def is_configuration(document: Mapping[str, Any]) -> bool:
-    """Whether it is Olive's."""
+    """Return whether a document is a configuration of Olive."""
     return "passes" in document or "input_model" in document
 
 
 def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild:
-    """What a configuration compiles. Raises PlanError where that is nothing."""
+    """Return the build of a configuration. Raises PlanError if it compiles nothing."""
     passes = dict(_passes(document))
     found = [name for name, (kind, _) in passes.items() if kind.lower() == _COMPILER]
     if not found:
@@ -105,7 +106,7 @@ def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mappi
 
 
 def _accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The EP and the device that a configuration compiles for: of its target, or else of the first system that has any."""
+    """Return the EP and the device of a configuration: those of its target, or else of the first system that has any."""
     systems = mapping(document.get("systems"))
     target = document.get("target")
     chosen = (

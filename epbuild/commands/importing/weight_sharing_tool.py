@@ -29,18 +29,18 @@ _LIBRARIES = {
     r"tensorrt.?rtx|trtrtx": "NvTensorRTRTXExecutionProvider",
     r"vitisai": "VitisAIExecutionProvider",
 }
-"""EPs by what the libraries of their plugins are called."""
+"""EPs by patterns of the names of their plugin libraries."""
 _LEVEL = "graph optimization level"
 
 
 def is_command(words: Sequence[str]) -> bool:
-    """Whether a command line is one of the tool."""
+    """Return whether a command line calls the tool."""
     name = re.split(r"[\\/]", words[0])[-1].lower() if words else ""
     return name.removesuffix(".exe") == TOOL
 
 
 def read_command(words: Sequence[str]) -> ImportedBuild:
-    """What a command line builds. Raises PlanError for one that the tool refuses as well."""
+    """Return the build of a command line. Raises PlanError for a command line that the tool refuses too."""
     try:
         options, rest = getopt.getopt(list(words[1:]), "e:p:o:u:i:C:vh")
     except getopt.GetoptError as error:
@@ -90,7 +90,7 @@ def _build(options: Mapping[str, str]) -> ImportedBuild:
 
 
 def _plugin(path: Path) -> ImportedBuild:
-    """What a file with the configuration of a plugin EP asks for."""
+    """Return the build of a plugin EP's configuration file."""
     try:
         document = json.loads(read_regular(path).decode("utf-8"))
     except json.JSONDecodeError as error:

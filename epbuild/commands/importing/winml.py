@@ -1,6 +1,7 @@
 """Configurations of `winml` (microsoft/winml-cli): their section `compile`.
 
-By src/winml/modelkit/compiler/configs.py and docs/reference/index.md (commit 0876e5ae1c98): the keys of `compile` as the program reads
+Sources:
+src/winml/modelkit/compiler/configs.py and docs/reference/index.md (commit 0876e5ae1c98): the keys of `compile` as the program reads
 them, and those of `compile.ep_config` as its documentation has them.
 """
 
@@ -43,12 +44,12 @@ _COMPILE = {
 
 
 def is_configuration(document: Mapping[str, Any]) -> bool:
-    """Whether it is one of winml."""
+    """Return whether a document is a configuration of winml."""
     return not document.keys().isdisjoint({"compile", "loader", "optim", "quant", "export"})
 
 
 def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) -> ImportedBuild:
-    """What a configuration compiles; `ep` is that of the command line. Raises PlanError where that is nothing."""
+    """Return the build of a configuration. `ep` is the EP of the command line. Raises PlanError if it compiles nothing."""
     section = document.get("compile")
     settings = {**mapping(section), **mapping(mapping(section).get("ep_config"))}
     named = ep or str(
@@ -99,7 +100,7 @@ def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str
 
 
 def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
-    """The sizes of inputs; all else was done when the model was exported."""
+    """Read the sizes of inputs. The other settings of an export have no effect on a compile."""
     sizes = {}
     for tensor in sequence(export.get("input_tensors")):
         shape = mapping(tensor).get("shape")

@@ -1,4 +1,4 @@
-"""Answers about a first recipe: from the command line, else from questions."""
+"""Answers about a first recipe, from the command line or from questions."""
 
 from __future__ import annotations
 
@@ -9,48 +9,47 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.commands.init.kinds import StarterKind
+from epbuild.commands.init.choices import FoundModel, LeftOut, StarterKind, find_models
 from epbuild.commands.init.recipe import RecipeChoices, model_names, why_not, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
-from epbuild.commands.init.sources import FoundModel, LeftOut, find_models
 from epbuild.core.errors import Problem
 from epbuild.core.safepath import is_folder
 
 
 class BadAnswer(ValueError):
-    """A command line that no recipe can be made from; the text is a sentence without its full stop."""
+    """Invalid command line of `init` or `import`. The text is a sentence without its full stop."""
 
 
 class Questions(SizeQuestions, Protocol):
-    """Asks a person, and shows what was found."""
+    """Questions to a person, and displays of findings."""
 
     def models(self) -> Sequence[str]:
-        """Files, folders or globs with models."""
+        """Ask for files, folders or globs of models."""
 
     def kind(self) -> StarterKind:
-        """The EP, in its packaging."""
+        """Ask for the EP and its packaging."""
 
     def targets(self, kind: StarterKind) -> Sequence[str]:
-        """What to compile for."""
+        """Ask for targets."""
 
     def share_weights(self) -> bool:
-        """Whether the models share one context binary."""
+        """Ask whether the models share one context binary."""
 
     def show_found(self, found: Sequence[FoundModel]) -> None:
         """Show the models."""
 
     def show_left(self, left: Sequence[LeftOut]) -> None:
-        """Show what is left out."""
+        """Show models that are left out."""
 
     def show_static(self, kind: StarterKind) -> None:
-        """Show that sizes are asked for since the EP takes no open ones."""
+        """Explain that the EP needs static shapes."""
 
 
 class Given(Struct, frozen=True):
-    """What a command line holds of a first recipe; what is empty or None may be asked for."""
+    """Command line of `init`. Empty or missing values may be asked for."""
 
     places: Sequence[str]
-    """The folder for the recipe, or models for one in the current folder."""
+    """Folder for the recipe, or models for a recipe in the current folder."""
     models: Sequence[str]
     sizes: Sequence[str]
     kind: StarterKind | None
@@ -62,20 +61,20 @@ class Given(Struct, frozen=True):
 
 
 class FirstRecipe(Struct, frozen=True):
-    """A recipe that was written, and what there is to know of it."""
+    """Recipe that was written, with its choices and warnings."""
 
     path: Path
     choices: RecipeChoices
     found: Sequence[FoundModel]
     left: Sequence[LeftOut] = field(default_factory=list)
-    """What was found and is not in it, as far as no `Questions` has shown it."""
+    """Models that were left out, unless `Questions` has shown them."""
     warnings: Sequence[Problem] = ()
 
 
 def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe:
-    """Write a recipe for the models that are found; `questions` is None where nobody can be asked.
+    """Write a recipe for the models that are found. Without `questions`, a missing answer is an error.
 
-    Raises BadAnswer, and what reading and planning the recipe raises.
+    Raises BadAnswer, and the errors of reading and planning the recipe.
     """
     sizes = dict(map(_read_size, given.sizes))
     folder, named = _places(given.places)
@@ -110,7 +109,7 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
 
 
 def _is_incomplete(given: Given, found: Sequence[FoundModel], questions: Questions | None) -> bool:
-    """Whether something has to be asked for. Raises BadAnswer where nobody can be asked."""
+    """Return whether an answer is missing. Raises BadAnswer if there are no questions."""
     kind = given.kind
     missing = [] if found else ["--model"]
     missing += [] if kind else ["--ep"]
@@ -127,7 +126,7 @@ def _asked(questions: Questions | None) -> Questions:
 
 
 def _places(places: Sequence[str]) -> tuple[Path, list[str]]:
-    """The folder that the recipe goes into, and the models that are named."""
+    """Return the folder of the recipe, and the named models."""
     if len(places) == 1 and is_folder(Path(places[0])):
         return Path(places[0]), []
     for place in places:
@@ -139,7 +138,7 @@ def _places(places: Sequence[str]) -> tuple[Path, list[str]]:
 def _find(
     folder: Path, named: Sequence[str], flagged: Sequence[str], questions: Questions | None
 ) -> tuple[list[FoundModel], list[LeftOut]]:
-    """The models to start with: those that are named, else those of the folder; and what is left out, unless it was shown."""
+    """Return the named models, or those of the folder, and the models left out unless they were shown."""
     found, left = find_models([*named, *flagged], sure=not named)
     if not named and not flagged:
         found, left = find_models([str(folder)] if str(folder) != "." else ["*.onnx"])
@@ -157,7 +156,7 @@ def _find(
 
 
 def _sized(found: Sequence[FoundModel], sizing: Sizing, kind: StarterKind) -> tuple[dict[str, dict[str, Sized]], list[LeftOut]]:
-    """The sizes of the models' inputs, by their paths, and the models for which there are none."""
+    """Return the sizes of the models' inputs by path, and the models without possible sizes."""
     chosen: dict[str, dict[str, Sized]] = {}
     left = []
     headers = {model.path: model.header for model in found}
@@ -173,7 +172,7 @@ def _sized(found: Sequence[FoundModel], sizing: Sizing, kind: StarterKind) -> tu
 
 
 def _possible(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[RecipeChoices, list[LeftOut]]:
-    """The choices without the models that cannot be planned, each by itself; those that are `sure` to be meant stay, to be refused."""
+    """Remove models that cannot be planned on their own. Models in `sure` stay, so that planning refuses them with an error."""
     left = []
     if len(choices.models) > 1 and not choices.share_weights:
         for model in choices.models:
@@ -181,7 +180,7 @@ def _possible(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[Recip
             if why is not None:
                 left.append(LeftOut(model, why[:1].upper() + why[1:]))
         gone = {item.path for item in left}
-        if gone != set(choices.models):  # what stops all of them is the fault of none of them
+        if gone != set(choices.models):  # a problem of all models is not the fault of one
             return replace(choices, models=[model for model in choices.models if model not in gone]), left
     return choices, []
 
@@ -197,7 +196,7 @@ def _read_size(text: str) -> tuple[str, Sizes]:
 
 
 def named_targets(targets: Sequence[str]) -> dict[str, str]:
-    """Each target's value by its name, which is the value where none is given."""
+    """Return the values of targets by name. The default name is the value."""
     named: dict[str, str] = {}
     for target in targets:
         name, equals, value = target.partition("=")

@@ -1,4 +1,4 @@
-"""A first recipe's text, and its file: it is there only if it can be built."""
+"""Text of a first recipe, and its file, which is written only if it can be built."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from pathlib import Path, PurePath
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.commands.init.kinds import StarterKind
+from epbuild.commands.init.choices import StarterKind, is_address
 from epbuild.commands.init.sizing import Sized
-from epbuild.commands.init.sources import is_address
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import EpbuildError, Problem, printable
 from epbuild.plan.planner import make_plan
@@ -29,10 +28,10 @@ _NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
 class CarriedOver(Struct, frozen=True):
-    """What a recipe has of another tool's configuration, beside what a person chooses."""
+    """Settings of another tool's configuration that a recipe keeps."""
 
     head: tuple[str, ...] = ()
-    """Lines of a comment that it begins with."""
+    """Lines of the comment at the top."""
     provider_options: Mapping[str, str] = field(default_factory=dict)
     session_options: Mapping[str, str] = field(default_factory=dict)
     compile: Mapping[str, str] = field(default_factory=dict)
@@ -40,7 +39,7 @@ class CarriedOver(Struct, frozen=True):
 
 
 class RecipeChoices(Struct, frozen=True):
-    """What the recipe is to build: models (paths as given, or addresses) for targets, each a value, by name."""
+    """Models (paths or addresses) and targets (values by name) of a recipe."""
 
     kind: StarterKind
     models: Sequence[str]
@@ -48,27 +47,27 @@ class RecipeChoices(Struct, frozen=True):
     share_weights: bool = False
     name: str | None = None
     sizes: Mapping[str, Mapping[str, Sized]] = field(default_factory=dict)
-    """The sizes of inputs, by the path of the model."""
+    """Sizes of inputs, by path of the model."""
     carried: CarriedOver | None = None
 
 
 def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False) -> tuple[Problem, ...]:
-    """Write the recipe that `choices` describe to `path`; returns what the planner warns of.
+    """Write a recipe to `path` if it can be planned, and return the planner's warnings.
 
-    Raises what reading and planning it raises, and FileExistsError without `overwrite`; then nothing was written.
+    Raises the errors of reading and planning it, and FileExistsError without `overwrite`. Then nothing is written.
     """
     with new_file(path, overwrite=overwrite) as draft:
         draft.write_bytes(recipe_text(path, choices).encode())
         try:
             warnings = make_plan(load(draft)).warnings
         except EpbuildError as error:
-            # The reader knows no line of a file that never was.
+            # Positions in the draft mean nothing to the user.
             raise type(error)(*(replace(problem, where=None) for problem in error.problems)) from None
     return tuple(replace(problem, where=None) for problem in warnings)
 
 
 def why_not(path: Path, choices: RecipeChoices) -> str | None:
-    """Why the recipe that `choices` describe could not be written to `path`, in a sentence; None where it could. Writes no recipe."""
+    """Return why a recipe cannot be planned, as a sentence, or None if it can. Leaves no file."""
     draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
         draft.write_text(recipe_text(path, choices), encoding="utf-8", newline="\n")
@@ -81,7 +80,7 @@ def why_not(path: Path, choices: RecipeChoices) -> str | None:
 
 
 def recipe_text(path: Path, choices: RecipeChoices) -> str:
-    """The recipe as it stands in the file at `path`, to which its own paths are relative."""
+    """Return the text of a recipe for the file at `path`, to which its paths are relative."""
     start = choices.kind.start
     models = model_names(choices.models)
     lines = [
@@ -165,7 +164,7 @@ def _target(choices: RecipeChoices, name: str, value: str) -> Iterator[str]:
 
 
 def _setting(text: str) -> str:
-    """The value of an option: a number as it is, other texts as YAML has them."""
+    """Return the value of an option as YAML. Numbers stay unquoted."""
     return text if re.fullmatch(r"0|[1-9][0-9]*", text) else scalar(text.replace("${", "$${"))
 
 
@@ -202,7 +201,7 @@ def _is_one_group(choices: RecipeChoices) -> bool:
 
 
 def model_names(models: Sequence[str]) -> dict[str, str]:
-    """A name for each model: that of its file, with its folder's before it or a number after it where another has it."""
+    """Return the models by unique name: the stem of the file, if needed with the folder's name before it or a number after it."""
     stems = [_plain_name(PurePath(model).stem) or "model" for model in models]
     counts = Counter(stems)
     names: dict[str, str] = {}
@@ -218,7 +217,7 @@ def model_names(models: Sequence[str]) -> dict[str, str]:
 
 
 def scalar(text: str) -> str:
-    """A text as YAML, in quotes where it would be something else without."""
+    """Return a text as a YAML scalar, in quotes if it needs them."""
     if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _NOT_TEXT and not re.fullmatch(r"[0-9.]+e[0-9]+", text.lower()):
         return text
     import yaml

@@ -16,54 +16,54 @@ Sizes = tuple[int, ...]
 
 _SIZES = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,x\s]\s*[0-9]+)*)\s*[\])]?\s*")
 _SEPARATOR = re.compile(r"\s*[,x]\s*|\s+")
-# Exporters that know no name make one up: it means nothing in another model.
+# Exporters invent names with digits, which mean nothing in another model.
 _MADE_UP = re.compile(r"[0-9]")
 
 
 class BadSizes(ValueError):
-    """Sizes that an input cannot have; the text is a sentence."""
+    """Sizes that an input cannot have. The text is a sentence."""
 
 
 class Sized(Struct, frozen=True):
-    """The sizes of an input, its shape in the model, and whether a person chose them for this model."""
+    """Sizes of an input with its declared shape. `chosen` is set if a person chose them for this model."""
 
     sizes: Sizes
     declared: str
     chosen: bool
     by_names: bool = False
-    """Whether they are the sizes that dimensions of the same names have in another model."""
+    """Set if dimensions of the same names have these sizes in another model."""
 
 
 class SizeAnswer(Protocol):
-    """What an answer may be."""
+    """Parser of an answer."""
 
     def read(self, text: str) -> Sizes:
-        """The sizes that an answer gives. Raises BadSizes where the input cannot have them."""
+        """Return the sizes in an answer. Raises BadSizes if the input cannot have them."""
 
 
 class SizeQuestions(Protocol):
-    """Asks for sizes."""
+    """Questions for sizes."""
 
     def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, answer: SizeAnswer) -> Sizes:
-        """The sizes of a model's input, asked for until an answer passes; with a suggestion, where there is one."""
+        """Ask for the sizes of a model's input until an answer is valid, with an optional suggestion."""
 
 
 @dataclass
 class Sizing:
-    """Finds sizes for one model after another. `questions` is None where nobody can be asked: then what is suggested is taken."""
+    """Sizes for one model after another. Without `questions`, suggestions are used."""
 
     given: Mapping[str, Sizes] = field(default_factory=dict)
-    """Sizes by `input`, for every model that has such an input, or by `model:input`."""
+    """Sizes by `input`, for every model with that input, or by `model:input`."""
     questions: SizeQuestions | None = None
     used: set[str] = field(default_factory=set)
-    """Which of those given were the sizes of an input."""
+    """Keys of `given` that matched an input."""
     _symbols: dict[str, int] = field(default_factory=dict)
-    """What the dimensions of a name came to, in the models before."""
+    """Sizes of named dimensions in earlier models."""
 
     def sizes_of(self, model: str, header: ModelHeader, *, static: bool) -> dict[str, Sized]:
-        """The sizes of a model's inputs; where not all have to be `static`, those that were given.
+        """Return the sizes of a model's inputs: all of them if they must be `static`, or else those given.
 
-        Raises BadSizes for given ones that an input cannot have, and for an input of which not even the number of dimensions is known.
+        Raises BadSizes for given sizes that an input cannot have, and for an input whose number of dimensions is unknown.
         """
         found = {value.name: Sized(sizes, shape_text(value.shape), chosen=True) for value, sizes in self._given(model, header)}
         _check(model, header, found)
@@ -92,7 +92,7 @@ class Sizing:
                 yield value, self.given[key]
 
     def _known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
-        """A shape with the sizes that names have by now."""
+        """Return a shape with the known sizes of its named dimensions."""
         return None if shape is None else tuple(self._symbols.get(symbol(size) or "", size) for size in shape)
 
     def _learn(self, value: ValueInfo, sizes: Sequence[int]) -> None:
@@ -103,7 +103,7 @@ class Sizing:
 
 
 class _FittingSizes(Struct, frozen=True):
-    """Sizes of one input that fit those which others have by now."""
+    """Parser of sizes that fit those of the other inputs."""
 
     model: str
     header: ModelHeader
@@ -123,7 +123,7 @@ def _check(model: str, header: ModelHeader, found: Mapping[str, Sized]) -> None:
 
 
 def read_sizes(text: str) -> Sizes:
-    """Sizes as people write them: `1,3,224,224`, `[1, 3, 224, 224]`, `1x3x224x224`. Raises BadSizes."""
+    """Parse sizes such as `1,3,224,224`, `[1, 3, 224, 224]` or `1x3x224x224`. Raises BadSizes."""
     found = _SIZES.fullmatch(text)
     sizes = tuple(int(number) for number in _SEPARATOR.split(found[1].strip())) if found else ()
     if not sizes or 0 in sizes:
@@ -132,7 +132,7 @@ def read_sizes(text: str) -> Sizes:
 
 
 def _open(header: ModelHeader, found: Mapping[str, Sized]) -> list[ValueInfo]:
-    """The inputs that have an open dimension, once others have their sizes."""
+    """Return the inputs with an open dimension after the known sizes are applied."""
     shapes = fit_sizes(header, {name: sized.sizes for name, sized in found.items()}).shapes
     inputs = sized_header(header, shapes).inputs
     return [

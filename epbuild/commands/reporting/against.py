@@ -37,7 +37,7 @@ _EMBEDDED = re.compile(r'<script type="application/json" id="report">(.*?)</scri
 PAGES = (".html", ".htm")
 
 _Key = tuple[str, str, str]
-"""A model: its group, its name there, and the target."""
+"""Model, by group, name in the group, and target."""
 T = TypeVar("T")
 
 
@@ -49,23 +49,26 @@ class _ComparedOutput(Struct, frozen=True):
 
 
 class _Side(Struct, frozen=True):
-    """What a report is compared with, or the report itself, as far as both can have it."""
+    """One side of a comparison: a report, or the facts that outputs have in common with it."""
 
     recipe: str
     models: Mapping[_Key, ComparedModel]
     outputs: Mapping[str, _ComparedOutput]
-    """By the step that emits each."""
+    """Outputs by the step that emits them."""
     versions: Mapping[str, Mapping[str, str]]
     sources: Mapping[str, tuple[str | None, Mapping[str, str]]] | None
-    """The digests of each source model, and of its data; None: not known."""
+    """Digests of each source model and of its data, or None if unknown."""
     toolchains: Mapping[str, str]
-    """The toolchain of each target; no manifest names it."""
+    """Toolchain of each target; manifests do not name it."""
     merged: frozenset[tuple[str, str]] = frozenset()
-    """The groups whose models are one in an output for a target, so that nothing is known of each."""
+    """Groups and targets whose models were merged into one, so that no single model can be compared."""
 
 
 def with_comparison(report: Report, path: Path) -> Report:
-    """A report that has what changed since what is at `path`. Raises NothingToVerify (EPB600) and Incomparable (EPB630)."""
+    """Return a report with the changes since the report or the outputs at `path`.
+
+    Raises NothingToVerify (EPB600) and Incomparable (EPB630).
+    """
     other = read_report(path)
     after = _side_of_report(report)
     about: tuple[str | None, str | None, float | None] = (None, None, None)
@@ -95,7 +98,7 @@ def with_comparison(report: Report, path: Path) -> Report:
 
 
 def read_report(path: Path) -> Report | None:
-    """The report in a file, a page or JSON; None where something else is there. Raises Incomparable for one that cannot be read."""
+    """Return the report in a page or JSON file, or None if the file is no report. Raises Incomparable for an unreadable report."""
     if not path.is_file() or path.suffix.lower() not in (*PAGES, ".json"):
         return None
     try:
@@ -154,7 +157,7 @@ def _side_of_report(report: Report) -> _Side:
 
 
 def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
-    """The part of a report's side that outputs at a path have something on: of one output alone, its group for its target."""
+    """Reduce the side of a report to what the outputs at a path cover: of a single output, its group and target."""
     outputs = {step: output for step, output in after.outputs.items() if step in before.outputs}
     is_of_many = path.is_dir() and not (path / MANIFEST).exists()
     places = {(group, target) for group, _, target in (after.models if is_of_many else before.models)} - before.merged
@@ -163,7 +166,7 @@ def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
 
 
 def _side_of_outputs(path: Path, report: _Side) -> _Side:
-    """What manifests at a path have; an output goes by the step of the report's that is for the same group and target."""
+    """Return the side of manifests at a path. An output has the step of the report for the same group and target."""
     try:
         with opened(path) as found:
             artifacts = [item for item in find_artifacts(found.place) if item.document is not None and item.listed]
@@ -209,7 +212,7 @@ def _model_changes(before: Mapping[_Key, ComparedModel], after: Mapping[_Key, Co
 
 
 def _differ(old: ComparedModel, new: ComparedModel) -> bool:
-    """Whether two models differ in what is known of both."""
+    """Return whether two models differ in a fact that is known of both."""
     pairs = ((value, getattr(new, name)) for name, value in asdict(old).items())
     return any(one != other for one, other in pairs if one is not None and other is not None)
 
@@ -236,7 +239,7 @@ def _source_changes(before: _Side, after: _Side) -> Iterator[SourceChange]:
 
 
 def _changes(before: Mapping[str, T], after: Mapping[str, T]) -> Iterator[tuple[str, T | None, T | None]]:
-    """The names whose values differ, with both values; None where one has no such name."""
+    """Return the names whose values differ, with both values. The value of a missing name is None."""
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old != new:

@@ -1,7 +1,7 @@
 """Records of builds: what each did and when, kept in a workspace for reports.
 
-A record is a JSON file in `.epbuild/reports`, written when a build ends, also when it fails or is interrupted. Of a build that was killed
-there is none. Losing them loses timelines, and nothing else.
+A record is a JSON file in `.epbuild/reports`, written when a build ends, also when it fails or is interrupted. A killed
+build has none. Losing records loses timelines, and nothing else.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from epbuild.survey.action_status import StepState
 
 FORMAT = 1
 _FOLDER = "reports"
-_MOST_RECORDS = 10
+_MAX_RECORDS = 10
 _DAY = 24 * 3600
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{12}\.json")
 
 RunOutcome = Outcome | Literal["interrupted"]
-"""What came of a step; `interrupted`: it had begun when the build was stopped."""
+"""Outcome of a step. An interrupted step had begun when the build was stopped."""
 
 
 class ReportedError(Struct, frozen=True):
@@ -50,7 +50,7 @@ class ReportedError(Struct, frozen=True):
     """The step at fault, where it is another one of the same action."""
 
     def problem(self, step: str) -> Problem:
-        """It as a problem again, of one that `step` was reported with."""
+        """Return the error as a problem of `step`."""
         return Problem(self.code, self.message, StepId(self.step or step), self.hint, self.reason)
 
 
@@ -117,54 +117,54 @@ class ReportedTraffic(Struct, frozen=True):
 
 
 class StepRun(Struct, frozen=True):
-    """What one build did for a step; times are seconds from the build's start."""
+    """Run of a step in one build. Times are seconds since the start of the build."""
 
     step: str
     outcome: RunOutcome
     seconds: float
-    """What it took by its own event: of a share step with its compiles."""
+    """Duration by the event of the step. A share step includes its compiles."""
     started: float | None
     ended: float | None
     worker: int | None
-    """The place that its action had among those that ran at once."""
+    """Place of its action among those that ran at once."""
     machine: str | None
-    """The other machine that made it."""
+    """Other machine that built it."""
     origin: Origin | None
-    """Where a result that was restored came from, if not from the store."""
+    """Origin of a restored result, if not the store."""
     was: StepState | None
-    """Its state before."""
+    """State before the build."""
     because: tuple[str, ...]
-    """Why it was to do."""
+    """Reasons to run it."""
     key: str | None
-    """Its action key, as far as it was known beforehand."""
+    """Action key, if it was known beforehand."""
     size: int | None
     memory: int | None
     errors: tuple[ReportedError, ...]
     phases: tuple[tuple[str, float], ...]
-    """What was done for it, in a few words, and when each began."""
+    """Phases in a few words, and the start of each."""
 
 
 class BuildRecord(Struct, frozen=True):
-    """One build that had something to do."""
+    """Build that had something to do."""
 
     format: int
     epbuild: str
     recipe: str
-    """The name of the recipe's file."""
+    """Name of the recipe's file."""
     configuration: str
-    """What it was read with, as `Configuration` has it."""
+    """Id of the `Configuration`."""
     began: float
-    """In Unix seconds."""
+    """Start in Unix seconds."""
     seconds: float
     exit_code: int
     machine: str
     process: int
-    """The id of the process that built."""
+    """Id of the building process."""
     jobs: int
     steps: int
-    """Those that were asked for."""
+    """Steps asked for."""
     todo: int
-    """Those that were to do."""
+    """Steps to do."""
     runs: tuple[StepRun, ...]
     spans: tuple[ReportedSpan, ...]
     published: tuple[ReportedPublication, ...]
@@ -172,35 +172,35 @@ class BuildRecord(Struct, frozen=True):
 
 
 class BuildRecords:
-    """The records in the folder of a workspace."""
+    """Records in the folder of a workspace."""
 
     def __init__(self, workspace: Path) -> None:
         self._folder = workspace / _FOLDER
 
     def put(self, record: BuildRecord) -> None:
-        """Keep a record, and as many of the others as there is room for. Raises OSError."""
+        """Write a record, and remove the oldest ones beyond the limit. Raises OSError."""
         self._folder.mkdir(exist_ok=True)
         fraction = int(record.began % 1 * 1e6)
         began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(record.began))
         name = f"{began}.{fraction:06d}Z-{record.configuration[:12]}.json"
         write_file(self._folder / name, json.dumps(msgspec.to_builtins(record), separators=(",", ":")) + "\n", durable=False)
-        for path in (*self._files()[_MOST_RECORDS:], *self._drafts()):
+        for path in (*self._files()[_MAX_RECORDS:], *self._drafts()):
             with suppress(OSError):
                 path.unlink()
 
     def last(self, configuration: str) -> BuildRecord | None:
-        """The record of the last build of a configuration, if there is one that can be read."""
+        """Return the last readable record of a configuration."""
         names = f"-{configuration[:12]}.json"
         return next((found for found in self._read(names) if found.configuration == configuration), None)
 
     def of_this_process(self, since: float) -> BuildRecord | None:
-        """The record of the last build of this process, if it began after that moment."""
+        """Return the record of the last build of this process, if it began after a moment."""
         process = os.getpid()
         recent = takewhile(lambda found: found.began >= since, self._read())
         return next((found for found in recent if found.process == process), None)
 
     def _read(self, ending: str = "") -> Iterator[BuildRecord]:
-        """The records, the last build first; one that is damaged, or of another format, is passed over."""
+        """Yield the records, last build first. Damaged records and other formats are skipped."""
         for path in self._files():
             if path.name.endswith(ending):
                 with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -209,13 +209,13 @@ class BuildRecords:
                         yield msgspec.convert(document, BuildRecord)
 
     def _files(self) -> list[Path]:
-        """The records, the last build first."""
+        """Return the files of records, last build first."""
         try:
             return sorted((path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
         except OSError:
             return []
 
     def _drafts(self) -> list[Path]:
-        """What killed builds left half-written, once it is a day old."""
+        """Return half-written files of killed builds that are more than a day old."""
         long_ago = time.time() - _DAY
         return [path for path in self._folder.glob(".*.json") if path.stat().st_mtime < long_ago]

@@ -1,4 +1,4 @@
-"""What a report has of another one, or of outputs: all in which they differ.
+"""Differences of a report from another report, or from outputs.
 
 Docstrings of fields are descriptions in `schemas/report.schema.json`, as in `recipe_values`.
 """

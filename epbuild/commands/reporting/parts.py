@@ -1,4 +1,4 @@
-"""Parts of a report: each from the plan, the survey and results, in one function."""
+"""Parts of a report, from the plan, the survey and results."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from epbuild.verify.expectations import advice
 from epbuild.verify.live.judging import limits_of, rounded_figure, verdicts_of
 
 _Identity = Mapping[str, Any]
-"""What keys hold of a toolchain."""
+"""Facts about a toolchain in action keys."""
 
 
 def identities(found: Survey) -> dict[str, _Identity]:
-    """What is known of each toolchain, by name."""
+    """Return the known facts about each toolchain, by name."""
     known: dict[str, _Identity] = {}
     for ident, action in found.plan.actions.items():
         document = found.actions[ident].document

@@ -1,6 +1,6 @@
-"""Parts of a `Report`: what a recipe asks for, and what of it is there.
+"""Parts of a `Report` about a recipe and its results.
 
-Every value is plain JSON, and what is not known is null. Sizes are in bytes, times in seconds. The docstrings of the fields are the
+Every value is plain JSON, and an unknown value is null. Sizes are in bytes, times in seconds. The docstrings of the fields are the
 descriptions in `schemas/report.schema.json` (`python -m tools.reference --write`).
 """
 

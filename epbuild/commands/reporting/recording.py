@@ -1,39 +1,83 @@
-"""The recording of a build: its events with their times, as a `Progress`.
+"""Recording of a build: its events with their times, and its `BuildRecord`.
 
-While a build runs, an event costs a place in a list; what they come to is worked out once, at the end.
+While a build runs, events are only collected; the record is worked out once, at the end. An action has a place, a number among the actions
+that run at once, from its first event to its last. Its last step spans all of it; each other step lasts until the next step of the same
+action begins.
 """
 
 from __future__ import annotations
 
+import heapq
+import os
+import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
+from epbuild import __version__
 from epbuild.cache.workspace import Workspace
-from epbuild.core.errors import EpbuildError
-from epbuild.engine.events import Event, Progress, StepOutput, StepsCurrent, one_by_one
-from epbuild.session.events import ToolchainInstalling
+from epbuild.commands.reporting.build_record import (
+    FORMAT,
+    BuildRecord,
+    BuildRecords,
+    ReportedChange,
+    ReportedError,
+    ReportedPublication,
+    ReportedSpan,
+    ReportedTraffic,
+    RunOutcome,
+    StepRun,
+)
+from epbuild.core.errors import EpbuildError, Problem
+from epbuild.engine.events import (
+    Event,
+    Progress,
+    RunFinished,
+    RunStarted,
+    StepFailed,
+    StepFinished,
+    StepOutput,
+    StepsCurrent,
+    StepStarted,
+    one_by_one,
+)
+from epbuild.publish.events import OutputCompared
+from epbuild.session.events import (
+    ComparisonStarted,
+    Fetched,
+    Fetching,
+    OutputRemoved,
+    RemoteCacheUsed,
+    ResultsShared,
+    ToolchainFailed,
+    ToolchainInstalling,
+    ToolchainReady,
+    ToolchainStarted,
+)
 
 if TYPE_CHECKING:
-    from epbuild.commands.reporting.build_record import BuildRecord
     from epbuild.session.request import Request
     from epbuild.survey.status import Survey
+
 
 _INTERRUPTED = 130
 _MANY = (StepOutput, StepsCurrent, ToolchainInstalling)
 
 
 class Recording:
-    """A `Progress` that passes all events on, and keeps those that a record of the build is made of."""
+    """`Progress` that forwards all events, and keeps those that a record of the build needs."""
 
     def __init__(self, request: Request, progress: Progress) -> None:
         self.request = request
         self.began = time.time()
         self.events: list[tuple[float, Event]] = []
-        """Each with the seconds since the build began."""
+        """Events with the seconds since the build began."""
         self.found: Survey | None = None
-        """What there was to do; None until that is known."""
+        """Survey of the build; None until it is known."""
         self.seconds = 0.0
         self.exit_code = 0
         self._workspace: Workspace | None = None
@@ -41,30 +85,50 @@ class Recording:
         self._progress = one_by_one(progress)
 
     def report(self, event: Event, /) -> None:
-        """Keep an event, unless it is one of many, or of steps that were not to do."""
+        """Keep and forward an event. Frequent events, and those of current steps, are only forwarded."""
         if not isinstance(event, _MANY):
             self.events.append((time.monotonic() - self._begin, event))
         self._progress.report(event)
 
     def expect(self, found: Survey, workspace: Workspace) -> None:
-        """Take note of what there is to do, and of where that is remembered."""
+        """Set the survey of the build, and the workspace that keeps the record."""
         self.found, self._workspace = found, workspace
 
     def end(self, exit_code: int) -> None:
+        """End the recording, and write the record if there was something to do."""
         self.exit_code, self.seconds = exit_code, time.monotonic() - self._begin
         if self.found is None or self._workspace is None or not self.found.todo:
             return
-        from epbuild.commands.reporting.build_record import BuildRecords
-
-        with suppress(OSError):  # it is only remembered
+        with suppress(OSError):  # a record that cannot be written fails no build
             BuildRecords(self._workspace.directory).put(self.record())
 
     def record(self) -> BuildRecord:
         """Return the record of the build. Raises ValueError if it ended before it knew what to do."""
-        from epbuild.commands.reporting.recorded import record_of
-
-        return record_of(
-            self.found, self.events, began=self.began, seconds=self.seconds, jobs=self.request.jobs, exit_code=self.exit_code
+        if self.found is None:
+            raise ValueError("it is not known what there was to do")
+        making = _RecordMaking(self.found)
+        for at, event in self.events:
+            making.add(at, event)
+        making.stop(self.seconds)
+        started = next((event for _, event in self.events if isinstance(event, RunStarted)), None)
+        finished = next((event for _, event in self.events if isinstance(event, RunFinished)), None)
+        return BuildRecord(
+            format=FORMAT,
+            epbuild=__version__,
+            recipe=self.found.configuration.recipe,
+            configuration=self.found.configuration.ident,
+            began=round(self.began, 3),
+            seconds=round(self.seconds if finished is None else finished.seconds, 3),
+            exit_code=self.exit_code,
+            machine=platform.node(),
+            process=os.getpid(),
+            jobs=self.request.jobs,
+            steps=started.steps if started is not None else len(self.found.plan.steps),
+            todo=started.todo if started is not None else 0,
+            runs=tuple(making.runs.values()),
+            spans=tuple(making.spans),
+            published=tuple(making.published),
+            remote=tuple(making.remote),
         )
 
 
@@ -83,3 +147,140 @@ def recorded(request: Request, progress: Progress) -> Iterator[Recording]:
     except BaseException:
         recording.end(1)
         raise
+
+
+@dataclass
+class _Running:
+    """Running action."""
+
+    place: int
+    begun: float
+    phases: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
+    """Phases of each step with the time of their start, in the order in which the steps began."""
+
+    def interval(self, step: str, ended: float) -> tuple[float, float] | None:
+        """Return the start and the end of a step that has begun."""
+        if step not in self.phases:
+            return None
+        began = self.phases[step][0][1]
+        later = (phases[0][1] for phases in self.phases.values() if phases[0][1] > began)
+        return began, min(later, default=ended)
+
+
+class _RecordMaking:
+    """Collector of a build's events, in order, into the parts of its record."""
+
+    def __init__(self, found: Survey) -> None:
+        self.runs: dict[str, StepRun] = {}
+        self.spans: list[ReportedSpan] = []
+        self.published: list[ReportedPublication] = []
+        self.remote: list[ReportedTraffic] = []
+        self._found = found
+        self._steps: dict[str, list[str]] = {}
+        self._action = {step.id: step.action for step in found.plan.steps}
+        for step in found.plan.steps:
+            self._steps.setdefault(step.action, []).append(step.id)
+        self._running: dict[str, _Running] = {}
+        self._left: dict[str, set[str]] = {}
+        """Steps of each running action that have not ended."""
+        self._free: list[int] = []
+        self._open: dict[tuple[str, str], float] = {}
+        """Start of each span that has not ended, by kind and name."""
+        self._over = False
+
+    def add(self, at: float, event: Event) -> None:
+        at = round(at, 3)
+        match event:
+            case StepStarted(step, doing) if not self._over:
+                self._begin(at, step, doing)
+            case StepFinished(step, outcome, seconds) if not self._over:
+                self._end(at, step, outcome, seconds, event)
+            case StepFailed(step, problems, allowed=allowed) if not self._over:
+                errors = tuple(error_of(problem, step) for problem in problems)
+                self._end(at, step, "allowed" if allowed else "failed", 0.0, errors=errors)
+            case ComparisonStarted() | RunFinished():
+                self._over = True
+            case ToolchainStarted(name):
+                self._open.setdefault(("toolchain", name), at)
+            case ToolchainReady(name) | ToolchainFailed(name):
+                self._close(at, "toolchain", name, failed=isinstance(event, ToolchainFailed))
+            case Fetching(name):
+                self._open.setdefault(("fetch", name), at)
+            case Fetched(name):
+                self._close(at, "fetch", name)
+            case ResultsShared(remote, done, total):
+                self._open.setdefault(("upload", remote), at)
+                if done == total:
+                    self._close(at, "upload", remote)
+            case OutputCompared(step, directory, before, after, files):
+                changes = tuple(ReportedChange(file.path, file.before, file.after) for file in files)
+                self.published.append(ReportedPublication(step, directory, before, after, changes))
+            case OutputRemoved(step, directory, size=size):
+                self.published.append(ReportedPublication(step, directory, size, None, ()))
+            case RemoteCacheUsed():
+                self.remote.append(ReportedTraffic(**asdict(event)))
+
+    def stop(self, at: float) -> None:
+        """Interrupt all steps and spans that have not ended."""
+        at = round(at, 3)
+        for action in list(self._running):
+            for step in list(self._left[action]):
+                if step in self._running[action].phases or step == action:
+                    self._end(at, step, "interrupted", 0.0)
+        for kind, name in list(self._open):
+            self._close(at, kind, name, failed=True)
+
+    def _begin(self, at: float, step: str, doing: str) -> None:
+        action = self._action.get(step, step)
+        if action not in self._running:
+            place = heapq.heappop(self._free) if self._free else len(self._running)
+            self._running[action] = _Running(place, at)
+            self._left[action] = set(self._steps.get(action, (action,)))
+        self._running[action].phases.setdefault(step, []).append((doing, at))
+
+    def _end(
+        self,
+        at: float,
+        step: str,
+        outcome: RunOutcome,
+        seconds: float,
+        event: StepFinished | None = None,
+        errors: Sequence[ReportedError] = (),
+    ) -> None:
+        action = self._action.get(step, step)
+        running, status = self._running.get(action), self._found.actions.get(action)
+        interval = None
+        if running is not None:
+            interval = (running.begun, at) if step == action and outcome != "skipped" else running.interval(step, at)
+        self.runs[step] = StepRun(
+            step=step,
+            outcome=outcome,
+            seconds=round(seconds, 3),
+            started=interval[0] if interval else None,
+            ended=interval[1] if interval else None,
+            worker=running.place if running is not None and interval else None,
+            machine=event.machine if event is not None else None,
+            origin=event.from_ if event is not None else None,
+            was=status.state if status is not None else None,
+            because=status.reasons if status is not None else (),
+            key=status.key if status is not None else None,
+            size=event.size if event is not None else None,
+            memory=event.memory if event is not None else None,
+            errors=tuple(errors),
+            phases=tuple(running.phases.get(step, ())) if running is not None else (),
+        )
+        if running is not None:
+            self._left[action].discard(step)
+            if not self._left[action]:
+                heapq.heappush(self._free, self._running.pop(action).place)
+
+    def _close(self, at: float, kind: str, name: str, *, failed: bool = False) -> None:
+        began = self._open.pop((kind, name), None)
+        if began is not None:
+            self.spans.append(ReportedSpan(kind, name, began, at, failed))  # type: ignore[arg-type]
+
+
+def error_of(problem: Problem, step: str) -> ReportedError:
+    """Return a problem of a step as a value of reports."""
+    where = problem.where if isinstance(problem.where, str) and problem.where != step else None
+    return ReportedError(problem.code, problem.message, problem.reason, problem.hint, where)

@@ -1,4 +1,4 @@
-"""`epbuild report`: what a recipe's builds came to, without building anything."""
+"""`epbuild report`: results of a recipe's builds, without building anything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from epbuild.commands.reporting.parts import (
     toolchains_of,
 )
 from epbuild.commands.reporting.recipe_values import ReportedMachine, ReportedRecipe, ReportedSharing
-from epbuild.commands.reporting.recorded import error_of
+from epbuild.commands.reporting.recording import error_of
 from epbuild.commands.reporting.values import FORMAT, Report, ReportedBuild, ReportedStep, ReportedWarning
 from epbuild.core.errors import Problem
 from epbuild.core.host import cpu_count, cpu_name
@@ -47,14 +47,14 @@ from epbuild.toolchain.platforms import platform_here
 
 
 def report(request: Request, progress: Progress | None = None) -> Report:
-    """All that is known of a recipe and its last build here. Builds, fetches and provisions nothing. Raises EpbuildError."""
-    # Of every model, and so of all of the recipe, not only of what changed since the last look.
+    """Return the facts known about a recipe and its last build here. Builds, fetches and provisions nothing. Raises EpbuildError."""
+    # A report needs every model of the recipe, not only those that changed since the last survey.
     with open_session(replace(request, every_model=True), progress) as session:
         return _Report(session, BuildRecords(workspace_of(request.recipe)), str(request.recipe)).report()
 
 
 class _Report:
-    """The parts of a report that hang together: what a survey found, and what the last build did."""
+    """Parts of a report that combine the survey with the last build."""
 
     def __init__(self, session: Session, records: BuildRecords, path: str) -> None:
         self._session = session
@@ -100,7 +100,7 @@ class _Report:
         )
 
     def _result(self, ident: str) -> ActionResult | None:
-        """The result of an action that is known, also where it is not as the recipe wants it."""
+        """Return the known result of an action, even if it does not meet the recipe's expectations."""
         status, action = self._found.actions[ident], self._plan.actions[ident]
         if status.made is not None:
             return status.made.result
@@ -109,7 +109,7 @@ class _Report:
         return self._session.surveyor.result(action, status.key) or self._session.surveyor.result_here(action, status.key)
 
     def _failure(self, ident: str) -> Sequence[Problem]:
-        """Why an action failed: what its result does not meet, what is remembered of its key, or what the last build had of it."""
+        """Return the problems of a failed action: by its result, by the failure remembered for its key, or by the last build."""
         status, action, result = self._found.actions[ident], self._plan.actions[ident], self._results.get(ident)
         if status.state == "current" or status.made is not None:
             return ()
@@ -167,7 +167,7 @@ class _Report:
         )
 
     def _all_ends(self) -> Iterator[StepEnd]:
-        """How the steps ended whose results are known."""
+        """Yield the ends of all steps whose results are known."""
         for ident, action in self._plan.actions.items():
             if isinstance(action, Emission):
                 there = self._session.surveyor.outputs.last(action.path)
@@ -177,7 +177,7 @@ class _Report:
                 yield from kind_of(action).ends(action, self._results[ident])
 
     def _all_errors(self) -> Iterator[tuple[str, Sequence[ReportedError]]]:
-        """The errors of each step at fault."""
+        """Yield each step at fault with its errors."""
         for ident, problems in self._problems.items():
             step = step_at_fault(self._plan.actions[ident].steps, problems)
             yield step, [error_of(problem, step) for problem in problems]
@@ -194,7 +194,7 @@ class _Report:
 
 
 def _group_and_target(action: Action) -> tuple[str | None, str | None]:
-    """The group and the target that an action is for, where it is one of each."""
+    """Return the group and the target of an action that has one of each."""
     match action:
         case SessionGroup() | Verification():
             return action.group, action.target.name
@@ -229,7 +229,7 @@ def _warning_of(problem: Problem) -> ReportedWarning:
 
 
 def _moment(seconds: float) -> str:
-    """A time of day in UTC."""
+    """Return an RFC 3339 time in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

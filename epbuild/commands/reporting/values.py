@@ -1,6 +1,6 @@
-"""`Report`: all that there is to show of a recipe and its last build, as values.
+"""`Report`: facts about a recipe and its last build.
 
-Its JSON is what `epbuild report --json` prints and what a page embeds; `schemas/report.schema.json` describes it.
+`epbuild report --json` prints it, pages embed it, and `schemas/report.schema.json` describes it.
 """
 
 from __future__ import annotations

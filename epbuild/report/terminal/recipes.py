@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from epbuild.commands.init.answers import FirstRecipe
-from epbuild.commands.init.kinds import KINDS, StarterKind, without_recipe
+from epbuild.commands.init.choices import KINDS, FoundModel, LeftOut, StarterKind, without_recipe
 from epbuild.commands.init.sizing import BadSizes, SizeAnswer, Sizes
-from epbuild.commands.init.sources import FoundModel, LeftOut
 from epbuild.commands.lock import Locking
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import printable

@@ -1,0 +1,109 @@
+"""`inspect`, `diff`, `relink` and `merge`: commands on artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from epbuild.archive.members import UnsoundArchive
+from epbuild.archive.opened import opened
+from epbuild.catalog.catalog import BUILT_IN
+from epbuild.core.defaults import MANIFEST
+from epbuild.core.errors import ChangeRefused, Problem
+from epbuild.core.safepath import is_folder, real_path
+from epbuild.core.shown import ProgressLines
+from epbuild.diff.difference import Comparison, compare
+from epbuild.diff.traits import Incomparable
+from epbuild.onnxfile.edit.packaging import Packaging, Repackaged, repackage
+from epbuild.onnxfile.merge.connection import read_connections
+from epbuild.onnxfile.merge.merge import Merged, members_of, merge_models
+from epbuild.output.existing import listed_files
+from epbuild.verify.inspection import inspect_files, inspect_model
+
+if TYPE_CHECKING:
+    from epbuild.verify.inspected import BrokenModel, InspectedModel, Inspection, SharedFile
+
+
+class Inspected(Struct, frozen=True):
+    """What was found in one file, or in several."""
+
+    document: InspectedModel | Inspection
+    """As `inspect --json` writes it: of one file, what is in it; of several, `models` and what they share."""
+    models: tuple[InspectedModel | BrokenModel, ...]
+    shared: tuple[SharedFile, ...] = ()
+
+    @property
+    def several(self) -> bool:
+        """Whether it was asked for more than one file."""
+        return "models" in self.document
+
+    @property
+    def sound(self) -> bool:
+        """Whether every model is whole, and every reference in it resolves."""
+        problems = [model.get("problem") for model in self.models]
+        problems += [node["problem"] for model in self.models if "problem" not in model for node in model["ep_context_nodes"]]
+        return not any(problems)
+
+
+def inspect(files: Sequence[Path]) -> Inspected:
+    """The contents of a file, or of several and of those in folders. Raises VerifyError (EPB600, EPB602)."""
+    if len(files) == 1 and not is_folder(files[0]):
+        model = inspect_model(files[0])
+        return Inspected(model, (model,))
+    found = inspect_files(files)
+    return Inspected(found, tuple(found["models"]), tuple(found["shared"]))
+
+
+def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
+    """Compare what is at `a` and `b`, archives too; `lines` get the progress, and what was not looked into.
+
+    Raises NothingToVerify (EPB600) where there is nothing, Incomparable (EPB630) where something cannot be read.
+    """
+    try:
+        with opened(a, lines) as old, opened(b, lines) as new:
+            found = compare(old.place, new.place)
+    except UnsoundArchive as error:  # no answer, and so neither `same` nor `different`
+        raise Incomparable(*error.problems) from error
+    for received in (old, new):
+        for place in received.skipped():
+            lines.report(f"{place.as_posix()}: not looked into; name it to compare it")
+    return found
+
+
+def models_in(paths: Iterable[Path]) -> list[Path]:
+    """The models that paths name, those in folders too. Raises ChangeRefused (EPB620) for a folder without any."""
+    found = []
+    for path in paths:
+        models = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
+        if not models:
+            raise ChangeRefused(Problem("EPB620", f"there is no .onnx file in the folder {path}"))
+        found += models
+    return found
+
+
+def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, output: Path | None) -> Repackaged:
+    """Embed, extract or rename the context binary of models, in place where there is no `output`.
+
+    Raises ChangeRefused, with EPB625 for a change in place of what a build published.
+    """
+    listed = cache(listed_files)
+    for model in models if output is None else ():
+        place = real_path(model)
+        for folder in place.parents:
+            if place.relative_to(folder).as_posix() in listed(folder):
+                message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"
+                raise ChangeRefused(Problem("EPB625", message, None, "Write the result elsewhere with -o."))
+    return repackage(models, packaging, binary=binary, destination=output)
+
+
+def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence[str], output: Path) -> Merged:
+    """Merge models, in the order in which they run, as `output`; a prefix is for each, or there are none. Raises ChangeRefused."""
+    wanted = None
+    if connections:
+        wanted = read_connections(connections, members_of(models))
+    named = list(zip(models, prefixes or [""] * len(models), strict=True))
+    return merge_models(named, wanted, output, BUILT_IN.context_changes())

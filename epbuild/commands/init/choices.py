@@ -1,0 +1,162 @@
+"""Models and EPs that a first recipe can start from."""
+
+from __future__ import annotations
+
+import glob
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from epbuild.catalog.catalog import entries_for, known_eps
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.facts import Limitation, Start
+from epbuild.core.errors import PlanError, Position
+from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.plan.sources import find_source
+from epbuild.recipe.model import ModelSpec
+
+
+class StarterKind(Struct, frozen=True):
+    """EP in one packaging, with the parts of its first recipe."""
+
+    entry: EpEntry
+    start: Start
+
+    @property
+    def asks(self) -> bool:
+        return self.start.option is not None or self.start.metadata is not None
+
+    @property
+    def static(self) -> bool:
+        return self.entry.static_shapes is not None
+
+    def obstacle(self, platform: str = sys.platform) -> str | None:
+        """Return the known reason why it compiles nothing here, as a clause."""
+        return next((f"cannot {row.what} here: {row.why}" for row in _limits(self, platform) if row.stops), None)
+
+    def condition(self, platform: str = sys.platform) -> str | None:
+        """Return the known requirement on the machine, as a clause."""
+        rows = (
+            row for row in _limits(self, platform) if not row.stops and row.during is None and row.what.startswith(_CONDITIONS)
+        )
+        return next((f"cannot {row.what}: {row.why}" for row in rows), None)
+
+    def runs_here(self, value: str, platform: str = sys.platform) -> bool:
+        """Return whether models that are compiled for a target can run here, as far as is known."""
+        options = {**self.start.options, **({self.start.option: value} if self.start.option else {})}
+        rows = (row for row in _limits(self, platform, options) if row.during == "load" and row.when)
+        return self.obstacle(platform) is None and not any(rows)
+
+
+_CONDITIONS = ("compile without", "be installed")
+
+
+def _limits(kind: StarterKind, platform: str, options: Mapping[str, str] | None = None) -> Iterator[Limitation]:
+    device = kind.start.device.get("type")
+    for row in kind.entry.cannot:
+        if row.limit_of == "machine" and row.holds(platform, str(device) if device else None, options or kind.start.options):
+            yield row
+
+
+def _kinds() -> Mapping[str, StarterKind]:
+    found = {entry.start.name: StarterKind(entry, entry.start) for ep in known_eps() for entry in entries_for(ep) if entry.start}
+    # EPs that compile on any machine come first, then by name.
+    return dict(sorted(found.items(), key=lambda item: (item[1].entry.output_depends_on_host, item[0])))
+
+
+def without_recipe() -> dict[str, list[str]]:
+    """Return the EPs without a first recipe, by reason as a clause."""
+    found: dict[str, list[str]] = {}
+    for ep in known_eps():
+        entries = entries_for(ep)
+        if not any(entry.start for entry in entries):
+            rows = [row for entry in entries for row in entry.cannot if row.stops and not row.platforms]
+            why = f"cannot {rows[0].what}" if rows else "its recipe has to be written by hand"
+            found.setdefault(why, []).append(ep)
+    return found
+
+
+KINDS: Mapping[str, StarterKind] = _kinds()
+
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: one is a drive
+_ENDING = ".onnx"
+
+
+class FoundModel(Struct, frozen=True):
+    """Model as it was named. `size` includes external data. Size and header of a remote or unreadable model are unknown."""
+
+    path: str
+    size: int | None = None
+    header: ModelHeader | None = None
+
+    @property
+    def is_open(self) -> bool:
+        shapes = [value.shape for value in self.header.inputs] if self.header else []
+        return any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes)
+
+
+class LeftOut(Struct, frozen=True):
+    """Model that cannot be compiled, with the reason as a sentence."""
+
+    path: str
+    why: str
+
+
+def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[FoundModel], list[LeftOut]]:
+    """Return the models at `places`, each once, and the files that are none. Places are files, folders, globs and addresses.
+
+    With `sure`, single files are not judged: the planner refuses them with a code.
+    """
+    found: dict[object, FoundModel] = {}
+    left: dict[object, LeftOut] = {}
+    for place in places:
+        if is_address(place):
+            found.setdefault(place, FoundModel(place))
+            continue
+        files = list(_named_files(place))
+        if not files:
+            left.setdefault(place, LeftOut(place, f"No file there ends in {_ENDING}."))
+        for file in files:
+            same = Path(file).resolve()
+            if same not in found and same not in left:
+                judged = _judged(file)
+                if isinstance(judged, FoundModel):
+                    found[same] = judged
+                elif sure and file == place:
+                    found[same] = FoundModel(file)
+                else:
+                    left[same] = judged
+    return list(found.values()), list(left.values())
+
+
+def is_address(place: str) -> bool:
+    """Return whether a model is named by an address or a package rather than by a path."""
+    return _ADDRESS.match(place) is not None
+
+
+def _named_files(place: str) -> Iterator[str]:
+    path = Path(place)
+    if path.is_dir():
+        yield from (str(file) for file in sorted(path.glob(f"*{_ENDING}")) if file.is_file())
+    elif path.exists() or not glob.has_magic(place):
+        yield place
+    else:
+        yield from sorted(file for file in glob.glob(place, recursive=True) if Path(file).is_file())  # noqa: PTH207 - as it was named
+
+
+def _judged(file: str) -> FoundModel | LeftOut:
+    where = Position(file, 1, 1)
+    path = Path(file).absolute()
+    try:
+        source = find_source(ModelSpec(path.stem, where, str(path), where), path.parent, lambda model: None)
+    except PlanError as error:
+        problem = error.problems[0]
+        return LeftOut(file, problem.text[:1].upper() + problem.text[1:])
+    if source is None:
+        return FoundModel(file)
+    size = sum(each.stat().st_size for each in source.files.all)
+    return FoundModel(file, size, source.header)
