@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from epbuild.cache.errors import translate_os_errors
-from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import LARGE_BYTES, Readable, digest_of, hash_stream
 from epbuild.core.errors import Problem, StoreError
-from epbuild.core.host import on_windows
+from epbuild.core.host import changed_ns, on_windows
 
 # Files per task: handing a small file to a thread takes longer than reading it.
 _BATCH = 20

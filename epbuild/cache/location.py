@@ -11,8 +11,8 @@ from pathlib import Path
 from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import write_file
+from epbuild.core.defaults import cache_root
 from epbuild.core.errors import Problem, StoreError
-from epbuild.core.places import cache_root
 from epbuild.core.safepath import read_regular
 
 # Backup programs search for the first line: https://bford.info/cachedir/.

@@ -1,4 +1,4 @@
-"""JSON documents as bytes: equal documents are equal bytes."""
+"""JSON documents as text: equal documents have equal text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 
 def canonical_json(document: Mapping[str, Any]) -> str:
-    """The document on one line: keys sorted, no spaces, text as it is. Raises ValueError or TypeError if it is not JSON."""
+    """Return the document on one line with sorted keys and no spaces, not escaped. Raises ValueError or TypeError if it is not JSON."""
     return json.dumps(document, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
 
 
@@ -26,11 +26,11 @@ def indented_json(document: Mapping[str, Any], *, sort_keys: bool = False, ascii
 
 
 class JsonFile(Struct, frozen=True):
-    """A document as every file that epbuild emits has it: indented UTF-8 JSON, ending in a newline."""
+    """Emitted JSON file: indented UTF-8, ending with a newline."""
 
     document: Mapping[str, Any]
     sort_keys: bool = True
-    """Whether its keys are sorted; otherwise their order is the document's, and means something to readers."""
+    """Whether keys are sorted. Otherwise their order is significant to readers."""
 
     @property
     def data(self) -> bytes:
@@ -38,9 +38,6 @@ class JsonFile(Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """The SHA-256 of the document without its spaces, in hexadecimal: two files have one exactly when they have the same bytes.
-
-        It takes less time than `data`, since Python's encoder in C does it.
-        """
+        """SHA-256, in hex, of the document without spaces. It is equal for files with equal bytes, and faster than a digest of `data`."""
         text = json.dumps(self.document, sort_keys=self.sort_keys, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -233,4 +233,4 @@ def printable(text: str) -> str:
 
 
 class HttpCancelled(Exception):
-    """What an HTTP client raises when its `cancelled` event was set; nothing failed. It is here so that catching it imports no client."""
+    """Raised by an HTTP client when its `cancelled` event is set. Defined here so that catching it imports no client."""

@@ -1,4 +1,4 @@
-"""Where the JSON Schemas are: inside the wheel, or at the top of a checkout."""
+"""JSON Schemas, in the wheel or at the top of a checkout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def schema_text(name: str) -> str:
-    """The text of `<name>.schema.json`, such as `recipe`; raises FileNotFoundError for a schema that does not exist."""
+    """Return the text of `<name>.schema.json`, such as `recipe`. Raises FileNotFoundError."""
     file = f"{name}.schema.json"
     shipped = _PACKAGE / "_schemas" / file
     path = shipped if shipped.is_file() else _PACKAGE.parent / "schemas" / file

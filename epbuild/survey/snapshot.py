@@ -18,10 +18,8 @@ import sys
 from stat import S_ISREG
 
 from epbuild import __version__
-from epbuild.core.changetime import changed_ns
-from epbuild.core.defaults import DEFAULT_RECIPE, WORKSPACE
-from epbuild.core.host import cpu_count, cpu_name, driver_version, on_windows
-from epbuild.core.places import CACHE_VARIABLES, cache_root
+from epbuild.core.defaults import CACHE_VARIABLES, DEFAULT_RECIPE, WORKSPACE, cache_root
+from epbuild.core.host import changed_ns, cpu_count, cpu_name, driver_version, on_windows
 
 TYPE_CHECKING = False  # as type checkers read it: to import typing takes longer than an answer
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
-from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Problem, ProblemRecord
+from epbuild.core.host import changed_ns
 from epbuild.core.safepath import links_on_the_way, read_regular
 from epbuild.recipe.model import Recipe
 from epbuild.survey.snapshot import Snapshot, clock, environment_of, identity_of, is_settled, place_of, view_of

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from epbuild.core.changetime import changed_ns
 from epbuild.core.digest import digest_of, file_digest
+from epbuild.core.host import changed_ns
 
 REPAIRED = ".libs"
 _LIBRARY_SUFFIXES = (".so", ".dll", ".pyd", ".dylib")

@@ -19,8 +19,9 @@ import pytest
 
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
-from epbuild.core import changetime, windows
+from epbuild.core import windows
 from epbuild.core.atomic import write_file
+from epbuild.core.host import changed_ns
 from epbuild.engine import capacity
 from epbuild.onnxfile.edit import staging
 from epbuild.report.terminal.screen import has_colors, is_screen
@@ -267,7 +268,7 @@ def test_the_time_of_change_is_told_in_nanoseconds_since_1970(kernel: FakeKernel
     file = tmp_path / "model.onnx"
     file.write_bytes(b"x")
     kernel.changed[file] = EPOCH_TICKS + 17_000_000_000_000_001
-    assert changetime.changed_ns(file, file.stat()) == 1_700_000_000_000_000_100
+    assert changed_ns(file, file.stat()) == 1_700_000_000_000_000_100
     assert kernel.open == {}
 
 
@@ -276,11 +277,11 @@ def test_a_file_system_that_tells_no_time_of_change_has_none(kernel: FakeKernel,
     (tmp_path / "x").touch()
     kernel.changed[tmp_path / "x"] = EPOCH_TICKS + 5
     kernel.refuses = {call}
-    assert changetime.changed_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
+    assert changed_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
     kernel.refuses = set()
     kernel.changed.clear()  # as FAT tells it
-    assert changetime.changed_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
-    assert changetime.changed_ns(tmp_path / "gone", (tmp_path / "x").stat()) == 0
+    assert changed_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
+    assert changed_ns(tmp_path / "gone", (tmp_path / "x").stat()) == 0
     assert kernel.open == {}
 
 
@@ -288,8 +289,8 @@ def test_the_change_of_a_link_is_its_own_where_it_is_not_followed(kernel: FakeKe
     (tmp_path / "file").touch()
     link = tmp_path / "link"
     link.symlink_to("file")
-    changetime.changed_ns(link, link.lstat())
-    changetime.changed_ns(link, link.stat())
+    changed_ns(link, link.lstat())
+    changed_ns(link, link.stat())
     assert [flags for _, flags in kernel.opened] == [0x02200000, 0x02000000]
 
 
