@@ -1,4 +1,7 @@
-"""Catalog entries of EPs, and the session keys of ONNX Runtime. Their fields mirror the TOML files."""
+"""Catalog entries of EPs and ONNX Runtime's session keys.
+
+The fields mirror the TOML files.
+"""
 
 from __future__ import annotations
 

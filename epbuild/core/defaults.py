@@ -1,4 +1,7 @@
-"""Fixed names of files, and the folder of caches. Imports nothing else, since it is read before anything is imported."""
+"""Fixed names of files, and the folder of caches.
+
+The fast path reads this module before anything else is imported.
+"""
 
 from __future__ import annotations
 

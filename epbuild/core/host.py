@@ -1,4 +1,4 @@
-"""System, CPUs and drivers of this machine, which results may depend on, and times of changes of its files."""
+"""Properties of this machine that results may depend on, and times of files."""
 
 from __future__ import annotations
 
