@@ -38,7 +38,7 @@ def plan(
     request = Request(recipe, steps, settings=tuple(settings), locked=locked, remote=remote.choice, places=places)
     request = request.without_programs() if no_exec else request
     if matrix is not None:
-        from epbuild.commands.jobs import matrix_of  # only CI needs it
+        from epbuild.commands.workload import matrix_of  # only CI needs it
 
         with WaitingRow() as waiting:
             made = matrix_of(request, matrix, labels_of(runners), waiting)

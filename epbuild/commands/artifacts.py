@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 
 
 class Inspected(Struct, frozen=True):
-    """What was found in one file, or in several."""
+    """Result of inspecting one or several files."""
 
     document: InspectedModel | Inspection
-    """As `inspect --json` writes it: of one file, what is in it; of several, `models` and what they share."""
+    """Document of `inspect --json`: the contents of one file, or `models` and `shared` of several."""
     models: tuple[InspectedModel | BrokenModel, ...]
     shared: tuple[SharedFile, ...] = ()
 
     @property
     def several(self) -> bool:
-        """Whether it was asked for more than one file."""
+        """Whether several files were inspected."""
         return "models" in self.document
 
     @property
     def sound(self) -> bool:
-        """Whether every model is whole, and every reference in it resolves."""
+        """Whether every model is whole and all its references resolve."""
         problems = [model.get("problem") for model in self.models]
         problems += [node["problem"] for model in self.models if "problem" not in model for node in model["ep_context_nodes"]]
         return not any(problems)
 
 
 def inspect(files: Sequence[Path]) -> Inspected:
-    """The contents of a file, or of several and of those in folders. Raises VerifyError (EPB600, EPB602)."""
+    """Inspect one file, or several files and folders. Raises VerifyError (EPB600, EPB602)."""
     if len(files) == 1 and not is_folder(files[0]):
         model = inspect_model(files[0])
         return Inspected(model, (model,))
@@ -59,9 +59,9 @@ def inspect(files: Sequence[Path]) -> Inspected:
 
 
 def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
-    """Compare what is at `a` and `b`, archives too; `lines` get the progress, and what was not looked into.
+    """Compare the artifacts at `a` and `b`, which may be archives. `lines` get the progress and the skipped archives.
 
-    Raises NothingToVerify (EPB600) where there is nothing, Incomparable (EPB630) where something cannot be read.
+    Raises NothingToVerify (EPB600) if there is no artifact, Incomparable (EPB630) if one cannot be read.
     """
     try:
         with opened(a, lines) as old, opened(b, lines) as new:
@@ -75,7 +75,7 @@ def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
 
 
 def models_in(paths: Iterable[Path]) -> list[Path]:
-    """The models that paths name, those in folders too. Raises ChangeRefused (EPB620) for a folder without any."""
+    """Return the models at paths and in folders. Raises ChangeRefused (EPB620) for a folder without models."""
     found = []
     for path in paths:
         models = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
@@ -86,9 +86,9 @@ def models_in(paths: Iterable[Path]) -> list[Path]:
 
 
 def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, output: Path | None) -> Repackaged:
-    """Embed, extract or rename the context binary of models, in place where there is no `output`.
+    """Embed, extract or rename the context binary of models, in place without an `output`.
 
-    Raises ChangeRefused, with EPB625 for a change in place of what a build published.
+    Raises ChangeRefused, with EPB625 for a change in place of an emitted output.
     """
     listed = cache(listed_files)
     for model in models if output is None else ():
@@ -101,7 +101,7 @@ def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, out
 
 
 def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence[str], output: Path) -> Merged:
-    """Merge models, in the order in which they run, as `output`; a prefix is for each, or there are none. Raises ChangeRefused."""
+    """Merge models, in the order in which they run, into `output`. There is one prefix for each model, or none. Raises ChangeRefused."""
     wanted = None
     if connections:
         wanted = read_connections(connections, members_of(models))

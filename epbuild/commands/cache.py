@@ -1,4 +1,4 @@
-"""The contents of the cache: counted, and checked for damage."""
+"""Contents of the cache, counted and checked for damage."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _BATCH = 256
 
 
 class ByteProgress(Protocol):
-    """Takes how far a check is; from any thread, one at a time."""
+    """Receiver of a check's progress, called from any thread, one call at a time."""
 
     def advance(self, done: int, total: int, /) -> None:
-        """So many bytes of so many are checked."""
+        """Report the checked bytes and the total."""
 
 
 class CacheStats(Struct, frozen=True):
-    """What is in a cache: for each kind of entry how many there are and their bytes; and the workspaces that build with it."""
+    """Number and bytes of each kind of entry in a cache, and the workspaces that use it."""
 
     place: Path
     entries: Mapping[Kind, tuple[int, int]]
@@ -46,7 +46,7 @@ class CacheStats(Struct, frozen=True):
 
 
 class DamagedEntry(Struct, frozen=True):
-    """A blob or a record of the cache that is not what it should be, by its digest or key, and what it was part of."""
+    """Damaged blob or record of the cache, by digest or key, with the results that it was part of."""
 
     kind: str
     name: str
@@ -56,7 +56,7 @@ class DamagedEntry(Struct, frozen=True):
 
 @dataclass
 class CacheCheck:
-    """What a check of the whole cache found."""
+    """Result of a check of the whole cache."""
 
     blobs: int = 0
     records: int = 0
@@ -65,7 +65,7 @@ class CacheCheck:
 
 
 def cache_stats(root: Path, toolchains: Path) -> CacheStats:
-    """What is in the store at `root`, and in the folder of all environments. Writes nothing. Raises StoreError."""
+    """Count the entries of the store at `root`, and the environments. Writes nothing. Raises StoreError."""
     found: dict[Kind, tuple[int, int]] = dict.fromkeys(KINDS, (0, 0))
     kinds = (action_records(root), address_records(root), toolchain_records(root))
     records = itertools.chain.from_iterable(each.entries() for each in kinds)
@@ -79,7 +79,7 @@ def cache_stats(root: Path, toolchains: Path) -> CacheStats:
 
 
 def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event | None = None) -> CacheCheck:
-    """Read every blob and every record of the store; what is damaged is set aside, so that the next build makes it again.
+    """Read every blob and every record of the store, and set damaged ones aside, so that the next build restores them.
 
     Raises StoreError, and Cancelled when `cancelled` is set.
     """
@@ -113,7 +113,7 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
     def check(entry: CacheEntry) -> str | None:
         try:
             store.check(entry.name, read)
-        except MissingBlob:  # it went while the others were read
+        except MissingBlob:  # removed since the listing
             return None
         except DamagedBlob:
             return "its bytes are not those that it is named by"
@@ -140,14 +140,14 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
 
 
 def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
-    """The records that lost one of the `bad` blobs, and what is wrong with each broken record, by its key; all are set aside."""
+    """Set broken records aside. Return those that lost one of the `bad` blobs, and the faults of the others by key."""
     store, records = BlobStore(root), action_records(root)
     lost: list[Mapping[str, Any]] = []
     broken: dict[str, str] = {}
     for key, record in _read_records(records, found, broken):
         blobs = blob_sizes(record["result"])
         log = record["result"]["log"]["digest"]
-        # The log of a result that another machine made stays where it is.
+        # The log of another machine's result stays in the remote cache.
         missing = [digest for digest, size in blobs.items() if not store.has(digest, size) and (digest != log or digest in bad)]
         if missing and not bad.keys() & missing:
             broken[key] = f"it names a blob that is not there: {missing[0]}"
@@ -158,12 +158,12 @@ def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tup
         records.set_aside(key)
     for others in (address_records(root), toolchain_records(root)):
         for _ in _read_records(others, found, broken):
-            pass  # an address whose content has gone is fetched again, and a toolchain has none
+            pass  # addresses without content are fetched again, and toolchains have no blobs
     return lost, broken
 
 
 def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The records that this epbuild can read, by their keys; of each damaged one, which reading sets aside, what is wrong is noted."""
+    """Yield the readable records with their keys. Reading sets damaged ones aside, and `broken` gets their faults."""
     for entry in records.entries():
         found.records += 1
         try:
@@ -177,7 +177,7 @@ def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, s
 
 
 class _Origins:
-    """What blobs and records were part of, as far as workspaces know, and the `lost` records."""
+    """Steps that blobs and records belong to, by the workspaces and by the `lost` records."""
 
     def __init__(self, workspaces: Iterable[Path], lost: Iterable[Mapping[str, Any]]) -> None:
         self._of_keys: dict[str, list[str]] = {}
@@ -197,18 +197,18 @@ class _Origins:
         return tuple(self._of_keys.get(key, ()))
 
     def of_blob(self, digest: str) -> tuple[str, ...]:
-        """The steps that have the blob, each with its name there; where no workspace knows any, what the lost records hold."""
+        """Return the steps with the blob and its name there, or the lost records if no workspace knows it."""
         return tuple(dict.fromkeys(self._of_blobs.get(digest, []) or self._of_lost.get(digest, [])))
 
 
 def _made_from(document: Mapping[str, Any]) -> str:
-    """What a result is, by the document of its key, where nobody knows its step."""
+    """Describe a result of an unknown step by its key document."""
     if document.get("kind") == "prepare":
         return f"prepared from {', '.join(document['source'])}"
     return f"compiled from {', '.join(member['name'] for member in document['members'])}"
 
 
 def _note_blobs(found: dict[str, list[str]], result: Mapping[str, Any], of: str) -> None:
-    """Note for each blob of a result what it is `of`, by its digest."""
+    """Add the owner `of` each blob of a result, by digest."""
     for name, blob in (*result["artifacts"].items(), ("the log", result["log"])):
         found.setdefault(blob["digest"], []).append(f"{name}{of}")

@@ -1,6 +1,6 @@
-"""Removal of what builds published, with the memory of their steps.
+"""Removal of emitted outputs, and of the memory of their steps.
 
-What is not epbuild's stays. The cache keeps what it has.
+Files of others stay. The cache keeps its results.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ from epbuild.survey.snapshot import forget
 
 
 class Forgotten(Struct, frozen=True):
-    """The workspace that was removed as a whole, and its bytes."""
+    """Workspace that was removed as a whole, with its bytes."""
 
     directory: Path
     size: int
 
 
 def clean(request: Request, progress: Progress | None = None, *, force: bool = False, dry_run: bool = False) -> Iterator[Cleaned]:
-    """Remove the outputs of the steps that were asked for, and forget these steps; yields each output when it is done.
+    """Remove the outputs of the requested steps, forget these steps, and yield each output when it is done.
 
-    Only files that epbuild made go, and only as it made them: one that was changed since stays, unless `force`. With `dry_run` nothing is
-    changed. Raises RecipeError, PlanError, EnvironmentFailure and StoreError.
+    Only unchanged files of epbuild are removed. With `force`, changed ones are removed too. With `dry_run`, nothing is changed.
+
+    Raises RecipeError, PlanError, EnvironmentFailure and StoreError.
     """
     variables = ReadVariables()
     recipe, plan = read_plan(request, environment=variables)
     globs = request.selection or ("*",)
-    # Not the steps that these need.
+    # Without the steps that these need.
     ids = {step.id: step.action for step in plan.steps}
     asked = {ident for glob in globs for ident in matching(ids, glob)}
     wanted = dict.fromkeys(action for ident, action in ids.items() if ident in asked)
     emissions = [plan.emissions[ident] for ident in wanted if ident in plan.emissions]
     if not dry_run:
-        forget(str(request.recipe))  # should this be killed, the next build has to clean up
+        forget(str(request.recipe))  # if this process is killed, the next build cleans up
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         memory = workspace.memory(Configuration.of(recipe.file, request.settings, variables.seen))
         outputs = Outputs(workspace, memory)
@@ -71,11 +72,11 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
                     digests = Digests(workspace.files, HashingEvents(NoProgress() if progress is None else progress).counting)
                     emitted = Emitted(emission.id, emission.path, recorded, digests, force=force, claimed=claimed)
                     found = emitted.sort_out() if dry_run else emitted.remove(recipe.directory, hidden)
-                # The record alone shows that a file which stays is not as epbuild made it: the next `clean` has to know as well.
+                # Keep the record of changed files: the next `clean` needs it to recognize them.
                 if not dry_run and not found.kept_as("changed since"):
                     memory.forget_steps([emission.id])
                     if output is not None:
-                        # Whatever settings the recipe was built with: it was asked to be cleaned.
+                        # Outputs of all settings of the recipe are released.
                         memory.release(output.place, [owner for owner in output.owners if owner not in others])
             yield found
         if not dry_run:
@@ -83,7 +84,7 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
 
 
 def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
-    """Remove all that epbuild remembers beside a recipe. Raises StoreError, also while a build is at work there."""
+    """Remove the workspace of a recipe. Raises StoreError, also while a build runs there."""
     directory = workspace_of(recipe)
     size = sum(status.st_size for _, status in files_below(directory))
     if directory.is_dir() and not dry_run:
@@ -100,7 +101,7 @@ def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
 
 
 def check_idle(recipe: Path) -> None:
-    """Raises StoreError if a build is at work in the workspace beside a recipe."""
+    """Raise StoreError if a build runs in the workspace of a recipe."""
     directory = workspace_of(recipe)
     with Workspace.open(directory, create=False) as workspace:
         if workspace.busy():

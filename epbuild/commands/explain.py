@@ -1,4 +1,4 @@
-"""Explanations of why steps would run: the facts that changed, and where first."""
+"""Explanations of why steps would run: the facts that changed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from epbuild.survey.status import Survey
 
 
 class Explanation(Struct, frozen=True):
-    """Where a step stands and why. `built` is when it was last done here, in Unix seconds; None with `previous_key`: never.
+    """State of a step and its reasons. `built` is the time of its last run in Unix seconds, None if it never ran.
 
-    `reasons` are the survey's, in words; `changes` the facts behind them, where the reason is that its key has changed; `causes` explain
-    the actions whose results have to come first, or have become others.
+    `reasons` are the texts of the survey, and `changes` the facts behind a changed key. `causes` explain the steps that it waits for, or
+    whose results have changed.
     """
 
     step: Step
@@ -43,14 +43,14 @@ class Explanation(Struct, frozen=True):
     changes: tuple[Change, ...]
     causes: tuple[Explanation, ...] = ()
     remote: bool = False
-    """Whether its result is in the remote cache, and not here."""
+    """Set if the result is only in the remote cache."""
 
 
 def explain(request: Request, steps: Sequence[str], progress: Progress | None = None) -> list[Explanation]:
-    """An explanation of every step of the recipe whose id matches one of the globs `steps`, in the plan's order.
+    """Explain every step that matches one of the globs `steps`, in the order of the plan.
 
-    The whole recipe is looked at, as `plan` does: what a step is needed for decides whether it has to run. Raises PlanError (EPB240)
-    when a glob matches nothing, and what `survey` raises.
+    The whole recipe is surveyed: whether a step has to run depends on the steps that need it. Raises PlanError (EPB240) if a glob
+    matches nothing, and the errors of `survey`.
     """
     with open_session(request, progress) as session:
         found = session.survey()
@@ -68,13 +68,13 @@ class _Explainer(Struct, frozen=True, dict=True):
 
     @cached_property
     def _last(self) -> dict[str, Step]:
-        """The step that an action goes by."""
+        """Return the last step of an action, whose id the action has."""
         return {step.action: step for step in self.found.plan.steps if step.id == step.action}
 
     def explain(self, step: Step, made_of: str | None = None) -> Explanation:
-        """Why `step` is in its state; `made_of`, when what follows it was made of another result, is that result's key.
+        """Explain the state of `step`. `made_of` is the key of its earlier result, if a later step was made from that.
 
-        The steps of one action have one explanation, which is found once.
+        The steps of one action share an explanation, which is computed once.
         """
         known = self._known.get((step.action, made_of))
         if known is None:
@@ -86,7 +86,7 @@ class _Explainer(Struct, frozen=True, dict=True):
         before = self.memory.previous(step.action)
         document: Mapping[str, Any] | None = before.key_document if before else None
         if made_of and before and before.action_key == status.key:
-            # It has been made since; why it had to be follows from what it was before.
+            # It was rebuilt since; its earlier document explains why.
             document = (self.records.get(made_of) or {}).get("document")
         return Explanation(
             step=step,
@@ -112,7 +112,7 @@ class _Explainer(Struct, frozen=True, dict=True):
                 yield self.explain(self._last[ident], used.get(ident))
 
     def _used(self, action: Action) -> dict[str, str]:
-        """The keys of the results that an action was made of last, by action, where its document has them."""
+        """Return the keys of the results that an action was last made from, by action."""
         before = self.memory.previous(action.id)
         made = before.key_document.get("made", {}) if before else {}
         return {ident: item["key"] for ident, item in made.items()}

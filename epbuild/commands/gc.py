@@ -1,4 +1,4 @@
-"""Garbage collection: what no workspace needs goes from the cache."""
+"""Garbage collection: removal of cache entries that no workspace needs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from epbuild.survey.orphans import RESULTS, files_of
 from epbuild.survey.snapshot import remove_older
 
 LEASE = "upkeep"
-"""Held by what removes and by what checks, which exclude each other, also those of another release."""
-_REMOTE_FACT = "remote "  # what the workspace remembers of where a remote model is (`RemoteModels`)
+"""Lease of removals and checks, which exclude each other, also across releases."""
+_REMOTE_FACT = "remote "  # prefix of the workspace's facts about remote models (`RemoteModels`)
 
 
 class Collection(Struct, frozen=True):
-    """What was collected; the workspaces that build with the cache, and those that are gone and were forgotten."""
+    """Removed and kept entries, the workspaces that use the cache, and those that no longer exist and were forgotten."""
 
     collected: Collected
     workspaces: tuple[Path, ...]
@@ -35,9 +35,9 @@ class Collection(Struct, frozen=True):
 
 
 def collect_garbage(root: Path, limits: Limits, *, dry_run: bool = False) -> Collection:
-    """Remove what no workspace needs and what exceeds the limits; with `dry_run`, only find out what that would be.
+    """Remove entries that no workspace needs, and those over the limits. With `dry_run`, only return them.
 
-    Raises StoreError, also when it is not known what a workspace needs; then nothing is removed.
+    Raises StoreError, also if the needs of a workspace are unknown. Then nothing is removed.
     """
     if not root.is_dir():
         return Collection(Collected(), (), ())
@@ -53,7 +53,7 @@ def collect_garbage(root: Path, limits: Limits, *, dry_run: bool = False) -> Col
 
 
 class _Workspaces(Struct, frozen=True):
-    """The workspaces that use the store at `root`."""
+    """Workspaces that use the store at `root`."""
 
     roots: Roots
     root: Path
@@ -73,8 +73,9 @@ class _Workspaces(Struct, frozen=True):
 
 
 def needs(workspaces: Iterable[Path], root: Path) -> Needs:
-    """What workspaces need of the store at `root`: the results that outputs in place were made of, those that no output was made of yet
-    and that each recipe was built with last, and the remote models that were fetched. Raises StoreError.
+    """Return the entries of the store at `root` that workspaces need. Raises StoreError.
+
+    They are the results in existing outputs, the results of each recipe's last build that are in no output yet, and the remote models.
     """
     keys: set[str] = set()
     blobs: set[str] = set()
@@ -90,16 +91,16 @@ def needs(workspaces: Iterable[Path], root: Path) -> Needs:
 
 
 def _models(workspace: Workspace, root: Path) -> Iterator[str]:
-    """The names in the store at `root` of the remote models that a workspace has fetched. Raises StoreError."""
+    """Yield the names in the store at `root` of a workspace's remote models. Raises StoreError."""
     for graph in map(Path, workspace.facts(_REMOTE_FACT).values()):
         if graph.is_relative_to(root):
             yield "/".join(graph.relative_to(root).parts[:2])
 
 
 def _needed_keys(workspace: Workspace) -> set[str]:
-    """The action keys of the results that a workspace needs.
+    """Return the action keys of the results that a workspace needs.
 
-    Settings that a recipe was once built with are needed no longer than an output of theirs is in place, or they were the last ones.
+    Results of earlier settings are needed only as long as an output of these settings exists.
     """
     steps = workspace.steps()
     existing = [output for output in workspace.outputs() if any(path.is_file() for path in files_of(output, workspace.base))]
@@ -116,13 +117,13 @@ def _needed_keys(workspace: Workspace) -> set[str]:
 
 
 def blobs_of(record: Mapping[str, Any]) -> Iterable[str]:
-    """The digests of the blobs that an action record names: its artifacts and its log; none for one that is not as builds read it."""
+    """Return the digests of a record's artifacts and log, or nothing for a record that builds cannot read."""
     return blob_sizes(record["result"]).keys() if is_action_record(record) else ()
 
 
 @contextmanager
 def readable_workspace(directory: Path) -> Iterator[Workspace]:
-    """A workspace whose memory can be relied on: what it does not name, it does not need."""
+    """Open a workspace whose memory is complete. Raises StoreError if it cannot be read."""
     with Workspace.open(directory, create=False) as workspace:
         if workspace.unreadable:
             message = f"what {directory} needs is not known: this user may not read its state.sqlite"
@@ -132,7 +133,7 @@ def readable_workspace(directory: Path) -> Iterator[Workspace]:
 
 
 def blob_sizes(result: Any) -> dict[str, int]:
-    """The sizes of the blobs that a session group's result names, by digest."""
+    """Return the sizes of the blobs of a session group's result, by digest."""
     match result:
         case {"artifacts": dict(artifacts), "log": dict(log)}:
             named = (*artifacts.values(), log)

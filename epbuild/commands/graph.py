@@ -1,4 +1,4 @@
-"""The plan as a graph of nodes: its steps, or groups of them where they are many."""
+"""Graph of a plan: its steps, or groups of steps if there are many."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from msgspec import Struct
 from epbuild.survey.action_status import StepState
 from epbuild.survey.status import StepStatus
 
-MOST_NODES = 200
-"""More than this nobody can read in one picture."""
-MOST_EDGES = 400
-"""Mermaid draws no more than 500, unless a page allows it more."""
+MAX_NODES = 200
+"""Limit of nodes that are readable in one picture."""
+MAX_EDGES = 400
+"""Limit of edges. Mermaid draws at most 500 unless a page allows more."""
 
 REMOTE = " (remote)"
 WORST_FIRST: tuple[StepState, ...] = ("failed", "out of date", "new", "restorable", "current")
 
 
 class GraphNode(Struct, frozen=True):
-    """A step, or several that are one node; of one step with its id and why it would run."""
+    """Step, or a group of steps. A single step has its id and its reasons."""
 
     name: str
-    """The step's id, or what the steps have in common."""
+    """Id of the step, or the common part of the group."""
     title: str
-    """The same without what its box has of it."""
+    """Name without the part that is in the box."""
     box: str
-    """What encloses it; the empty text: nothing."""
+    """Enclosing box, or an empty text."""
     states: Mapping[str, int]
-    """How many steps are in which state, the worst first; the words are those of `shown_state`."""
+    """Number of steps by `shown_state`, worst state first."""
     reasons: tuple[str, ...] = ()
     grouped: bool = False
 
     @property
     def state(self) -> str:
-        """The worst of its states."""
+        """Worst state."""
         return next(iter(self.states))
 
     @property
@@ -51,7 +51,7 @@ class StepGraph(Struct, frozen=True):
     edges: tuple[tuple[int, int], ...]
     states: Mapping[str, int]
     grouped_by: str | None = None
-    """What the steps of a node have in common; None: each is one step."""
+    """Criterion of groups, or None if each node is one step."""
 
     @property
     def steps(self) -> int:
@@ -59,7 +59,7 @@ class StepGraph(Struct, frozen=True):
 
 
 class _Parts(Struct, frozen=True):
-    """What the id of a step has: `compile:decoder/phone/prefill`."""
+    """Parts of a step's id, such as `compile:decoder/phone/prefill`."""
 
     kind: str
     names: tuple[str, ...]
@@ -71,8 +71,8 @@ class _Parts(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Group and target; nothing for what belongs to no one pair of them: a preparation, or an output that has several."""
-        return self.names[:2] if self.kind != "prepare" and len(self.names) >= _LEAST_NAMES.get(self.kind, 2) else ()
+        """Group and target, empty for a step that serves several, such as a preparation or an output of several groups."""
+        return self.names[:2] if self.kind != "prepare" and len(self.names) >= _MIN_NAMES.get(self.kind, 2) else ()
 
     @property
     def box(self) -> str:
@@ -80,39 +80,39 @@ class _Parts(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Kind and name, as far as they are not in the box."""
+        """Kind and name without the part in the box."""
         if self.kind == "prepare":
             return "/".join(self.names[1:])
         return " ".join([self.kind, "/".join(self.names[len(self.place) :])]).strip()
 
 
-_LEAST_NAMES = {"emit": 3}
-"""An output of one group and one target has both in its id, and its layout."""
+_MIN_NAMES = {"emit": 3}
+"""Number of names in the id of an output for one group and one target: both, and the layout."""
 
 _Key = tuple[str, ...]
 _PAIRS = "group and target"
-"""With it, what is of one group is in one box."""
+"""Grouping with boxes."""
 _GROUPINGS: Sequence[tuple[str, Callable[[_Parts], _Key]]] = (
     (_PAIRS, lambda parts: parts.place or _outside(parts)),
     ("group", lambda parts: parts.place[:1] or _outside(parts)),
     ("target", lambda parts: parts.place[1:2] or (parts.kind,)),
     ("kind", lambda parts: (parts.kind,)),
 )
-"""How steps are grouped, the finest first."""
+"""Groupings of steps, finest first."""
 
 
 def _outside(parts: _Parts) -> _Key:
-    """The key of what belongs to no pair of group and target: a model's preparations, or an output."""
+    """Return the key of a step without a pair of group and target: a preparation or an output."""
     return (parts.kind, parts.names[0]) if parts.kind == "prepare" else (f"{parts.kind}:{'/'.join(parts.names)}",)
 
 
 def shown_state(status: StepStatus) -> str:
-    """The state of a step, and whether its result is in the remote cache only."""
+    """Return the state of a step, marked if its result is only in the remote cache."""
     return f"{status.state}{REMOTE if status.remote else ''}"
 
 
-def step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MOST_NODES) -> StepGraph:
-    """The steps of a plan as a graph; more than `most` are grouped, as finely as so few nodes allow."""
+def step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MAX_NODES) -> StepGraph:
+    """Return the graph of a plan. More than `most` steps are grouped, as finely as possible."""
     parts = {status.step.id: _Parts.of(status.step.id) for status in statuses}
     states = _counted(map(shown_state, statuses))
     whole = StepGraph(
@@ -136,7 +136,7 @@ def step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MOST_NOD
 
 
 def _is_readable(graph: StepGraph, most: int) -> bool:
-    return len(graph.nodes) <= most and len(graph.edges) <= MOST_EDGES
+    return len(graph.nodes) <= most and len(graph.edges) <= MAX_EDGES
 
 
 def _grouped(
@@ -157,13 +157,13 @@ def _grouped(
 
 
 def _edges(statuses: Sequence[StepStatus], numbers: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-    """From what is needed to what needs it, each once; what is needed and not part of it has none."""
+    """Return the edges from needed steps to those that need them, without duplicates."""
     found = ((numbers[need], numbers[status.step.id]) for status in statuses for need in status.step.needs if need in numbers)
     return tuple(dict.fromkeys(edge for edge in found if edge[0] != edge[1]))
 
 
 def _counted(shown: Iterable[str]) -> dict[str, int]:
-    """How often each state is there, the worst first."""
+    """Count the states, worst first."""
     counts = Counter(shown)
     known = [text for state in WORST_FIRST for text in (state, f"{state}{REMOTE}")]
     return {text: counts[text] for text in known if counts[text]}

@@ -1,4 +1,4 @@
-"""`epbuild lock`: what a recipe's toolchains and remote models are, exactly."""
+"""`epbuild lock`: exact packages and digests of toolchains and remote models."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CATALOG_PROBLEMS = ("EPB210", "EPB217")
 
 
 class Upgrade(Struct, frozen=True):
-    """Which versions of the lock that is there are not to be kept: those of some distributions, or all."""
+    """Distributions whose locked versions are not kept: some, or all."""
 
     packages: Collection[str] = ()
     everything: bool = False
@@ -53,26 +53,26 @@ class Upgrade(Struct, frozen=True):
 
 
 class Resolver(Protocol):
-    """Chooses packages, as `epbuild.toolchain.resolve` does."""
+    """Resolver of packages, such as `epbuild.toolchain.resolve`."""
 
     def find_python(self, toolchain: ToolchainSpec) -> Python:
-        """The Python of a toolchain."""
+        """Return the Python of a toolchain."""
 
     def resolve_packages(
         self, toolchain: ToolchainSpec, python: Python, platform: str, preferred: Mapping[str, str]
     ) -> LockedEnvironment:
-        """What a toolchain needs on a platform, in the `preferred` versions where they do."""
+        """Resolve the packages of a toolchain on a platform, in the `preferred` versions if possible."""
 
 
 class Locking(Struct, frozen=True):
-    """A lock as it should be, and what is different in it from the one that is there."""
+    """New lock, and its changes from the existing one."""
 
     recipe: Recipe
     path: Path
     lock: Lock
     changes: tuple[LockChange, ...]
     is_written: bool
-    """Whether the file holds just that."""
+    """Set if the file is up to date."""
 
 
 def make_lock(
@@ -83,9 +83,9 @@ def make_lock(
     fetcher: ModelFetcher | None = None,
     resolver: Resolver | None = None,
 ) -> Locking:
-    """What the lock of a recipe has to hold; versions of the one that is there are kept where they still do, unless they are upgraded.
+    """Resolve the lock of a recipe. Versions of the existing lock are kept if they still fit, unless they are upgraded.
 
-    Writes nothing but what it fetches. Raises RecipeError, PlanError, ToolchainError (EPB309 for what cannot be locked) and FetchError.
+    Writes nothing except fetched models. Raises RecipeError, PlanError, ToolchainError (EPB309 if locking is impossible) and FetchError.
     """
     recipe = load(request.recipe, settings=request.settings)
     path = lock_path(recipe.file)
@@ -107,13 +107,13 @@ def make_lock(
 
 
 def write_lock(locking: Locking) -> None:
-    """Put a lock beside its recipe, whole, unless the file holds just that already. Raises EnvironmentFailure (EPB518)."""
+    """Write a lock beside its recipe, atomically, unless the file is up to date. Raises EnvironmentFailure (EPB518)."""
     if not locking.is_written:
         _write(locking.path, render(locking.lock))
 
 
 def export_lock(locking: Locking) -> dict[str, Path | None]:
-    """Write a `pylock.toml` (PEP 751) beside the lock for each toolchain, by its name; None where it has no files to name.
+    """Write a `pylock.toml` (PEP 751) for each toolchain, and return the paths by toolchain. The path is None without files to list.
 
     Raises EnvironmentFailure (EPB518).
     """
@@ -136,11 +136,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def _there(path: Path, progress: Progress) -> tuple[str | None, Lock | None]:
-    """The text of the lock that is there, and what of it can be read; Nones where there is none."""
+    """Return the text of the existing lock and its readable part, or None for each if there is no lock."""
     text = lock_text(path)
     if text is None:
         return None, None
-    text = text.replace("\r\n", "\n")  # Git may give the lines other ends on Windows
+    text = text.replace("\r\n", "\n")  # Git may convert line endings on Windows
     lock, problem = salvage(text, str(path))
     if problem is not None:
         progress.report(Warned(replace(problem, hint="It is written anew, with the versions that could be read.")))
@@ -183,9 +183,9 @@ class _Maker:
                 raise
             raise PlanError(*problems) from error
         toolchains = {name: self._toolchain(toolchain) for name, toolchain in self.recipe.toolchains.items()}
-        wheels = self._wheels()  # before a model is fetched, so that it is from one of them
+        wheels = self._wheels()  # before a model is fetched, so that it comes from one of them
         models = {name: self._model(model, wheels) for name, model in remote_models(self.recipe).items()}
-        # One that neither asks for anything nor is anywhere has no line of its own.
+        # A toolchain without requirements and platforms is left out.
         held = {name: toolchain for name, toolchain in toolchains.items() if toolchain.requires or toolchain.platforms}
         return Lock(self.recipe.name, held, models, catalog, wheels)
 
@@ -201,7 +201,7 @@ class _Maker:
         return LockedToolchain(asked(toolchain), platforms)
 
     def _resolved(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
-        """The platforms of a toolchain that epbuild makes, each with what its requirements come to there."""
+        """Resolve a toolchain of epbuild for each of its platforms."""
         old = {
             platform: found for platform, found in locked.platforms.items() if platform in PLATFORMS and not found.is_installed
         }
@@ -214,7 +214,7 @@ class _Maker:
         found: dict[str, LockedEnvironment] = {}
         for platform in wanted:
             self.progress.report(ToolchainStarted(toolchain.name, f"resolving its packages for {platform}"))
-            # What is new here is what it is elsewhere, if it can be.
+            # Prefer one version on all platforms.
             others = [*found.values(), *old.values(), *([old[platform]] if platform in old else [])]
             preferred = {
                 package.name: package.version
@@ -229,7 +229,7 @@ class _Maker:
         return found
 
     def _as_before(self, toolchain: ToolchainSpec, old: Mapping[str, LockedEnvironment]) -> ToolchainSpec:
-        """A toolchain that leaves its Python open, with the one that it was locked for: its user may run another."""
+        """Set the locked Python of a toolchain that names none: the user's own may be another."""
         pythons = {environment.python for environment in old.values()}
         if toolchain.python is not None or self.upgrade.everything or len(pythons) != 1:
             return toolchain
@@ -237,7 +237,7 @@ class _Maker:
         return replace(toolchain, python=python) if named_python(python) else toolchain
 
     def _installed(self, toolchain: ToolchainSpec, before: LockedToolchain) -> dict[str, LockedEnvironment]:
-        """What the environment of an interpreter holds here, and what was found elsewhere, which cannot be looked at from here."""
+        """List the packages of an existing environment here, and keep those locked for other platforms."""
         kept = before.platforms if before.requires == asked(toolchain) else {}
         platforms = {platform: found for platform, found in kept.items() if found.is_installed}
         if self.here is None or not self.toolchains.ready(toolchain, self.recipe.directory):
@@ -252,7 +252,7 @@ class _Maker:
     # -- Models --------------------------------------------------------------------------------------------------------
 
     def _wheels(self) -> tuple[Package, ...]:
-        """The releases that models are taken from, with all their wheels; with those that were locked before, if they are there still."""
+        """Return the releases that models come from, with all their wheels, the locked ones first if they still exist."""
         before = {release.requirement: release for release in self.old.wheels}
         found = []
         for requirement, (address, model) in releases_of_models(self.recipe).items():
@@ -262,12 +262,12 @@ class _Maker:
         return tuple(sorted(found))
 
     def _model(self, model: ModelSpec, wheels: Sequence[Package]) -> LockedModel:
-        """A remote model by its digests: what the recipe pins, where it has to pin all; else what it is."""
+        """Return the digests of a remote model: the pinned ones if the recipe must pin all, or else those of its files."""
         if model.sha256 is not None and not is_immutable(parse_address(model.path)):
             return LockedModel(model.sha256, model.data_sha256)
         with lasting_workspace(self.recipe.file) as workspace:
             allowed = {release.requirement: release.files for release in wheels}
-            # What is locked of a model has to be what is in its wheel.
+            # The locked model must be the one in the wheel.
             is_in_wheel = isinstance(parse_address(model.path), PackageAddress)
             remote = RemoteModels(workspace, BlobStore(cache_directory()), allowed, is_in_wheel, self.fetcher)
             graph = remote.fetched(model, self.progress, self.cancelled)
@@ -278,7 +278,7 @@ class _Maker:
 
 
 def _settled(was: Package | None, package: Package) -> Package:
-    """`package`, with the files that it was locked with before, if it still has them: a file that was added later is no change."""
+    """Return `package` with its previously locked files if they still exist: a file that was added later is no change."""
     if was is not None and was.files and was.version == package.version and set(was.files) <= set(package.files):
         return was
     return package

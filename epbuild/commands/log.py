@@ -21,15 +21,15 @@ _CHUNK = 1 << 16
 
 
 def logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
-    """The steps of a plan whose last compile has a log, in order."""
-    has_log = cache(partial(_has_log, workspace, recipe))  # the steps of an action have one log
+    """Return the steps whose last compile has a log, in order."""
+    has_log = cache(partial(_has_log, workspace, recipe))  # the steps of an action share a log
     return [step.id for step in plan.steps if step.kind != "emit" and has_log(step.action)]
 
 
 def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings: RemoteSettings | None = None) -> Iterator[str]:
-    """The log of a step's last compile, piece by piece; that of another machine's compile comes from the remote cache of `settings`.
+    """Yield the log of a step's last compile. The log of another machine comes from the remote cache of `settings`.
 
-    Raises BuildError when there is none, StoreError when the store lost it.
+    Raises BuildError if there is no log, StoreError if the store lost it.
     """
     action = next((found.action for found in plan.steps if found.id == step), step)
     path = log_file(workspace.directory, action, recipe.name)
@@ -64,7 +64,7 @@ def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:
 
 
 def _record(workspace: Workspace, recipe: Path, action: str) -> StepRecord | None:
-    """How the action last ended, whatever settings the recipe was built with: as its log is that of the last compile."""
+    """Return the last outcome of an action with any settings, since the log is that of the last compile."""
     return workspace.memory(Configuration.of(recipe, (), {})).previous(action)
 
 

@@ -1,4 +1,4 @@
-"""Results of a recipe in its remote cache: published there, and checked."""
+"""Results of a recipe in its remote cache: pushed and checked."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
+from epbuild.commands.cache import ByteProgress
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem, RecipeError, StoreError
 from epbuild.plan.made import Made
@@ -33,15 +34,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class TransferProgress(Protocol):
-    """Takes how far a transfer is, one call at a time."""
-
-    def advance(self, done: int, total: int, /) -> None:
-        """So many bytes of so many are done."""
-
-
 class PushedResult(Struct, frozen=True):
-    """What came of the result of an action that was to be published; `size` is that of its artifacts."""
+    """Outcome of pushing the result of an action. `size` is that of its artifacts."""
 
     step: str
     key: str | None
@@ -50,7 +44,7 @@ class PushedResult(Struct, frozen=True):
 
 
 class Push(Struct, frozen=True):
-    """Results that were published in a `remote` cache, or were there before, or could not be; and what users are to be warned of."""
+    """Outcomes of pushing results to a `remote` cache, and warnings for users."""
 
     remote: str
     results: tuple[PushedResult, ...]
@@ -60,7 +54,7 @@ class Push(Struct, frozen=True):
 
 
 class CheckedResult(Struct, frozen=True):
-    """What a remote cache has of the result of an action; `why` it is not usable, or nothing is known of it. `size` is of all its files."""
+    """Outcome of checking a result in a remote cache. `why` it is unusable or unknown. `size` is that of all its files."""
 
     step: str
     key: str | None
@@ -70,7 +64,7 @@ class CheckedResult(Struct, frozen=True):
 
 
 class RemoteCheck(Struct, frozen=True):
-    """What a `remote` cache has of the results of a recipe, all of it read; and what users are to be warned of."""
+    """Outcomes of checking a recipe's results in a `remote` cache, and warnings for users."""
 
     remote: str
     results: tuple[CheckedResult, ...]
@@ -80,11 +74,11 @@ class RemoteCheck(Struct, frozen=True):
 
 
 def push_results(
-    request: Request, progress: TransferProgress, *, replace: bool = False, cancelled: threading.Event | None = None
+    request: Request, progress: ByteProgress, *, replace: bool = False, cancelled: threading.Event | None = None
 ) -> Push:
-    """Publish what the store has of the results of a recipe and its remote cache has not; `replace`: all of it, whatever is there.
+    """Push the results of a recipe from the store to its remote cache: the missing ones, or all with `replace`.
 
-    Raises EpbuildError, and Cancelled when `cancelled` is set.
+    Raises EpbuildError, and Cancelled if `cancelled` is set.
     """
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with open_session(request, cancelled=stop, warn=warnings.append) as session:
@@ -116,8 +110,8 @@ def push_results(
         )
 
 
-def check_results(request: Request, progress: TransferProgress, cancelled: threading.Event | None = None) -> RemoteCheck:
-    """Read all that the remote cache has of the results of a recipe. Raises EpbuildError, and Cancelled when `cancelled` is set."""
+def check_results(request: Request, progress: ByteProgress, cancelled: threading.Event | None = None) -> RemoteCheck:
+    """Read all results of a recipe in its remote cache. Raises EpbuildError, and Cancelled if `cancelled` is set."""
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with open_session(request, cancelled=stop, warn=warnings.append) as session:
         found = session.survey()
@@ -150,7 +144,7 @@ def check_results(request: Request, progress: TransferProgress, cancelled: threa
 
 
 def _push_toolchains(session: Session, remote: RemoteCache) -> None:
-    """Publish what the toolchains are that are here as they are locked, so that others need not make them to know their keys."""
+    """Push the identities of locked toolchains, so that other machines know their keys without provisioning them."""
     toolchains = session.toolchains
     for name, environment in toolchains.environments.items() if not session.lock.warnings else ():
         for key, record in toolchains.records(name, environment).items():
@@ -165,13 +159,13 @@ def _named(remote: RemoteCache | None) -> RemoteCache:
 
 
 def _other_than_of_steps(warnings: Iterable[Problem]) -> list[Problem]:
-    """The last of each kind of warning that the answer does not have itself."""
+    """Return the last warning of each code, without those that the outcomes contain."""
     return list({problem.code: problem for problem in warnings if problem.code != "EPB522"}.values())
 
 
 def _pushed(made: Made, remote: RemoteCache, surveyor: Surveyor, *, replace: bool) -> PushOutcome:
     record = surveyor.records.get(made.key)
-    if record is None:  # another process has removed it just now
+    if record is None:  # removed by another process
         return "not here"
     try:
         return remote.publish(COMPILE, made.key, record, surveyor.store, replace=replace) or "failed"
@@ -207,7 +201,7 @@ def _checked(ident: str, key: str | None, found: LookUp | None, wrong: Mapping[B
 
 
 def _each(items: Iterable[T], act: Callable[[T], object], stop: threading.Event, advance: Callable[[], None]) -> None:
-    """Act on each item, several at once; what is raised, or Ctrl-C, sets `stop`, which ends the others."""
+    """Act on items concurrently. An exception, such as Ctrl-C, sets `stop`, which ends the others."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="transfer")
     try:
         waiting = [pool.submit(act, item) for item in items]

@@ -1,6 +1,6 @@
-"""JSON Schemas for editors: the recipe's knows every option of every EP.
+"""JSON Schemas for editors. That of recipes knows every option of every EP.
 
-What it adds never refuses more than the catalog does, and leaves room for options that the catalog lacks: `epbuild validate` decides.
+Its additions never refuse more than the catalog does, and allow options that the catalog lacks: `epbuild validate` decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SWITCHES: Final = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
 def editor_schema(name: str) -> _Schema:
-    """One of SCHEMAS; that of the recipe with what the catalog knows. Raises FileNotFoundError for another name."""
+    """Return one of SCHEMAS. That of recipes includes the catalog. Raises FileNotFoundError for another name."""
     document = schema(name)
     if name == "recipe":
         _enrich(document)
@@ -55,11 +55,11 @@ def _enrich(document: _Schema) -> None:
 _JUDGING = frozenset({
     "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern", "patternErrorMessage", "errorMessage",
 })  # fmt: skip
-"""What a subschema has on a value, beside what the value means."""
+"""Keys of a subschema that constrain a value."""
 
 
 def _let_variables_stand_for(definition: _Schema) -> None:
-    """Let every value of a definition that must be more than a text be a `${...}` too: it is judged when it is substituted."""
+    """Allow a `${...}` for every value of a definition that is not a plain text: it is checked when it is substituted."""
     values = [*definition.get("properties", {}).values(), definition.get("additionalProperties"), definition]
     for value in values:
         if not isinstance(value, dict):
@@ -74,7 +74,7 @@ def _let_variables_stand_for(definition: _Schema) -> None:
 
 
 def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:
-    """A target of this EP, unless it asks that options are passed on unchecked."""
+    """Return the condition for a target of this EP whose options are checked."""
     condition: _Schema = {"properties": {"ep": {"const": ep}}, "required": ["ep"]}
     if "allow_unknown_options" in properties:
         condition["not"] = {"properties": {"allow_unknown_options": {"const": True}}, "required": ["allow_unknown_options"]}
@@ -82,7 +82,7 @@ def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:
 
 
 def _objects(node: Any) -> Iterator[_Schema]:
-    """Every schema in a document that describes the keys of a mapping."""
+    """Yield every schema in a document that describes a mapping."""
     if isinstance(node, dict):
         if isinstance(node.get("properties"), dict):
             yield node
@@ -94,7 +94,7 @@ def _objects(node: Any) -> Iterator[_Schema]:
 
 
 def _option_properties(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
-    """The options of an EP in all of its packagings, by name."""
+    """Return the options of an EP in all packagings, by name."""
     found: dict[str, list[_Schema]] = {}
     for entry in entries:
         for name, option in entry.options.items():
@@ -123,7 +123,7 @@ def _session_properties() -> dict[str, _Schema]:
 
 
 def _preparation_properties(options: Mapping[str, PreparationOption]) -> dict[str, _Schema]:
-    """What an editor proposes and explains; whether a value fits, the catalog's own check decides."""
+    """Return the schema of an option, for proposals and explanations. The catalog's own check decides about values."""
     return {name: _preparation_option(option) for name, option in options.items()}
 
 
@@ -155,7 +155,7 @@ def _sentences(option: Option) -> Iterator[str]:
 
 
 def plain_default(option: Option) -> str:
-    """An option's default as a recipe would write it."""
+    """Return the default of an option as a recipe would write it."""
     text = option.default or ""
     if option.type == "boolean":
         return "true" if text.lower() in {"1", "true"} else "false"
@@ -163,7 +163,7 @@ def plain_default(option: Option) -> str:
 
 
 def _values(option: Option, names: tuple[str, ...]) -> _Schema:
-    """What the catalog takes for an option, and what an editor should propose; every value may be a `${...}` that stands for one."""
+    """Return the values that the catalog accepts and those to propose. Every value may be a `${...}`."""
     match option.type:
         case "boolean":
             return {"anyOf": [{"type": "boolean"}, {"enum": [0, 1]}, _words(_SWITCHES)]}
@@ -182,12 +182,12 @@ def _values(option: Option, names: tuple[str, ...]) -> _Schema:
 
 
 def _words(words: Iterable[str]) -> _Schema:
-    """A text that is one of these words in any capitals, or that holds a reference."""
+    """Return the schema of a text that is one of the words in any case, or contains a reference."""
     return {"type": "string", "pattern": f"^\\s*({'|'.join(map(_any_case, words))})\\s*$|{_SUBSTITUTION}"}
 
 
 def _any_case(word: str) -> str:
-    # JSON Schema's patterns have no flags.
+    # Patterns of JSON Schema have no flags.
     return "".join(_letter(character) for character in word)
 
 
@@ -198,7 +198,7 @@ def _letter(character: str) -> str:
 
 
 def _natural(value: str) -> str | int | bool:
-    """A value as it is written in YAML without quotes."""
+    """Return the value that YAML reads from a text without quotes."""
     if value in {"true", "false"}:
         return value == "true"
     return int(value) if value.isdecimal() and str(int(value)) == value else value

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Misuse(ValueError):
-    """What an option is given does not fit the artifacts; `option` is None where one is missing."""
+    """Option that does not fit the artifacts. `option` is None if a required one is missing."""
 
     def __init__(self, message: str, option: str | None = None) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class Misuse(ValueError):
 
 
 class LiveOptions(Struct, frozen=True):
-    """What models are loaded and compared with; texts are as they are written on the command line."""
+    """Options for loading and comparing models. Texts are those of the command line."""
 
     numbers: bool = False
     strict: bool = False
@@ -59,9 +59,9 @@ class LiveOptions(Struct, frozen=True):
 
 
 def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator[Finding]:
-    """The findings of everything at a path; of an archive or an image, first that it is whole, and what it was published as.
+    """Yield the findings of all artifacts at a path. Those about an archive or an image as a whole come first.
 
-    `progress` gets events about what takes long. Raises Misuse, NothingToVerify, ToolchainError, and what reading a recipe raises.
+    `progress` gets events about long work. Raises Misuse, NothingToVerify, ToolchainError, and the errors of reading a recipe.
     """
     lines, counting = NotedLines(progress), HashingEvents(progress).counting
     try:
@@ -92,7 +92,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
 
 
 class _Renamed(Struct, frozen=True):
-    """Lines about what was unpacked, under the name that it was asked for by."""
+    """Lines about unpacked artifacts, with the name that the user gave."""
 
     received: OpenedArtifact
     lines: ProgressLines
@@ -102,7 +102,7 @@ class _Renamed(Struct, frozen=True):
 
 
 def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: ProgressLines, *, sound: bool) -> Iterator[Finding]:
-    """Those of its bytes, and then those of its models' EPs: no EP is given a model of which it is known that something is wrong."""
+    """Yield the findings about the bytes of an artifact, then those of its EPs. Models with a known fault are not loaded."""
     found = []
     for finding in check_artifact(artifact):
         found.append(finding)
@@ -146,7 +146,7 @@ def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> Li
 
 
 def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) -> list[str]:
-    """What models go by on the command line. Raises Misuse where one of them needs an interpreter, and none is named."""
+    """Return the names of models on the command line. Raises Misuse if a model needs `--interpreter` and there is none."""
     from epbuild.verify.live.check import model_names
 
     names: list[str] = []
@@ -160,7 +160,7 @@ def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) 
 
 
 def _check_ranges(ranges: Mapping[str, object], artifacts: Sequence[ArtifactFolder]) -> None:
-    """Raises Misuse for an input that none of the models has."""
+    """Raise Misuse for an input that no model has."""
     headers = [model.header for artifact in artifacts for model in artifact.models]
     known = {value.name for header in headers if not isinstance(header, str) for value in header.inputs}
     for name in ranges:
@@ -169,7 +169,7 @@ def _check_ranges(ranges: Mapping[str, object], artifacts: Sequence[ArtifactFold
 
 
 def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
-    """Places by model; under the empty name, the one that is given for no model in particular. Raises Misuse."""
+    """Return paths by model. The empty name stands for all models. Raises Misuse."""
     found: dict[str, Path] = {}
     for text in texts:
         name, equals, place = text.partition("=")

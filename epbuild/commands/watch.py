@@ -1,8 +1,8 @@
-"""Watched sources: the files that a build looked at, compared again and again.
+"""Watch of the sources of a build.
 
-The files are looked at by their size, time and inode, a few times a second, rather than waited for: inotify and its relatives report
-nothing of what another machine writes to a network file system, run out of watches, and watch folders, while a build depends on files
-that lie anywhere. A look at 3,000 files takes 15 ms. A slow one makes the next one come later: that takes a twentieth of a CPU at most.
+The size, time and inode of each file are polled. inotify and similar systems miss writes of other machines on network file systems, run
+out of watches, and watch folders, while a build depends on single files anywhere. Polling 3,000 files takes 15 ms. After a slow poll the
+next one waits longer, so that polling takes at most a twentieth of a CPU.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ from epbuild.session.request import Request
 from epbuild.survey.snapshot import place_of, read, read_unchanged
 
 FileState = tuple[int, int, int] | None
-"""The size, the mtime in nanoseconds and the inode of a file; None where there is none."""
+"""Size, mtime in nanoseconds and inode of a file, or None if it does not exist."""
 
 _PAUSE_SECONDS = 0.5
 _SETTLE_SECONDS = 0.4
-"""How long no file may change before a build begins: an editor writes a file in several steps, an exporter several files."""
+"""Time without changes before a build begins: editors write files in several steps, and exporters write several files."""
 _SHARE = 20
-"""How much longer a pause is than a look, at least."""
+"""Minimum ratio of a pause to a poll."""
 
 
 @dataclass
 class SourceWatch:
-    """What a build depends on, as the last build saw it."""
+    """Files that a build depends on, as the last build saw them."""
 
     request: Request
     sleep: Callable[[float], object] = time.sleep
     files: dict[str, FileState] = field(default_factory=dict)
-    """The files by their absolute paths."""
+    """States of files by absolute path."""
     _before: Mapping[str, int | None] = field(default_factory=dict)
     _has_snapshot: bool = False
 
     def begin(self) -> None:
-        """Note what is there before a build: what changes while it goes on is a change, where nothing better is known."""
+        """Record the state before a build, so that changes during the build count if there is no snapshot."""
         recipe = str(self.request.recipe.absolute())
         self.files = {path: state_of(path) for path in (*self.files, recipe)}
         self._before = {place: _written(place) for place in self._snapshots()}
 
     def end(self, error: EpbuildError | None = None) -> None:
-        """Note what a build that is over, or could not be started for an `error`, has looked at."""
+        """Record the files that a build read, or the sources of a build that failed to start with `error`."""
         for place in self._snapshots():
             if error is None and _written(place) not in (None, self._before.get(place)):
-                with suppress(OSError, ValueError, EOFError, TypeError):  # it was damaged since
+                with suppress(OSError, ValueError, EOFError, TypeError):  # a damaged snapshot
                     self.files = _seen(place)
                     self._has_snapshot = True
                     return
         self._has_snapshot = False
         sources, outputs = list(_sources(self.request, error)), list(_main_outputs(self.request))
-        before = {path: state for path, state in self.files.items() if path not in outputs}  # the build wrote those
+        before = {path: state for path, state in self.files.items() if path not in outputs}  # the build wrote them
         self.files = {path: state_of(path) for path in (*before, *sources, *outputs)} | before
 
     def wait(self) -> tuple[str, ...]:
-        """Wait until files have changed and changed no more; returns their names."""
+        """Wait until files have changed and then stopped changing. Return their names."""
         while True:
             begin = time.monotonic()
             changed = self._changed()
@@ -84,7 +84,7 @@ class SourceWatch:
                 return tuple(shown_path(Path(path)) for path in changed)
 
     def _is_as_it_was(self) -> bool:
-        """Whether files were only touched, by the snapshot that the last build left: it knows what is in them."""
+        """Return whether the contents match the snapshot of the last build, so that files were only touched."""
         if not self._has_snapshot:
             return False
         return read_unchanged(str(self.request.recipe), self.request.settings, self.request.selection) is not None
@@ -101,7 +101,7 @@ class SourceWatch:
 
 
 def state_of(path: str) -> FileState:
-    """What shows that a file has changed. Not its ctime: another build that links it changes that."""
+    """Return the state that shows a change. It lacks the ctime, which changes when another build links the file."""
     try:
         seen = os.stat(path)  # noqa: PTH116 - thousands of them, several times a second
     except (OSError, ValueError):
@@ -117,14 +117,14 @@ def _written(place: str) -> int | None:
 
 
 def _seen(place: str) -> dict[str, FileState]:
-    """The files of a snapshot, as the build that took it saw them, and those that must not appear."""
+    """Return the states of files in a snapshot, and of those that must not appear."""
     snapshot = read(place)
     files = {path: (size, mtime_ns, inode) for path, size, mtime_ns, _, inode in snapshot.files}
     return {**files, **dict.fromkeys(snapshot.absent)}
 
 
 def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
-    """The files that a recipe names, as far as it can be read, and those in which there are mistakes."""
+    """Yield the files that a recipe names, as far as it can be read, and files with errors."""
     for problem in error.problems if error is not None else ():
         if isinstance(problem.where, Position):
             yield str(Path(problem.where.file).absolute())
@@ -147,7 +147,7 @@ def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
 
 
 def _main_outputs(request: Request) -> Iterator[str]:
-    """The main files of the outputs that a recipe asks for, as far as it can be planned."""
+    """Yield the main files of the recipe's outputs, if it can be planned."""
     try:
         found = survey(replace(request, remote=None))
     except EpbuildError:

@@ -1,4 +1,4 @@
-"""A worker of a cluster: what it offers, and its serving."""
+"""Worker of a cluster: its offer, and its service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def work(
     only: Collection[str] = (),
     insecure: bool = False,
 ) -> None:
-    """Serve a scheduler until the process is interrupted: `slots` actions at once, of EPs in `only`, and `prepare` (none: all that it can).
+    """Serve a scheduler until the process is interrupted, with `slots` actions at once. `only` limits the EPs, and may name `prepare`.
 
     Raises EpbuildError.
     """

@@ -1,9 +1,9 @@
-"""What is missing of a recipe, as work for the machines of a cluster."""
+"""Missing work of a recipe: jobs of a CI system, and actions for a cluster."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -12,47 +12,90 @@ from epbuild.cache.workspace import Workspace
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.placement import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, Offer, eps_of, labels_of
-from epbuild.commands.jobs import locked_platforms
+from epbuild.commands.plan import survey
+from epbuild.core.errors import Problem
+from epbuild.engine.events import Progress
+from epbuild.session.lock import lock_path, lock_text
 from epbuild.session.planning import workspace_of
 from epbuild.session.request import Request
 from epbuild.survey.costs import likely_seconds
-from epbuild.survey.jobs import Runners, missing_actions
+from epbuild.survey.jobs import Label, RunnerJob, Runners, jobs_of, missing_actions
 from epbuild.survey.status import Survey
+
+RUNNERS: Mapping[str, Label] = {
+    "linux-x86_64": "ubuntu-24.04",
+    "linux-arm64": "ubuntu-24.04-arm",
+    "windows-x86_64": "windows-2025",
+    "windows-arm64": "windows-11-arm",
+    "macos-arm64": "macos-15",
+    "macos-x86_64": "macos-15-intel",
+}
+"""Labels of GitHub's own runners."""
+
+
+class JobMatrix(Struct, frozen=True):
+    """Jobs, longest first, with warnings."""
+
+    jobs: tuple[RunnerJob, ...]
+    warnings: tuple[Problem, ...]
+
+
+def matrix_of(request: Request, most: int, labels: Mapping[str, Label], progress: Progress | None = None) -> JobMatrix:
+    """Return at most `most` jobs for each label of runners. `labels` override RUNNERS. Raises the errors of `survey`."""
+    found = survey(request, progress=progress)
+    missing = missing_actions(found)
+    if not missing:
+        return JobMatrix((), found.plan.warnings)
+    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+        seconds = likely_seconds(found, workspace, workspace.memory(found.configuration))
+    jobs, warnings = jobs_of(missing, seconds, Runners({**RUNNERS, **labels}, locked_platforms(request)), most)
+    return JobMatrix(tuple(jobs), (*found.plan.warnings, *warnings))
+
+
+def locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
+    """Return the platforms that each toolchain is locked for, if there is a lock."""
+    path = lock_path(request.recipe)
+    text = lock_text(path)
+    if text is None:
+        return {}
+    from epbuild.toolchain.lock_file import read_lock
+
+    return {name: tuple(toolchain.platforms) for name, toolchain in read_lock(text, str(path)).toolchains.items()}
 
 
 class UnfitMachine(NamedTuple):
-    """A machine that found out that it cannot do something, and why, as a clause."""
+    """Machine that cannot do some work, with the reason as a clause."""
 
     machine: str
     why: str
 
 
 class Workload(Struct, frozen=True):
-    """The actions that need the same labels: how many, how long they take one after another, and the machines that serve them."""
+    """Actions that need the same labels, their total time, and the machines that serve them."""
 
     platform: str
     eps: tuple[str, ...]
-    """None: preparations."""
+    """EPs, or none for preparations."""
     actions: int
     seconds: float
     machines: tuple[str, ...]
     slots: int
-    """How many of them these machines execute at once."""
+    """Number of actions that these machines execute at once."""
     real_device: bool = False
-    """Whether they run what was compiled on a real device of these EPs."""
+    """Set if the actions run on a real device of these EPs."""
     untried: tuple[str, ...] = ()
-    """The machines among them that have not found out yet whether they can."""
+    """Machines among them that have not tried such work yet."""
     others: tuple[UnfitMachine, ...] = ()
-    """The machines that found out that they cannot."""
+    """Machines that cannot do the work."""
 
     @property
     def likely_seconds(self) -> float | None:
-        """How long these machines take; None where there is none."""
+        """Time that these machines need, or None without machines."""
         return self.seconds / min(self.slots, self.actions) if self.slots else None
 
 
 def workloads(request: Request, found: Survey, address: ClusterAddress) -> tuple[Workload, ...]:
-    """What is missing, by what it needs, the longest first. Raises EpbuildError where the scheduler cannot be reached."""
+    """Return the missing work by requirements, longest first. Raises EpbuildError if the scheduler cannot be reached."""
     executor = DaskExecutor(address, threading.Event())
     try:
         offers = executor.offers()
@@ -62,7 +105,7 @@ def workloads(request: Request, found: Survey, address: ClusterAddress) -> tuple
 
 
 def workloads_on(offers: Sequence[Offer], request: Request, found: Survey) -> tuple[Workload, ...]:
-    """The same for machines that are known."""
+    """Return the missing work by requirements for known machines, longest first."""
     missing, runners = missing_actions(found), Runners({}, locked_platforms(request))
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         seconds = likely_seconds(found, workspace, workspace.memory(found.configuration))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from epbuild.cache.state import Measurement
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.jobs import matrix_of
+from epbuild.commands.workload import matrix_of
 from epbuild.plan.steps import Action, SessionGroup
 from epbuild.survey.jobs import Runners, jobs_of, missing_actions
 from tests.support.actions_to_pack import Work, works
