@@ -85,9 +85,11 @@ def image(
     """
     if not artifacts:
         raise ValueError("an image needs a file")
-    layers = [_layer_of(artifact) for artifact in artifacts]
+    packed = [item.packed if isinstance(item, Compressed) else item for item in artifacts]
+    contents = [Blob(item.artifact.sha256, item.artifact.size) if isinstance(item, Compressed) else None for item in artifacts]
+    layers = [Layer(item.entry, content) for item, content in zip(packed, contents, strict=True)]
     config, manifest, index, layout = describe_image(layers, annotations, artifact_type=artifact_type, tag=tag)
-    packed = sorted((_packed(artifact) for artifact in artifacts), key=lambda artifact: artifact.path, reverse=True)
+    packed.sort(key=lambda artifact: artifact.path, reverse=True)  # of equal files, the first by path is kept
     blobs = {artifact.sha256: replace(artifact, path=blob_path(artifact.sha256)) for artifact in packed}
     blobs.pop(config.sha256, None)  # a user's file may hold the same bytes
     return Image(tuple(sorted(blobs.values(), key=lambda artifact: artifact.path)), config, manifest, index, layout)
@@ -273,16 +275,6 @@ def _pieces(file: Path, blob: Blob, title: str, checked: set[Blob]) -> Iterator[
     if hasher.digest != blob.digest:
         raise corrupt_archive_error(title, f"the blob {blob.digest} was changed: it has another SHA-256 than its name")
     checked.add(blob)
-
-
-def _packed(artifact: Artifact | Compressed) -> Artifact:
-    return artifact.packed if isinstance(artifact, Compressed) else artifact
-
-
-def _layer_of(artifact: Artifact | Compressed) -> Layer:
-    if isinstance(artifact, Compressed):
-        return Layer(artifact.packed.entry, Blob(artifact.artifact.sha256, artifact.artifact.size))
-    return Layer(artifact.entry)
 
 
 def _describe_layer(layer: Layer) -> dict[str, Any]:

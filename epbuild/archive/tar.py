@@ -6,11 +6,12 @@ POSIX.1-2017 (pax) instead of using the standard library, since the bytes of `ta
 
 from __future__ import annotations
 
+import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from epbuild.archive import zstd
 from epbuild.archive.artifact import Artifact, Copy
@@ -39,12 +40,6 @@ _PIECE_BYTES = 1 << 18
 _MAX_HEADER_BYTES = 1 << 20
 _END = b"the end of what was compressed"
 _WRONG = (tarfile.TarError, EOFError, ValueError, LookupError, OverflowError, RecursionError)
-
-
-class _Readable(Protocol):
-    """Stream whose `read` returns at most `size` bytes, and none at the end."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
@@ -77,20 +72,14 @@ def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
     Nothing after that member is read. Raises OSError, and EnvironmentFailure if the package for zstd is missing.
     """
     package = zstd.package()
+    stream = package.ZstdDecompressor().stream_reader(file, read_size=_HEAD_BYTES)
     try:
-        return _first_member(package.ZstdDecompressor().stream_reader(file, read_size=_HEAD_BYTES), most)
-    except package.ZstdError:
+        member = tarfile.TarInfo.frombuf(_exactly(stream, _BLOCK_BYTES), "utf-8", "replace")
+        if member.type != tarfile.REGTYPE or not 0 <= member.size <= most:
+            return None
+        data = _exactly(stream, member.size)
+    except (tarfile.HeaderError, package.ZstdError):
         return None
-
-
-def _first_member(source: _Readable, most: int) -> tuple[str, bytes] | None:
-    try:
-        member = tarfile.TarInfo.frombuf(_exactly(source, _BLOCK_BYTES), "utf-8", "replace")
-    except tarfile.HeaderError:
-        return None
-    if member.type != tarfile.REGTYPE or not 0 <= member.size <= most:
-        return None
-    data = _exactly(source, member.size)
     return (member.name, data) if len(data) == member.size else None
 
 
@@ -158,7 +147,7 @@ def _sum(header: bytes) -> int:
     return sum(header[:148]) + sum(_NO_SUM) + sum(header[156:])
 
 
-def _exactly(source: _Readable, size: int) -> bytes:
+def _exactly(source: BinaryIO, size: int) -> bytes:
     pieces, left = [], size
     while left and (piece := source.read(left)):
         pieces.append(piece)
@@ -172,10 +161,10 @@ def unpack(path: Path, members: Members) -> None:
     Raises UnsoundArchive, CannotUnpack, OSError if the archive cannot be read, and EnvironmentFailure if the package for zstd is missing.
     """
     with open_regular(path) as file:
-        _unpack_all(file, members)
+        _unpack_stream(file, members)
 
 
-def _unpack_all(file: BinaryIO, members: Members) -> None:
+def _unpack_stream(file: BinaryIO, members: Members) -> None:
     package = zstd.package()
     # A truncated stream looks like one that has ended. The frame that is added here can be decompressed only after a complete stream.
     end = package.ZstdCompressor(write_checksum=True).compress(_END)
@@ -214,7 +203,7 @@ def _check_end(stream: _Forward, title: str) -> None:
     """Check that the archive ends in zeros. `tarfile` accepts any block that is not a header as the end."""
     ended = stream.last == bytes(_BLOCK_BYTES)
     rest = b""
-    for piece in stream.rest():
+    for piece in stream.pieces(sys.maxsize):
         rest += piece
         body, rest = rest[: -len(_END)], rest[-len(_END) :]
         ended = ended and not body.strip(b"\0")
@@ -270,8 +259,4 @@ class _Forward:
         while size and (piece := self._stream.read(min(size, _PIECE_BYTES))):
             size -= len(piece)
             self._at += len(piece)
-            yield piece
-
-    def rest(self) -> Iterator[bytes]:
-        while piece := self._stream.read(_PIECE_BYTES):
             yield piece

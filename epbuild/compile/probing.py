@@ -30,7 +30,7 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 from epbuild.toolchain.process import Ending, RunWorker
 from epbuild.verify.live.session import session_of
-from epbuild.verify.live.worker import Load, LoadFailure, find_devices, run_models, why_not_real
+from epbuild.verify.live.worker import Load, LoadFailure, run_models, why_not_real
 
 _SECONDS = 120.0
 _WIDTH = 64
@@ -100,7 +100,7 @@ def _run(ability: Ability, group: SessionGroup, execution: Execution, endings: _
     scratch = execution.staging.with_name("run")
     scratch.mkdir()
     session = session_of(group.target, execution.environment, (), _SECONDS)
-    found = find_devices(session, scratch, execution.cancelled)
+    found = run_models((), session, scratch, execution.cancelled)
     if (why := why_not_real(found, session.eps)) is not None:
         return ProbeResult(
             "cannot" if found.failure is None or _is_of_machine(found.failure, endings) else "unclear", _clause(why)

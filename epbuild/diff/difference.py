@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.differences import Kind, Place, changed_facts
-from epbuild.diff.matching import ArtifactPair, paired_artifacts, paired_models, place_of
+from epbuild.diff.matching import paired_artifacts, paired_models, place_of
 from epbuild.diff.sizes import SizeChange, model_files, size_changes
 from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, Facts, ModelTraits, Sense, Traits, traits
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
@@ -130,6 +130,7 @@ def compare(old: Path, new: Path) -> Comparison:
             else difference(traits(first, sha256), traits(second, sha256))
         )
         parts.append(part if len(pairs) == 1 else _placed(part, first, second, place_of(pair) or "."))
+    shared = tuple(place_of(pair) or "." for pair in pairs if None not in pair and any(item.models for item in pair if item))
     return Comparison(
         differences=_sorted(item for part in parts for item in part.differences),
         models=sum(part.models for part in parts),
@@ -137,7 +138,7 @@ def compare(old: Path, new: Path) -> Comparison:
         explained=all(part.explained for part in parts),
         accepted=any(part.accepted for part in parts) and all(part.accepted or not part.differences for part in parts),
         sizes=tuple(size for part in parts for size in part.sizes),
-        artifacts=("",) if len(pairs) == 1 else tuple(place_of(pair) or "." for pair in pairs if _have_models(pair)),
+        artifacts=shared if len(pairs) > 1 else ("",),
     )
 
 
@@ -225,10 +226,6 @@ def _placed(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | 
         differences=tuple(replace(item, artifact=place) for item in found),
         sizes=tuple(replace(item, artifact=place) for item in part.sizes),
     )
-
-
-def _have_models(pair: ArtifactPair) -> bool:
-    return all(item is not None for item in pair) and any(item.models for item in pair if item is not None)
 
 
 def _one_sided(old: ArtifactFolder | None, new: ArtifactFolder | None) -> Comparison:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import PurePosixPath
 
 from msgspec import Struct
@@ -59,7 +61,7 @@ def paired_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> lis
     """Pair the models of two artifacts: by name, else by file name, else by their facts. One model left on each side makes a pair."""
     found: dict[int, ModelTraits] = {}
     taken: set[int] = set()
-    for match in (_with_one_name, _with_one_file, _alike_but_for_names):
+    for match in (partial(_in_order, attrgetter("name")), partial(_in_order, attrgetter("file")), _alike_but_for_names):
         left = [model for model in old if id(model) not in found]
         for first, second in match(left, [model for model in new if id(model) not in taken]):
             found[id(first)] = second
@@ -70,20 +72,13 @@ def paired_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> lis
     return [*((first, found.get(id(first))) for first in old), *((None, second) for second in alone[1])]
 
 
-def _with_one_name(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> Matches:
-    return _in_order([(model.name, model) for model in old], [(model.name, model) for model in new])
-
-
-def _with_one_file(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> Matches:
-    return _in_order([(model.file, model) for model in old], [(model.file, model) for model in new])
-
-
-def _in_order(old: Sequence[tuple[str | None, ModelTraits]], new: Sequence[tuple[str | None, ModelTraits]]) -> Matches:
+def _in_order(name_of: Callable[[ModelTraits], str | None], old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> Matches:
     """Pair the models of each name, in their order."""
     named: dict[str | None, deque[ModelTraits]] = {}
-    for name, model in new:
-        named.setdefault(name, deque()).append(model)
-    for name, model in old:
+    for model in new:
+        named.setdefault(name_of(model), deque()).append(model)
+    for model in old:
+        name = name_of(model)
         if name is not None and named.get(name):
             yield model, named[name].popleft()
 

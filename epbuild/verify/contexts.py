@@ -89,7 +89,10 @@ def source_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         found = [failed("source", name, flaw) for flaw in check_sources(model, makers)]
         sources = dict.fromkeys(node.source for node in model.nodes)
         if not makers:
-            found += [_unknown_source(name, source) for source in sources if source and entry_of(source) is None]
+            for source in (source for source in sources if source and entry_of(source) is None):
+                message = f"The catalog knows no EP that makes nodes with the source '{source}'."
+                hint = nearest(source, [known for ep in known_eps() for known in entry(ep).sources])
+                found.append(Finding("source", name, "skipped", message, hint=hint))
         yield from found
         if sources and not found:
             yield Finding("source", name, "passed")
@@ -198,11 +201,6 @@ def _shared_data_findings(artifact: ArtifactFolder, manifest: Manifest) -> Itera
         yield Finding("sharing", artifact.shown(place), "failed", message, "EPB616")
     if not missing:
         yield Finding("sharing", subject, "passed")
-
-
-def _unknown_source(name: str, source: str) -> Finding:
-    hint = nearest(source, [known for ep in known_eps() for known in entry(ep).sources])
-    return Finding("source", name, "skipped", f"The catalog knows no EP that makes nodes with the source '{source}'.", hint=hint)
 
 
 def _target_finding(name: str, seen: str | None, wanted: str | None, by_whom: str, *, readable: bool) -> Finding:

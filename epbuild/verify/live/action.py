@@ -23,7 +23,7 @@ from epbuild.verify.live.judging import not_judged_here
 from epbuild.verify.live.numbers_check import CompileUnshared, MemberResult, NumbersCheck, Subject
 from epbuild.verify.live.session import session_of
 from epbuild.verify.live.source import RunnableSource, other_values
-from epbuild.verify.live.worker import RAISED, LoadFailure, find_devices, why_not_real
+from epbuild.verify.live.worker import RAISED, LoadFailure, run_models, why_not_real
 
 
 class NumbersMaker:
@@ -95,7 +95,7 @@ class _Check:
     def _check_device(self) -> None:
         """Raise EnvironmentFailure (EPB667) if this machine has no device for the EPs, or only an emulator."""
         self._device_folder.mkdir(parents=True)
-        attempt = find_devices(self._session, self._device_folder, self._execution.cancelled)
+        attempt = run_models((), self._session, self._device_folder, self._execution.cancelled)
         if (why := why_not_real(attempt, self._session.eps)) is not None:
             message = f"{self._action.target.title} has no real device here: {why}"
             hint = "Run it on a machine that has one, or have a worker there do it (--executor)."

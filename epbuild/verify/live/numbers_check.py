@@ -9,7 +9,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 _BY_RANGE = Tolerance(0, 1)
 
 
-class CompileUnshared(Protocol):
-    """Compiler of one member of a sharing group by itself, without sharing."""
+CompileUnshared = Callable[[SessionGroup, Member, Execution], object]
+"""Function that compiles one member of a sharing group without sharing, into the execution's staging directory.
 
-    def __call__(self, group: SessionGroup, member: Member, execution: Execution, /) -> object:
-        """Write the compiled model into the execution's staging directory. Raises EpbuildError, and Cancelled."""
+It raises EpbuildError, and Cancelled.
+"""
 
 
 class Subject(Struct, frozen=True):

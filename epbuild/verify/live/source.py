@@ -161,7 +161,11 @@ class Sources:
         checked = self.checked(name, document)
         if checked is not None and checked.choice.reference is not None:
             return checked.choice.reference == "prepared"
-        return _has_other_values(source, model)
+        compiled_from = source_signature_of(model)
+        try:
+            return compiled_from is not None and bool(other_values(read_header(source), compiled_from))
+        except (OSError, MalformedModel):  # reported when it is read for the comparison
+            return False
 
     def _missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:
         if self.recipe is None:
@@ -187,17 +191,6 @@ def _prepared(model: Mapping[str, Any]) -> ModelFiles | None:
     except (MissingBlob, OSError, MalformedModel):
         return None
     return ModelFiles(graph, external, header.subgraph_data) if all(path.is_file() for path in external.values()) else None
-
-
-def _has_other_values(graph: Path, model: Mapping[str, Any]) -> bool:
-    """Return whether a source has other inputs or outputs than what a model of a manifest was compiled from."""
-    compiled_from = source_signature_of(model)
-    if compiled_from is None:
-        return False
-    try:
-        return bool(other_values(read_header(graph), compiled_from))
-    except (OSError, MalformedModel):  # reported when it is read for the comparison
-        return False
 
 
 def other_values(source: ModelHeader, compiled: ModelSignature) -> str:

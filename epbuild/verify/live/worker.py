@@ -93,21 +93,10 @@ class Attempt(Struct, frozen=True):
     def seconds(self) -> dict[str, float]:
         return {report["model"]: report["seconds"] for report in self.of("opened")}
 
-    def emulators(self, eps: Sequence[PlannedEp]) -> str:
-        """Emulators among the devices of plugin EPs, for a sentence; empty if there are none."""
-        types = {ep.entry.ep: ep.entry.emulator_devices for ep in eps}
-        found = [report for report in self.of("device") if report["type"] in types.get(report["ep"], ())]
-        return ", ".join(f"{report['type']} from {report['vendor']}" for report in found)
-
     @property
     def devices(self) -> str:
         """Devices of plugin EPs, for a sentence; empty if there are none."""
-        return ", ".join(f"{report['type']} from {report['vendor']}" for report in self.of("device"))
-
-
-def find_devices(session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
-    """Let the EPs of a session choose their devices in a new process, and open no model. Raises what `run_models` does."""
-    return run_models((), session, scratch, cancelled)
+        return _titles(self.of("device"))
 
 
 def list_devices(session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
@@ -123,7 +112,7 @@ def list_devices(session: Session, scratch: Path, cancelled: threading.Event | N
 
 
 def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
-    """Open the models in order in one new process, run them, and close them in reverse order.
+    """Open the models in order in one new process, run them, and close them in reverse order. Without any, EPs only choose devices.
 
     After a crash they are run once more with verbose logging, since most EPs log nothing otherwise. The log is `worker.log` in the
     `scratch` directory. Raises EnvironmentFailure if the process cannot be started, BuildError if its reports are invalid, and Cancelled
@@ -145,8 +134,13 @@ def why_not_real(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
     """Return, as a clause, why no real device was found for the EPs; None if there is one."""
     if attempt.failure is not None:
         return attempt.failure.message.rstrip(".")
-    found = attempt.emulators(eps)
-    return f"{found} only stands for it" if found else None
+    emulators = {ep.entry.ep: ep.entry.emulator_devices for ep in eps}
+    found = [report for report in attempt.of("device") if report["type"] in emulators.get(report["ep"], ())]
+    return f"{_titles(found)} only stands for it" if found else None
+
+
+def _titles(devices: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{device['type']} from {device['vendor']}" for device in devices)
 
 
 def _run(
