@@ -1,4 +1,4 @@
-"""Actions as the engine sees them, and the protocol of what executes them."""
+"""Actions in the view of the engine, and the protocol of their executor."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from epbuild.core.errors import EpbuildError
 
 
 class Cost(Struct, frozen=True):
-    """The seconds that an action is expected to take, and whether that was measured, or is a guess that can only order the work."""
+    """Expected seconds of an action: `measured`, or a guess that can only order the work."""
 
     seconds: float
     measured: bool
 
 
 class Runnable(Struct, frozen=True):
-    """An action that is to be executed. Its key may depend on what comes of those that it `needs`: the executor works it out."""
+    """Action to execute. Its key may depend on the results of the actions that it `needs`: the executor computes it."""
 
     id: str
     needs: Collection[str] = ()
-    """The ids of those that have to be done before it; one that is not in a build is there already."""
+    """Ids of the actions to finish first. One that is not part of the build is finished already."""
     cost: Cost = Cost(0.0, measured=False)
     memory: int = 0
-    """The bytes that it takes while it runs."""
+    """Bytes of memory that it uses while it runs."""
 
 
 class Executor(Protocol):
-    """Executes actions, in any thread, several at once; takes note, in one thread, of those that failed or were not started."""
+    """Executor of actions. `execute` is called in several threads at once, the other methods in one."""
 
     def execute(self, action: str, /) -> None:
-        """Do one action. Raises EpbuildError when it fails."""
+        """Execute an action. Raises EpbuildError if it fails."""
 
     def fail(self, action: str, error: EpbuildError, /) -> bool:
-        """Take note that an action failed; returns whether that is allowed, so that others may go on."""
+        """Record that an action failed. Return whether the failure is allowed, so that the build goes on."""
 
     def skip(self, action: str, /) -> None:
-        """Take note that an action was not started."""
+        """Record that an action was not started."""

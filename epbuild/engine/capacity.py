@@ -1,4 +1,4 @@
-"""Memory: how much there is for actions, and how much one is expected to take."""
+"""Memory of this machine for actions, and estimated memory of one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 
 from epbuild.core.host import on_windows
 
-_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2, and of version 1
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # control groups of version 2, and of version 1
 
-# Peaks of QNN's compiler, less what a worker takes to start: 228 MB for 64 MB of weights, 1.06 GB for 512 MB, 4.7 GB for 2.25 GB.
+# Peaks of QNN's compiler, without the memory of a started worker: 228 MB for 64 MB of weights, 1.06 GB for 512 MB, 4.7 GB for 2.25 GB.
 _BASE_BYTES = 200_000_000
 _BYTES_PER_BYTE = 2.5
 
 
 def estimated_memory(model_bytes: int) -> int:
-    """The bytes of memory that compiling models of so many bytes is expected to take, as long as it was not measured."""
+    """Estimate the memory in bytes to compile models of `model_bytes`. Measured figures are better, if there are any."""
     return _BASE_BYTES + int(_BYTES_PER_BYTE * model_bytes)
 
 
 def memory_here(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """The bytes of memory that this machine has, or this container may use, by its control `groups`; None where neither is known."""
+    """Return the bytes of memory of this machine, or of this container by its control `groups`; None if neither is known."""
     known = [size for size in (_physical(), *(_limit(groups / name) for name in _LIMITS)) if size]
     return min(known, default=None)
 
@@ -42,5 +42,5 @@ def _physical() -> int | None:
 def _limit(file: Path) -> int | None:
     try:
         return int(file.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no such limit: version 2 has "max"
+    except (OSError, ValueError):  # no limit: version 2 has the text "max" then
         return None

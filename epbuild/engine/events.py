@@ -1,4 +1,4 @@
-"""Events of a build, and the protocol of what takes them."""
+"""Events of a build, and the protocol of their receivers."""
 
 from __future__ import annotations
 
@@ -14,59 +14,59 @@ from epbuild.core.errors import Problem
 Outcome = Literal["built", "restored", "current", "emitted", "failed", "skipped", "allowed"]
 
 Origin = Literal["remote"]
-"""Where a result comes from that was neither made nor here: the remote cache."""
+"""Source of a result that was neither produced here nor in the store: the remote cache."""
 
 
 class Event(Struct, frozen=True):
-    """What happened in a build: a frozen value of plain fields. Events of a domain are subclasses beside what raises them."""
+    """Event of a build: a frozen value of plain fields. A domain defines its events as subclasses beside the code that reports them."""
 
 
 class Progress(Protocol):
-    """Takes what happens while work goes on; from any thread, one event at a time."""
+    """Receiver of events, from any thread, one event at a time."""
 
     def report(self, event: Event, /) -> None:
-        """Take note of an event, or show it."""
+        """Receive an event."""
 
 
 class Completion(Struct, frozen=True):
-    """How far a build is: `done` of `total` steps that are to do have ended."""
+    """Progress of a build: `done` of `total` out-of-date steps have ended."""
 
     done: int
     total: int
     seconds_left: float | None = None
-    """What the rest is likely to take, by what was measured; None as long as nothing was."""
+    """Estimate for the rest, from measured times; None if no time has been measured yet."""
 
 
 class RunStarted(Event, frozen=True):
-    """The plan is made and compared with what is there: `todo` of `steps` steps are out of date."""
+    """The plan is complete and compared with the workspace: `todo` of `steps` steps are out of date."""
 
     recipe: str
     steps: int
     todo: int
     seconds_left: float | None = None
-    """What they are likely to take, by what was measured; None if nothing was."""
+    """Estimate for them, from measured times; None if no time has been measured."""
     keep_going: bool = False
-    """Whether a failure stops nothing but what depends on it."""
+    """Whether a failure stops only the steps that depend on it."""
 
 
 class StepStarted(Event, frozen=True):
-    """Work on a step begins; `doing` is what, in a few words."""
+    """Work on a step begins; `doing` describes the work in a few words."""
 
     step: str
     doing: str
 
 
 class StepOutput(Event, frozen=True):
-    """A line that the EP, or whatever else works on the step, has logged."""
+    """Line of output of an EP or another program that works on a step."""
 
     step: str
     text: str
     status: bool = True
-    """Whether it is about what is being done; what else an EP writes is for logs."""
+    """Whether it reports progress. Other output of an EP is for logs."""
 
 
 class StepFinished(Event, frozen=True):
-    """A step came to its end; `note` has what is worth knowing of its result, `size` the bytes that it wrote."""
+    """A step ended. `note` has remarks on its result, `size` the bytes that it wrote."""
 
     step: str
     outcome: Outcome
@@ -74,49 +74,46 @@ class StepFinished(Event, frozen=True):
     note: str = ""
     size: int | None = None
     progress: Completion | None = None
-    """How far the build is with it; None for a step that was not to do."""
+    """Progress of the build with this step; None for a current step."""
     from_: Origin | None = None
-    """Where a result that was restored has come from; None: from the store."""
+    """Source of a restored result; None for the store."""
     machine: str | None = None
-    """The machine that made it, or had it; None: this one."""
+    """Machine that produced or had the result; None for this one."""
     memory: int | None = None
-    """The peak memory of what made it in this build, on the last step of its action, in bytes; None where that is not known."""
+    """Peak memory of the process that produced the result in this build, in bytes. Set on the last step of an action, if known."""
 
 
 class StepsCurrent(Event, frozen=True):
-    """Steps that were not to do, all at once, as there may be thousands: it stands for a `StepFinished` of each.
-
-    Only what `TakesMany` is given it.
-    """
+    """Many current steps at once: there may be thousands. It replaces a `StepFinished` for each, and only `TakesMany` receives it."""
 
     steps: tuple[str, ...]
 
     @property
     def each(self) -> Iterator[StepFinished]:
-        """What it stands for."""
+        """Events that it replaces."""
         return (StepFinished(step, "current", 0.0) for step in self.steps)
 
 
 class StepFailed(Event, frozen=True):
-    """A step failed, for these reasons."""
+    """A step failed because of `problems`."""
 
     step: str
     problems: tuple[Problem, ...]
     progress: Completion | None = None
     allowed: bool = False
-    """Whether the recipe allows it, so that the build goes on and counts as a success."""
+    """Whether the recipe allows the failure, so that the build goes on and counts as a success."""
     remembered: bool = False
-    """Whether it failed before, and was not tried again, as nothing that it depends on has changed."""
+    """Whether the step failed in an earlier build and was not tried again, because no input has changed."""
 
 
 class Warned(Event, frozen=True):
-    """Something that is not wrong, but is not likely to be meant."""
+    """A warning: a problem that does not stop the build."""
 
     problem: Problem
 
 
 class RunFinished(Event, frozen=True):
-    """The build is over; the counts are of steps."""
+    """The build ended. The counts are of steps."""
 
     exit_code: int
     seconds: float
@@ -124,29 +121,29 @@ class RunFinished(Event, frozen=True):
     restored: int
     current: int
     failed: int
-    """Those whose failure is not allowed."""
+    """Failed steps whose failure is not allowed."""
     skipped: int
     allowed: int = 0
-    """Those that failed and are allowed to."""
+    """Failed steps whose failure is allowed."""
 
 
 class TakesMany:
-    """The base of a `Progress` that takes `StepsCurrent`; any other gets a `StepFinished` for each of the steps."""
+    """Base of a `Progress` that receives `StepsCurrent`. Any other receives a `StepFinished` for each step instead."""
 
 
 def one_by_one(progress: Progress) -> Progress:
-    """A `Progress` that takes all events for one that may not: itself, if it does."""
+    """Return a `Progress` that receives all events and forwards them to `progress`, which may be no `TakesMany`."""
     return progress if isinstance(progress, TakesMany) else _OneByOne(progress)
 
 
 class _OneByOne(TakesMany):
-    """A `Progress` in front of one that takes the end of each step by itself."""
+    """Adapter for a `Progress` that does not receive `StepsCurrent`."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
     def report(self, event: Event, /) -> None:
-        """Pass an event on, or what it stands for."""
+        """Forward an event, or the events that it replaces."""
         if isinstance(event, StepsCurrent):
             for finished in event.each:
                 self._progress.report(finished)
@@ -155,41 +152,41 @@ class _OneByOne(TakesMany):
 
 
 class NoProgress(TakesMany):
-    """A `Progress` that is not shown."""
+    """`Progress` that drops all events."""
 
     def report(self, event: Event, /) -> None:
         """Drop an event."""
 
 
 class EventList(list[Event]):
-    """A `Progress` that keeps all events, in their order."""
+    """`Progress` that keeps all events, in their order."""
 
     def report(self, event: Event, /) -> None:
-        """Keep an event."""
+        """Append an event."""
         self.append(event)
 
 
 class Serialised:
-    """A `Progress` for any thread, in front of one that takes one event at a time."""
+    """`Progress` for any thread, in front of one that receives one event at a time."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._lock = threading.Lock()
 
     def report(self, event: Event, /) -> None:
-        """Pass an event on, once those before it are dealt with."""
+        """Forward an event, after those before it."""
         with self._lock:
             self._progress.report(event)
 
 
 class OutputOf(Struct, frozen=True):
-    """A `Progress` that passes on what steps put out, as output of one `step`, and drops all other events."""
+    """`Progress` that forwards the output of any step as output of one `step`, and drops all other events."""
 
     progress: Progress
     step: str
     prefix: str = ""
 
     def report(self, event: Event, /) -> None:
-        """Pass an event on if it is output."""
+        """Forward an event if it is output."""
         if isinstance(event, StepOutput):
             self.progress.report(replace(event, step=self.step, text=f"{self.prefix}{event.text}"))

@@ -1,4 +1,4 @@
-"""Leases of a build: an action is at work in one build at a time."""
+"""Leases of a build: an action runs in one build at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epbuild.engine.loop import Idle
 
 
 class WaitLine(Struct, frozen=True):
-    """The output of a step that waits for a lease: one line."""
+    """Line that a step reports while it waits for a lease."""
 
     step: str
     text: str
@@ -26,7 +26,7 @@ class WaitLine(Struct, frozen=True):
 
 
 class _GivesWay(WaitLine, frozen=True):
-    """That of a step whose action gives its place to others meanwhile."""
+    """Line of a step whose action yields its place to another action while it waits."""
 
     action: str
     idle: Idle
@@ -37,7 +37,7 @@ class _GivesWay(WaitLine, frozen=True):
 
 
 class Leases:
-    """The leases that the actions of one build hold. For any thread."""
+    """Leases that the actions of one build hold. For any thread."""
 
     def __init__(self, progress: Progress, cancelled: threading.Event, idle: Idle) -> None:
         self._progress = progress
@@ -46,7 +46,7 @@ class Leases:
 
     @contextmanager
     def hold(self, action: str, step: str, root: Path, key: str) -> Iterator[None]:
-        """Keep other builds from doing the same; while one is at it, wait, and let other actions of this build go on."""
+        """Keep other builds from running the same action. While another build runs it, wait and let other actions of this build run."""
         listener = _GivesWay(step, "another build is at it; waiting", self._progress, action, self._idle)
         try:
             with lease(root, key, listener=listener, cancelled=self._cancelled):

@@ -1,4 +1,4 @@
-"""The ledger of a build: what came of each step, counted and reported."""
+"""Ledger of a build: the outcome of each step, counted and reported."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from epbuild.engine.tally import Tally
 
 
 class Ledger:
-    """The outcomes of the steps of a build. For any thread."""
+    """Outcomes of the steps of a build. For any thread."""
 
     def __init__(self, steps: Mapping[str, Sequence[str]], progress: Progress) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self.exit_code = 0
         self.steps = steps
-        """Those of each action."""
+        """Steps of each action."""
         self._progress = progress
         self._tally = Tally({}, {}, 1)
         self._ending = threading.Lock()
-        """Held while the end of a step is counted and reported, so that the counts are reported in order."""
+        """Held while the end of a step is counted and reported, so that reported counts increase."""
 
     def expect(self, costs: Mapping[str, Cost], jobs: int) -> float | None:
-        """Count from now on the actions of `costs`, `jobs` at once; returns the seconds that they are likely to take, if that is known."""
+        """Start to count the actions of `costs`, of which `jobs` run at once. Return the seconds that they will take, if known."""
         self._tally = Tally({action: self.steps[action] for action in costs}, costs, jobs)
         return self._tally.seconds_left()
 
@@ -42,7 +42,7 @@ class Ledger:
             self._progress.report(event if progress is None else replace(event, progress=progress))
 
     def end_current(self, steps: Iterable[str]) -> None:
-        """Steps that were not to do stand as they are, however many."""
+        """Record steps that are current."""
         current = tuple(steps)
         if current:
             with self._ending:
@@ -50,12 +50,12 @@ class Ledger:
                 self._progress.report(StepsCurrent(current))
 
     def end_all(self, action: str, outcome: Outcome, note: str = "", from_: Origin | None = None) -> None:
-        """All steps of an action have ended, and took no time."""
+        """Record that all steps of an action ended, in no time."""
         for step in self.steps[action]:
             self.end(StepFinished(step, outcome, 0.0, note, from_=from_))
 
     def fail(self, action: str, error: EpbuildError, *, allowed: bool, remembered: bool) -> str:
-        """An action failed: the step at fault is reported and returned, the others of its group count as skipped."""
+        """Record that an action failed. Report the step at fault and return it; the other steps of the action count as skipped."""
         if not allowed:
             self.exit_code = max(self.exit_code, error.exit_code)
         steps = self.steps[action]
@@ -85,6 +85,6 @@ class Ledger:
 
 
 def step_at_fault(steps: Sequence[str], problems: Iterable[Problem]) -> str:
-    """The step of an action for which its failure is reported: the first that a problem is about, else the last."""
+    """Return the step at fault in a failed action: the first that a problem names, else the last."""
     at_fault = {problem.where for problem in problems}
     return next((step for step in steps if step in at_fault), steps[-1])

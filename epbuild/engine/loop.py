@@ -1,4 +1,4 @@
-"""The loop that keeps as many actions running as there are places."""
+"""Loop that runs actions in as many places as there are jobs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from epbuild.core.errors import EpbuildError
 from epbuild.engine.action import Executor
 from epbuild.engine.scheduler import Scheduler
 
-_STOP_SECONDS = 1.5  # how long what runs may take to end when the build is being stopped
-_POLL_SECONDS = 0.2  # how long an interrupt may go unnoticed on platforms where waiting holds signals back
-
+_STOP_SECONDS = 1.5  # for running actions to end when the build is stopped
+_POLL_SECONDS = 0.2  # maximal delay of an interrupt on platforms where waiting blocks signals
 
 _Ended = tuple[str, BaseException]
-"""An action that has failed, and what it raised."""
+"""Failed action, with what it raised."""
 
 
 class Idle:
-    """Those of the running actions that need no place at the moment: they wait, or only read and write files. For any thread."""
+    """Running actions that need no place at the moment: they wait, or only read and write files. For any thread."""
 
     def __init__(self) -> None:
         self._actions: set[str] = set()
@@ -29,7 +28,7 @@ class Idle:
         return len(self._actions)
 
     def wake(self, ended: queue.SimpleQueue[_Ended | None]) -> None:
-        """Have a loop that waits for an action to end go on, with None, when there is one more of them."""
+        """Put None into `ended` whenever an action is added, to wake a loop that waits there."""
         self._ended = ended
 
     def add(self, action: str) -> None:
@@ -38,7 +37,7 @@ class Idle:
             self._ended.put(None)
 
     def discard(self, action: str) -> None:
-        """The action goes on, or has ended. The one that has got its place keeps that."""
+        """Record that the action goes on, or ended. An action that took over its place keeps the place."""
         self._actions.discard(action)
 
 
@@ -52,39 +51,39 @@ def drive(
     idle: Idle | None = None,
     poll_seconds: float = _POLL_SECONDS,
 ) -> None:
-    """Have every action executed, at most `jobs` at once, until all have ended.
+    """Execute all actions, at most `jobs` at once.
 
-    Others may run in the place of those that are `idle`. What depends on an action that fails is skipped. Unless `keep_going`, the first
-    failure that is not allowed also skips what has not started. Anything else that is raised than EpbuildError, and Ctrl-C, sets
-    `cancelled`, waits for what runs, and goes up.
+    Other actions may run in the places of those that are `idle`. Actions that depend on a failed one are skipped. Unless `keep_going`, the
+    first failure that is not allowed also skips all actions that have not started. Any error but EpbuildError, and Ctrl-C, sets
+    `cancelled`, waits for running actions, and is raised.
     """
     workers = _Workers(scheduler, executor, jobs, Idle() if idle is None else idle)
     try:
         _work_off(workers, poll_seconds, keep_going=keep_going)
     except BaseException:
         cancelled.set()
-        # Each ends within moments, but for one that reads or writes a large file: that one ends with the process.
+        # Actions end within moments, except one that reads or writes a large file: it ends with the process.
         workers.end(_STOP_SECONDS)
         raise
     workers.end()
 
 
 class _Workers:
-    """The threads that execute actions, kept: to start one for each action takes as long as a fifth of publishing a small output.
+    """Threads that execute actions. They are reused: starting one per action takes a fifth of the time to emit a small output.
 
-    A thread that has done its action takes the next one itself, and wakes no other for that: on two cores, a third thread between each two
-    actions of two others is what these wait for.
+    A thread that finished an action takes the next one itself and wakes no other thread for that. On two cores, a third thread between
+    every two actions would delay the two that work.
     """
 
     def __init__(self, scheduler: Scheduler, executor: Executor, jobs: int, idle: Idle) -> None:
         self.ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
-        """What the loop has to look at: actions that have failed, and None where there is a place, or nothing runs any more."""
+        """Failed actions for the loop, and None if a place became free or no action runs any more."""
         self._scheduler = scheduler
         self._executor = executor
         self._jobs = jobs
         self._idle = idle
         self._lock = threading.Lock()
-        """Held for the scheduler, and for what runs."""
+        """Guards the scheduler and the set of running actions."""
         self._running: set[str] = set()
         self._begun: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -92,15 +91,15 @@ class _Workers:
         idle.wake(self.ended)
 
     def fill(self) -> bool:
-        """Begin as many actions as there are places; returns whether any runs."""
+        """Start as many actions as there are places. Return whether any runs."""
         with self._lock:
             while (action := self._next()) is not None:
                 self._begin(action)
             return bool(self._running)
 
     def fail(self, action: str, error: EpbuildError, *, keep_going: bool) -> None:
-        """Take note of an action that failed, and skip what is not executed for that."""
-        with self._lock:  # else something might begin meanwhile
+        """Record that an action failed, and skip the actions that will not run because of it."""
+        with self._lock:  # else another action might start meanwhile
             self._running.remove(action)
             followers = self._scheduler.fail(action)
             goes_on = self._executor.fail(action, error) or keep_going
@@ -108,7 +107,7 @@ class _Workers:
                 self._executor.skip(follower)
 
     def end(self, seconds: float | None = None) -> None:
-        """Begin nothing more, and wait until what has begun has ended, for so long at most."""
+        """Start no more actions, and wait for the running ones, at most `seconds`."""
         self._stopped = True
         deadline = time.monotonic() + seconds if seconds is not None else None
         for _ in self._threads:
@@ -118,7 +117,7 @@ class _Workers:
                 thread.join(max(0.0, deadline - time.monotonic()) if deadline is not None else None)
 
     def _next(self) -> str | None:
-        """The next action, which runs from now on, if there is one and a place for it."""
+        """Return the next action and count it as running, if there is one and a place for it."""
         if self._stopped or len(self._running) >= self._jobs + len(self._idle):
             return None
         action = self._scheduler.next()
@@ -140,13 +139,13 @@ class _Workers:
                 try:
                     self._executor.execute(action)
                     following = self._finish(action)
-                except BaseException as error:  # noqa: BLE001 - whatever it is, the loop has to know
+                except BaseException as error:  # noqa: BLE001 - the loop handles every error
                     self.ended.put((action, error))
                     break
                 action = following
 
     def _finish(self, action: str) -> str | None:
-        """Take note of an action that is done; returns what its thread is to do next. What can begin beside that begins in others."""
+        """Mark an action done. Return the next action of this thread, and start others in other threads."""
         with self._lock:
             self._running.remove(action)
             self._scheduler.finish(action)
@@ -159,14 +158,14 @@ class _Workers:
 
 
 def _work_off(workers: _Workers, poll_seconds: float, *, keep_going: bool) -> None:
-    """What `drive` does as long as nothing is wrong but actions."""
+    """Run the loop of `drive`. Raises any error of an action but EpbuildError."""
     while workers.fill():
         try:
             end = workers.ended.get(timeout=poll_seconds)
         except queue.Empty:
             continue
         if end is None:
-            continue  # there is one more place, or nothing runs
+            continue  # a place became free, or no action runs
         action, error = end
         if not isinstance(error, EpbuildError):
             raise error

@@ -1,8 +1,8 @@
-"""The scheduler of actions: a state machine with one transition function.
+"""Scheduler of actions: a state machine with one transition function.
 
-An action waits until everything that it needs is done. The ready action with the highest cost goes first, since a long one that is started
-last is what a parallel build waits for; among equals, the order in which they were given. One whose memory does not fit beside what runs
-lets smaller ones pass, but not for long; one that fits nowhere runs alone.
+An action waits until everything that it needs is done. The ready action with the highest cost starts first: a parallel build would wait
+for a long action that starts last. Actions of equal cost keep the order in which they were given. An action whose memory does not fit
+beside the running ones lets a few smaller ones pass. An action that exceeds all memory runs alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from enum import Enum
 
 from epbuild.engine.action import Runnable
 
-_PATIENCE = 4  # how many actions may pass one that waits for memory
+_MAX_PASSED = 4  # actions that may start before one that waits for memory
 
 
 class State(Enum):
-    """Where an action is in its life. The first two lead on, the last three are ends."""
+    """State of an action. The last three are final."""
 
     WAITING = "waiting"
     READY = "ready"
@@ -35,12 +35,12 @@ _TRANSITIONS = {
 
 
 class Scheduler:
-    """The states of a set of actions; `budget` is the bytes of memory that there are for all of them (None: enough)."""
+    """States of a set of actions. `budget` is the bytes of memory for all of them (None: unlimited)."""
 
     def __init__(self, actions: Iterable[Runnable], budget: int | None = None) -> None:
         self._actions = {action.id: action for action in actions}
         self.states = dict.fromkeys(self._actions, State.WAITING)
-        # What is not in this build is there already.
+        # Needed actions that are not part of this build are finished already.
         self._missing = {action.id: {need for need in action.needs if need in self._actions} for action in self._actions.values()}
         self._budget = budget
         self._taken: dict[str, int] = {}
@@ -56,10 +56,10 @@ class Scheduler:
                 self._set(action, State.READY)
 
     def next(self) -> str | None:
-        """The action to start now, which becomes RUNNING; None when nothing is ready, or nothing that is has room."""
+        """Return the action to start, which becomes RUNNING; None if no action is ready, or none fits into memory."""
         too_big: list[tuple[float, int, str]] = []
         found: str | None = None
-        while self._ready and found is None and self._passed + len(too_big) <= _PATIENCE:
+        while self._ready and found is None and self._passed + len(too_big) <= _MAX_PASSED:
             entry = heapq.heappop(self._ready)
             if self.states[entry[2]] is not State.READY:
                 continue  # it was abandoned
@@ -79,7 +79,7 @@ class Scheduler:
         return self._budget is None or not wanted or not self._taken or sum(self._taken.values()) + wanted <= self._budget
 
     def finish(self, action: str) -> None:
-        """A RUNNING action is done; what waited for it alone becomes READY."""
+        """Mark a RUNNING action as done. Actions that only waited for it become READY."""
         self._set(action, State.DONE)
         for follower in self._followers[action]:
             self._missing[follower].discard(action)
@@ -87,7 +87,7 @@ class Scheduler:
                 self._set(follower, State.READY)
 
     def fail(self, action: str) -> list[str]:
-        """A RUNNING action failed; everything that needs it is SKIPPED and returned."""
+        """Mark a RUNNING action as failed. Return the actions that need it, which become SKIPPED."""
         self._set(action, State.FAILED)
         skipped: list[str] = []
         waiting = list(self._followers[action])
@@ -100,7 +100,7 @@ class Scheduler:
         return skipped
 
     def abandon(self) -> list[str]:
-        """Skip everything that has not started; returns it."""
+        """Skip all actions that have not started, and return them."""
         left = [action for action, state in self.states.items() if state in (State.WAITING, State.READY)]
         for action in left:
             self._set(action, State.SKIPPED)

@@ -1,8 +1,8 @@
-"""The tally of a build: steps counted, and the likely time of the rest.
+"""Tally of a build: the number of finished steps, and an estimate for the rest.
 
-The estimate is that of a build that keeps all its places busy: the sum of what is left, divided by the places, but no less than what the
-longest action still needs. An action that was never measured counts with a guess from the size of its models, and guesses are worth
-nothing by themselves: they are scaled by how far off this build's own were, and before one of these has ended there is no estimate.
+The estimate assumes that all places stay busy: it is the sum of the remaining times divided by the places, but at least the remaining time
+of the longest action. An action that was never measured counts with a guess from the size of its models. Guesses are scaled by the error of
+the guesses so far in this build. Until the first guessed action has ended, there is no estimate.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from dataclasses import dataclass
 from epbuild.engine.action import Cost
 from epbuild.engine.events import Completion
 
-_SHORTEST = 1e-6  # seconds: less was never measured, and what is divided by it may be infinite
+_MIN_GUESSED = 1e-6  # seconds: a quotient by less may be infinite
 
 
 @dataclass
 class _Kind:
-    """The actions of one kind, measured or guessed, that have not ended."""
+    """Actions with measured, or with guessed, times that have not ended."""
 
     number: int
     seconds: float
     waiting: list[str]
-    """Those that have not begun, the longest last; the others are taken out when they come to be the last."""
+    """Actions that have not begun, the longest last. An action that has begun is removed only once it is the last."""
 
 
 class Tally:
-    """The steps of a build's actions, of which those that have ended are counted; for any thread.
+    """Steps of a build's actions, and the number of ended ones. For any thread.
 
-    `steps` has the steps of each action that is to do, `costs` what each is expected to take; at most `jobs` actions run at once.
+    `steps` has the steps of each out-of-date action, `costs` their costs. At most `jobs` actions run at once.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Tally:
         self._kinds = {measured: self._kind(measured) for measured in (True, False)}
 
     def seconds_left(self) -> float | None:
-        """What the rest is likely to take; None as long as nothing was measured that it follows from."""
+        """Estimate the seconds for the rest. Return None until there is a measured time to estimate from."""
         with self._lock:
             return self._left()
 
@@ -63,9 +63,9 @@ class Tally:
                 self._begun[action] = self._clock()
 
     def end(self, step: str, *, compiled: bool) -> Completion | None:
-        """A step has ended; returns how far the build is, or None if the step was not to do.
+        """Record that a step ended. Return the progress of the build, or None if the step was current.
 
-        `compiled`: the step was really done, so that its time is a measure of the others'.
+        If it was `compiled` in this build, its time is used for the estimate.
         """
         with self._lock:
             action = self._actions.pop(step, None)
@@ -85,17 +85,15 @@ class Tally:
         cost = self._costs[action]
         kind = self._kinds[cost.measured]
         kind.number -= 1
-        kind.seconds = (
-            kind.seconds - cost.seconds if kind.number else 0.0
-        )  # what is left of a sum of fractions is not always nothing
+        kind.seconds = kind.seconds - cost.seconds if kind.number else 0.0  # exactly 0: a sum of fractions may leave a remainder
         begun = self._begun.pop(action, None)
         if compiled and begun is not None and not cost.measured:
             self._guessed += cost.seconds
             self._took += self._clock() - begun
 
     def _left(self) -> float | None:
-        scales = {True: 1.0, False: self._took / self._guessed if self._guessed > _SHORTEST else 1.0}
-        if self._kinds[False].number and self._guessed <= _SHORTEST:
+        scales = {True: 1.0, False: self._took / self._guessed if self._guessed > _MIN_GUESSED else 1.0}
+        if self._kinds[False].number and self._guessed <= _MIN_GUESSED:
             return None
         now = self._clock()
         total = sum(kind.seconds * scales[measured] for measured, kind in self._kinds.items())

@@ -1,16 +1,15 @@
-"""The opening of published models in an application.
+"""Runtime: opens emitted models in an application.
 
-Of a group, it is the variant that fits this machine, with the options that it was compiled with:
+It opens the variant of a group that fits this machine, with the options that it was compiled with:
 
     with epbuild.runtime.open("dist/classifier") as group:
         probabilities = group["classifier"].run(None, {"image": image})
 
-It needs Python 3.10, the standard library and onnxruntime, and nothing else of epbuild: this folder can be copied into an application.
+It needs Python 3.10, the standard library and onnxruntime, and no other part of epbuild: this folder can be copied into an application.
 `docs/runtime.md` describes how the variant is chosen.
 
-Threads: groups may be opened and closed from any thread; what plugin EPs keep for the whole process (registrations, and the contexts that
-the sessions of a sharing group hand on) is changed by one of them at a time. A session may be run from several threads, as far as its EP
-allows.
+Threads: groups may be opened and closed from any thread. A lock guards the state that plugin EPs keep for the whole process: registrations,
+and the contexts that the sessions of a sharing group pass on. A session may be run from several threads if its EP allows that.
 """
 
 from .group import Group

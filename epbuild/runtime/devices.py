@@ -1,4 +1,4 @@
-"""The devices that fit a variant."""
+"""Devices that fit a variant."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from onnxruntime import OrtEpDevice
 
 process_wide = threading.RLock()
-"""Held while what plugin EPs keep for the whole process is changed: registrations, and the contexts that sessions share."""
+"""Guards the state that plugin EPs keep for the whole process: registrations, and the contexts that sessions share."""
 
 _DEVICE_TYPES = ("NPU", "GPU", "CPU")
-"""What a model runs on where there is a choice."""
+"""Types of devices in order of preference."""
 
 _OPTIMAL, _RECOMPILE, _UNKNOWN, _UNSUPPORTED = range(4)
-"""ONNX Runtime's verdicts on a compiled model and a device, the best first."""
+"""ONNX Runtime's verdicts on a compiled model and a device, best first."""
 _VERDICTS = {"EP_SUPPORTED_OPTIMAL": _OPTIMAL, "EP_SUPPORTED_PREFER_RECOMPILATION": _RECOMPILE, "EP_UNSUPPORTED": _UNSUPPORTED}
 
 _registered: dict[ModuleType, set[str]] = {}
@@ -31,16 +31,16 @@ _registered: dict[ModuleType, set[str]] = {}
 
 @dataclass(frozen=True)
 class Fit:
-    """A variant that can be opened here, and how well it fits: the lower, the better."""
+    """Variant that can be opened here. A lower `rank` fits better."""
 
     verdict: int
     kind: int
-    """The rank of the type of the first EP's device."""
+    """Rank of the type of the first EP's device."""
     variant: Variant
     devices: tuple[OrtEpDevice | None, ...]
-    """The device of each EP; None for an EP that is chosen by its name."""
+    """Device of each EP; None for an EP that is selected by name."""
     libraries: tuple[str, ...]
-    """The paths of the libraries with its custom operators."""
+    """Paths of the libraries with its custom operators."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -48,11 +48,11 @@ class Fit:
 
 
 class _Unfit(Exception):
-    """Why a variant does not fit, as the rest of a sentence that begins with its target."""
+    """Reason why a variant does not fit, as the rest of a sentence that begins with its target."""
 
 
 def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
-    """The variant that fits best. Raises OpenError where none does, or where several may and nobody knows which."""
+    """Return the variant that fits best. Raises OpenError if none fits, or if several may fit equally well."""
     fits, misfits = [], []
     for variant in variants:
         try:
@@ -71,7 +71,7 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
 
 
 def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
-    """How well a variant fits, and on which devices: by ONNX Runtime's verdict, then by the type of the device. Raises _Unfit."""
+    """Find the best devices for a variant: by ONNX Runtime's verdict, then by the type of the device. Raises _Unfit."""
     for file in (*variant.models.values(), *variant.files):
         if not is_file(file):
             raise _Unfit(f"lacks its file {file}")
@@ -81,7 +81,7 @@ def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevic
         raise _Unfit(str(reason)) from reason
     found = [_device(onnxruntime, variant, ep, devices) for ep in variant.eps]
     verdicts, kinds, chosen = zip(*found, strict=True)
-    # An EP that wrote nothing to be judged by, as the CPU EP, does not count.
+    # An EP without a compatibility string in the models, such as the CPU EP, does not count.
     counted = [verdict for ep, verdict in zip(variant.eps, verdicts, strict=True) if ep.name in variant.compatibility]
     return Fit(max(counted, default=_UNKNOWN), kinds[0], variant, chosen, operators)
 
@@ -89,7 +89,7 @@ def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevic
 def _device(
     onnxruntime: ModuleType, variant: Variant, ep: Ep, devices: Sequence[OrtEpDevice] | None
 ) -> tuple[int, int, OrtEpDevice | None]:
-    """The device of one EP that fits best, after its verdict and the rank of its type. Raises _Unfit."""
+    """Return the best device of one EP, with its verdict and the rank of its type before it. Raises _Unfit."""
     offered = _offered(onnxruntime, ep, devices)
     if not offered:
         # Registering adds a plugin EP's name to the providers, whether or not it has a device.
@@ -110,7 +110,7 @@ def _device(
         if not asked:
             raise _Unfit(f"has models that share weights, which {SHARED_NOT_ON_CPU[ep.name]}")
     ranked = [(_verdict(onnxruntime, variant, ep, device), _type_rank(device), device) for device in asked]
-    # A device that nobody can judge is no way around one that was judged unfit.
+    # A device without a verdict must not be preferred to one that was judged unfit.
     judged = [item for item in ranked if item[0] != _UNKNOWN]
     best = min(judged or ranked, key=lambda item: item[:2])
     if best[0] == _UNSUPPORTED:
@@ -120,7 +120,7 @@ def _device(
 
 
 def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | None) -> list[OrtEpDevice]:
-    """The devices of an EP; unless they were given, its plugin library is registered first if need be. Raises _Unfit."""
+    """Return the devices of an EP. Unless the caller gave `devices`, register the EP's plugin library if needed. Raises _Unfit."""
     if devices is not None:
         return [device for device in devices if device.ep_name == ep.name]
     with process_wide:
@@ -129,10 +129,10 @@ def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | N
             return offered
         try:
             library = importlib.import_module(ep.module).get_library_path()
-        except Exception as error:  # whatever the module does while it is imported
+        except Exception as error:  # a module may raise anything while it is imported
             raise _Unfit(f"needs {ep.name} from the package {ep.package}, which cannot be imported: {error}") from error
         try:
-            # Under the EP's own name: it becomes the name of the EP, by which the compiled model asks for it.
+            # Under the EP's own name: it becomes the name of the EP, which the compiled model refers to.
             onnxruntime.register_execution_provider_library(ep.name, str(library))
         except Exception as error:  # ORT's exceptions have no base of their own
             raise _Unfit(f"needs {ep.name}, whose library cannot be registered: {error}") from error
@@ -141,7 +141,7 @@ def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | N
 
 
 def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDevice) -> int:
-    """ONNX Runtime's verdict on the models on a device; the worst of them where they differ."""
+    """Return ONNX Runtime's verdict on the models on a device; the worst one if they differ."""
     texts = variant.compatibility.get(ep.name, ())
     ask = _compatibility_function(onnxruntime)
     if ask is None or not texts or (ep.name in JUDGE_NPUS_ONLY and _type(device) != "NPU"):
@@ -150,13 +150,13 @@ def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDev
     for text in texts:
         try:
             verdicts.append(_VERDICTS.get(ask([device], text).name, _UNKNOWN))
-        except Exception:  # noqa: BLE001 - an EP that cannot judge raises whatever it likes
+        except Exception:  # noqa: BLE001 - an EP that cannot judge may raise anything
             verdicts.append(_UNKNOWN)
     return max(verdicts)
 
 
 def _compatibility_function(onnxruntime: ModuleType) -> Callable[..., Any] | None:
-    """ONNX Runtime's judge of compiled models; up to 1.31 it is not re-exported."""
+    """Return ONNX Runtime's function that judges compiled models. Versions up to 1.31 do not re-export it."""
     for place in (onnxruntime, getattr(getattr(onnxruntime, "capi", None), "onnxruntime_pybind11_state", None)):
         found: Callable[..., Any] | None = getattr(place, "get_model_compatibility_for_ep_devices", None)
         if found is not None:
@@ -165,7 +165,7 @@ def _compatibility_function(onnxruntime: ModuleType) -> Callable[..., Any] | Non
 
 
 def _is_asked_for(device: OrtEpDevice, wish: Mapping[str, Any]) -> bool:
-    """Whether a device is what the recipe asked for; of a virtual one, no metadata is compared, since the real one is another device."""
+    """Return whether a device is the one in the recipe. Metadata of a virtual device is not compared, as the real device differs."""
     metadata = {**dict(device.device.metadata), **dict(device.ep_metadata)}
     asked = {} if wish.get("virtual") else wish.get("metadata") or {}
     return (

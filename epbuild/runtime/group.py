@@ -1,4 +1,4 @@
-"""An open group: its sessions, in order."""
+"""Open group of models, with its sessions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Group(Mapping[str, "InferenceSession"]):
-    """The open sessions of a group, by the names of its models and in their order; closed with `close`, or as a context manager.
+    """Open sessions of a group by the names of its models, in their order. Close it with `close`, or use it as a context manager.
 
-    `variant` is what was chosen. Hold no session longer than its group: a session closes when nobody holds it any more.
+    `variant` is the chosen variant. Keep no session longer than its group: a session closes only when it is no longer referenced.
     """
 
     def __init__(self, variant: Variant, sessions: dict[str, InferenceSession]) -> None:
@@ -50,7 +50,7 @@ class Group(Mapping[str, "InferenceSession"]):
         self.close()
 
     def close(self) -> None:
-        """Close the sessions, the last one first; a session that the caller still holds stays open, with a ResourceWarning."""
+        """Close the sessions, the last one first. A session that the caller still holds stays open, with a ResourceWarning."""
         self._closed = True
         with process_wide:
             for model in _close(self._sessions):
@@ -69,16 +69,15 @@ def open_group(
     configure: Callable[[str, SessionOptions], None] | None = None,
     custom_ops: Places | None = None,
 ) -> Group:
-    """Open the group that lies at `path`: a manifest, or a folder with one, or with those of several variants somewhere below it.
+    """Open the group at `path`: a manifest, or a folder with one, or a folder with the manifests of several variants below it.
 
-    `group` and `target` name what is meant where a folder holds several. `devices` are those to choose from, of
-    `onnxruntime.get_ep_devices()`; by default all that there are, after the plugin EPs of the variants have been registered.
-    `configure` is called with each model's name and session options before its session is created, to set the application's own:
-    threads, logging, profiling. `custom_ops` has the paths of the libraries of custom operators that the manifest names, by these
-    names; those that a Python package ships are found without it.
+    `group` and `target` select among several in a folder. `devices` are the devices of `onnxruntime.get_ep_devices()` to choose from; by
+    default all of them, after the plugin EPs of the variants have been registered. `configure` is called with each model's name and session
+    options before its session is created, to set options of the application: threads, logging, profiling. `custom_ops` maps the names of
+    libraries of custom operators in the manifest to their paths here. Libraries that a Python package ships are found without it.
 
-    Raises OpenError when nothing there fits this machine, when it is unknown what does, when a session cannot be made, or for an
-    argument that is none; and whatever `configure` raises.
+    Raises OpenError if no variant fits this machine, if the best one is not known, if a session cannot be created, or for an invalid
+    argument; and any error of `configure`.
     """
     _check_arguments(path, group, target, devices, configure)
     places = _checked_places(custom_ops)
@@ -97,7 +96,7 @@ def open_group(
 
 
 def _check_arguments(path: object, group: object, target: object, devices: object, configure: object) -> None:
-    """Raises OpenError (EPB654) for an argument of a type that cannot be meant."""
+    """Raise OpenError (EPB654) for an argument of a wrong type."""
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise OpenError("EPB654", f"path must be a text or a path, not {path!r}")
     for name, value in (("group", group), ("target", target)):
@@ -116,7 +115,7 @@ def _check_arguments(path: object, group: object, target: object, devices: objec
 
 
 def _checked_places(custom_ops: object) -> Places:
-    """The paths of libraries by their names. Raises OpenError (EPB654)."""
+    """Return the paths of libraries by their names. Raises OpenError (EPB654)."""
     if custom_ops is None:
         return {}
     if not isinstance(custom_ops, Mapping):
@@ -155,14 +154,14 @@ def _session(
             options.add_session_config_entry(key, value)
         if variant.share_weights:
             options.add_session_config_entry("ep.share_ep_contexts", "1")
-        # Without its fallback: that prints, tries the CPU EP, which cannot run a compiled model, and raises about that.
+        # Without its fallback, which prints, tries the CPU EP, which cannot run a compiled model, and hides the first error.
         return onnxruntime.InferenceSession(str(file), sess_options=options, enable_fallback=0)
     except Exception as error:  # ORT's exceptions have no base of their own
         raise OpenError("EPB636", f"ONNX Runtime cannot open {file} for {variant.target}: {error}") from error
 
 
 def _close(sessions: dict[str, InferenceSession]) -> list[str]:
-    """Let go of the sessions, the last one first; the names of those that the caller still holds."""
+    """Release the sessions, the last one first. Return the names of those that the caller still holds."""
     held = []
     while sessions:
         model, session = sessions.popitem()

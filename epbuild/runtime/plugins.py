@@ -1,7 +1,6 @@
-"""Plugin EPs as an application meets them.
+"""Facts on plugin EPs that applications need.
 
-The catalog has this too, and is not imported here: an application has this package and onnxruntime alone. A test holds the packages
-against the catalog.
+The catalog has them too, but cannot be imported here: an application has only this package and onnxruntime. A test compares both.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ PLUGINS = {
     "onnxruntime-ep-nv-tensorrt-rtx-cu13": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
     "onnxruntime-ep-webgpu": ("WebGpuExecutionProvider", "onnxruntime_ep_webgpu"),
 }
-"""The packages that ship plugin EPs: the EP, and the module that knows the library; for manifests that do not name the module."""
+"""Packages that ship plugin EPs, with the EP and the module that has the path of the library. For manifests without a module."""
 
 SHARED_NOT_ON_CPU = {
     # Measured with 2.7.0 on x86-64: the emulator ends the process with a segmentation fault.
     "QNNExecutionProvider": "need a Snapdragon: on other machines QNN crashes when it loads them",
 }
-"""EPs that load models which share weights on no CPU device, and why: the end of a sentence about these models."""
+"""EPs that cannot load models with shared weights on a CPU device. The reason is the end of a sentence about these models."""
 
 JUDGE_NPUS_ONLY = frozenset({"QNNExecutionProvider"})
-"""EPs that are asked about compiled models for an NPU alone: of anything else, QNN 2.7.0 knows nothing, and sometimes crashes."""
+"""EPs that judge compiled models only for an NPU. For other devices QNN 2.7.0 has no verdict, and sometimes crashes."""

@@ -1,4 +1,4 @@
-"""The variants of a group, as manifests list them."""
+"""Variants of a group, as manifests list them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from .plugins import PLUGINS
 
-MANIFEST = "manifest.json"  # the runtime imports nothing of epbuild, and so has its own
+MANIFEST = "manifest.json"  # defined again, because the runtime imports no other part of epbuild
 FORMAT = 1
 
-_LONGEST_QUOTE = 120
+_MAX_QUOTE = 120
 _BUILT_IN = "onnxruntime"
 _NEEDED = ("context-binary", "external-data")
-"""The roles of listed files without which no model opens."""
+"""Roles of listed files that models need to be opened."""
 
 
 class OpenError(Exception):
-    """A group could not be opened: a sentence for people, with a line for each detail; epbuild's docs/errors.md explains the `code`."""
+    """Failure to open a group: a sentence, and a line for each detail. epbuild's docs/errors.md explains the `code`."""
 
     def __init__(self, code: str, text: str, *details: str) -> None:
         super().__init__("\n  ".join((f"{text} [{code}]", *details)))
@@ -30,33 +30,33 @@ class OpenError(Exception):
 
 @dataclass(frozen=True)
 class Ep:
-    """An execution provider that a variant was compiled for."""
+    """Execution provider that a variant was compiled for."""
 
     name: str
     provider_options: Mapping[str, str]
     module: str | None
-    """The Python module of the plugin package that ships it; None: it is built into onnxruntime, or nobody knows."""
+    """Python module of the plugin package that ships it; None if it is built into onnxruntime, or unknown."""
     package: str | None
-    """That package as it is asked of pip, such as `onnxruntime-qnn==2.7.0`."""
+    """That package as a requirement for pip, such as `onnxruntime-qnn==2.7.0`."""
     device: Mapping[str, Any]
-    """The `type`, `vendor` and `metadata` that the recipe asked for, where it did."""
+    """`type`, `vendor` and `metadata` of the device in the recipe, as far as the recipe has them."""
 
 
 @dataclass(frozen=True)
 class CustomOps:
-    """Operators that ONNX Runtime does not know, and has to be given a library for."""
+    """Operators outside ONNX Runtime, which needs a library for them."""
 
     name: str
-    """The module that ships the library, or the library's file name as it was when the models were compiled."""
+    """Module that ships the library, or the library's file name at the time when the models were compiled."""
     module: str | None
-    """None: the application brings the library."""
+    """None if the application provides the library."""
     package: str | None
-    """The module's package as it is asked of pip, as far as that is known."""
+    """The module's package as a requirement for pip, if it is known."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A group compiled for one target, as its manifest describes it."""
+    """Group compiled for one target, as its manifest describes it."""
 
     manifest: Path
     group: str
@@ -67,17 +67,17 @@ class Variant:
     several: bool
     """Whether there are several models, or one that was merged from several."""
     models: Mapping[str, Path]
-    """The EPContext models by name, in the order of the group."""
+    """EPContext models by name, in the order of the group."""
     compatibility: Mapping[str, tuple[str, ...]]
-    """What each EP wrote into the models to judge later whether they fit a device, by EP."""
+    """Compatibility strings in the models, by EP. An EP judges by its own whether the models fit a device."""
     files: tuple[Path, ...] = ()
-    """What the models refer to and cannot be opened without: context binaries and external data."""
+    """Files that the models refer to and need: context binaries and external data."""
     custom_ops: tuple[CustomOps, ...] = ()
-    """The custom operators that the models have."""
+    """Custom operators in the models."""
 
 
 def find_variants(path: Path) -> list[Variant]:
-    """What was emitted at `path`, a manifest or a folder: its own manifest, else every one below it. Raises OpenError."""
+    """Return the variants at `path`, a manifest or a folder: that of its own manifest, else all below it. Raises OpenError."""
     try:
         if not path.is_dir():
             return [_read_variant(path, _document(path))]
@@ -86,7 +86,7 @@ def find_variants(path: Path) -> list[Variant]:
             return [_read_variant(own, document)]
         documents = ((manifest, _document(manifest, or_none=True)) for manifest in _manifests(path))
         found = [_read_variant(manifest, document) for manifest, document in documents if document]
-    except (OSError, ValueError) as error:  # a folder that may not be looked into, or a name that nothing can have
+    except (OSError, ValueError) as error:  # a folder without permission, or an invalid name
         raise OpenError("EPB632", f"{str(path)!r} cannot be looked into: {error}") from error
     if not found:
         raise OpenError("EPB632", f"there is no manifest of epbuild in {path}")
@@ -95,15 +95,15 @@ def find_variants(path: Path) -> list[Variant]:
 
 def _manifests(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
-        # A build prepares its output in a hidden folder.
+        # A build writes its output to a hidden folder first.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if MANIFEST in files:
             yield Path(root) / MANIFEST
 
 
 def _document(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
-    """What a manifest holds; None, or else OpenError, when the file is not one of epbuild's."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for
+    """Read a manifest. If the file is not one of epbuild's, return None if `or_none`, else raise OpenError."""
+    if path.exists() and not path.is_file():  # reading a pipe would block
         raise OpenError("EPB632", f"the manifest {path} cannot be read: it is not a regular file")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -182,7 +182,7 @@ def _custom_ops(listed: Mapping[str, Any], distributions: Mapping[str, str]) -> 
 
 
 def _of(value: Any, kind: type, what: str) -> Any:
-    """A value of the manifest that has to be of a type. Raises TypeError."""
+    """Return a value of the manifest if it has the right type. Raises TypeError."""
     if not isinstance(value, kind):
         raise TypeError(f"{what} is {_short(value)}")
     return value
@@ -201,11 +201,11 @@ def _texts(found: Any, what: str) -> dict[str, str]:
 
 def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
+    return text if len(text) <= _MAX_QUOTE else f"{text[:_MAX_QUOTE]}…"
 
 
 def _inside(file: Any) -> str:
-    windows = PureWindowsPath(_of(file, str, "file"))  # Windows' rules see every absolute POSIX path too
+    windows = PureWindowsPath(_of(file, str, "file"))  # Windows' rules recognize absolute POSIX paths too
     if windows.drive or windows.root or ".." in windows.parts or not windows.parts or "\0" in file:
         raise ValueError(f"{file!r} is not a path below its folder")
     return str(file)
@@ -220,7 +220,7 @@ def _compatibility(models: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, 
 
 
 def select(variants: list[Variant], path: Path, group: str | None, target: str | None) -> list[Variant]:
-    """The variants of one group, and of one target where one is named."""
+    """Return the variants of one group, and of `target` if that is given."""
     groups = sorted({variant.group for variant in variants})
     if group is None and len(groups) > 1:
         raise OpenError("EPB633", f"{path} holds several groups: {', '.join(groups)}; name one (group=), or open its folder")
