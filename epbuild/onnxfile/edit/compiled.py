@@ -1,4 +1,4 @@
-"""Compiled models as they are found on disk, with their files and other models that use these."""
+"""Compiled models on disk, with their files and other models that use these."""
 
 from __future__ import annotations
 
