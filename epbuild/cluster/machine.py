@@ -17,6 +17,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, ValidationError, field
 
+from epbuild.actions.action_type import KeyInputs
+from epbuild.actions.types import action_type, read_result
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import Cancelled, lease
@@ -24,7 +26,6 @@ from epbuild.cache.staging import staged
 from epbuild.cluster.abilities import Abilities
 from epbuild.cluster.protocol import MachineReply, Outcome
 from epbuild.cluster.request import TOOLCHAIN_KIND, ActionRequest, AskedToolchain, action_of, asked_toolchain
-from epbuild.compile.makers import maker_of
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
 from epbuild.core.installer import UvListener
@@ -36,8 +37,6 @@ from epbuild.plan.result import ActionResult, action_records
 from epbuild.plan.steps import Action
 from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord
-from epbuild.survey.kind import KeyInputs
-from epbuild.survey.kinds import kind_of, read_result
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.execution import Execution
 from epbuild.toolchain.identity import TOOLCHAIN, record_documents, records_of
@@ -208,9 +207,9 @@ class _Folders(Struct, frozen=True):
 
 def _document_here(action: Action, environment: Environment, request: ActionRequest, store: BlobStore) -> Mapping[str, object]:
     """Return the key document of an action on this machine. Raises EnvironmentFailure if its key differs from the requested one."""
-    kind = kind_of(action)
+    kind = action_type(action)
     digests = {file: file.name for file in action.files}
-    document = kind.document(action, KeyInputs(digests, kind.identity(action, environment)))
+    document = kind.key_document(action, KeyInputs(digests, kind.identity(action, environment)))
     if action_key(document) != request.key:
         message = "what it would make is not what is asked for, as its toolchain came out as another"
         raise EnvironmentFailure(Problem("EPB532", message, StepId(action.id), _LOCK))
@@ -219,10 +218,10 @@ def _document_here(action: Action, environment: Environment, request: ActionRequ
 
 def _made_result(action: Action, execution: Execution) -> ActionResult:
     """Execute an action and finish it. Raises EpbuildError and Cancelled."""
-    maker = maker_of(action)
-    maker.check(action)
-    result: ActionResult = maker.make(action, execution)
-    for more in maker.finish(action, result, _Folders(execution)):
+    kind = action_type(action)
+    kind.check(action)
+    result: ActionResult = kind.run(action, execution)
+    for more in kind.finish(action, result, _Folders(execution)):
         result = more
     return result
 

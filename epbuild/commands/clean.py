@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from epbuild.actions.types import is_stored
 from epbuild.cache.digests import Digests
 from epbuild.cache.entries import files_below
 from epbuild.cache.location import cache_directory
@@ -26,7 +27,6 @@ from epbuild.publish.removal import Cleaned, Emitted, Why
 from epbuild.session.events import HashingEvents
 from epbuild.session.planning import ReadVariables, read_plan, workspace_of
 from epbuild.session.request import Request
-from epbuild.survey.kinds import is_stored
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.snapshot import forget
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
+from epbuild.actions.types import is_stored
 from epbuild.commands.cache import ByteProgress
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Problem, RecipeError, StoreError
@@ -20,7 +21,6 @@ from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.remote.settings import REMOTE
 from epbuild.session.request import Request
 from epbuild.session.session import Session, open_session
-from epbuild.survey.kinds import is_stored
 from epbuild.survey.status import Surveyor
 from epbuild.toolchain.identity import TOOLCHAIN
 

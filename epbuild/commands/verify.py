@@ -116,7 +116,7 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: Progress
 
 
 def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> LiveCheck:
-    from epbuild.compile.action import measure_alone
+    from epbuild.compile.executor import measure_alone
     from epbuild.recipe.model import MadeInputs
     from epbuild.session.planning import read_plan
     from epbuild.session.request import Request

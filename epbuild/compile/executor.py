@@ -6,6 +6,7 @@ could do the same.
 
 from __future__ import annotations
 
+import dataclasses
 import filecmp
 import json
 import os
@@ -24,9 +25,9 @@ from epbuild.compile.failure import compile_error
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
-from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
+from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError, printable
 from epbuild.core.safepath import real_path
-from epbuild.engine.events import StepOutput, StepStarted
+from epbuild.engine.events import OutputOf, StepOutput, StepStarted
 from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.edit.initializers import share_initializers
 from epbuild.onnxfile.read.epcontext import compatibility
@@ -38,6 +39,7 @@ from epbuild.plan.member import Member
 from epbuild.plan.request import HERE, CompileRequest, places
 from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult
 from epbuild.plan.steps import SessionGroup
+from epbuild.recipe.model import Expectation
 from epbuild.toolchain.diagnosis import FREE_SPACE, last_words
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending, Worth
@@ -100,13 +102,33 @@ def execute(group: SessionGroup, execution: Execution) -> CompileResult:
     return CompileResult(kept.artifacts, kept.log, measured, results, shared_initializers=shared, source_weights=source_weights)
 
 
-def remake(group: SessionGroup, execution: Execution) -> dict[str, Path]:
+def rebuild(group: SessionGroup, execution: Execution) -> dict[str, Path]:
     """Compile and check a session group, and store nothing of it; returns its artifacts in the staging directory, by their names.
 
     Raises what `execute` does.
     """
     models = _make(group, execution).models
     return {name: execution.staging / _OUTPUT / name for name in _artifacts(models)}
+
+
+def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> int:
+    """Compile a member of a sharing group alone and unshared, and return the bytes of its context binaries and data.
+
+    This shows what sharing saves. Progress and problems are those of the share step. Raises what `execute` raises.
+    """
+    share, name = group.steps[-1], member.name
+    compile_step = group.steps[group.members.index(member)]
+    alone = replace(group, members=(replace(member, expect=Expectation()),), share=False, steps=(compile_step,))
+    execution.progress.report(StepOutput(share, f"compiling {name} alone, to measure what sharing saves"))
+    try:
+        files = rebuild(alone, dataclasses.replace(execution, progress=OutputOf(execution.progress, share, f"{name} alone: ")))
+    except EpbuildError as error:
+        problems = (
+            replace(problem, message=f"the model '{name}' could not be measured alone: {problem.message}", where=StepId(share))
+            for problem in error.problems
+        )
+        raise type(error)(*problems) from error
+    return sum(path.stat().st_size for path in files.values() if path != execution.staging / member.output)
 
 
 def _artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.preparing import PYTHON, Preparation
 from epbuild.plan.result import Measurements, PreparationResult, PreparedModel
 from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, could_not_write, diagnose, last_words, shortened
-from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker, Workplace
+from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending
 from epbuild.worker.scripts import RUN_COMMAND
 
@@ -37,26 +37,20 @@ _TRACEBACK = "Traceback (most recent call last)"
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-class PreparationMaker:
-    """Prepares models."""
+def prepare(preparation: Preparation, execution: Execution) -> PreparationResult:
+    """Prepare a model, check and store it, and return the result. Raises EpbuildError and Cancelled."""
+    begin = time.monotonic()
+    header, ending = _prepare(preparation, execution)
+    measured = Measurements(round(time.monotonic() - begin, 3), {}, ending.reports[-1].get("peak_memory"))
+    model = PreparedModel(_name(preparation), tuple(header.external_locations), tuple(sorted(header.subgraph_data)))
+    kept = execution.keep(execution.staging / "out", [model.file, *model.external])
+    return PreparationResult(kept.artifacts, kept.log, measured, model)
 
-    def check(self, action: Preparation) -> None:
-        """Nothing can be known before it is tried."""
 
-    def make(self, action: Preparation, execution: Execution) -> PreparationResult:
-        begin = time.monotonic()
-        header, ending = _prepare(action, execution)
-        measured = Measurements(round(time.monotonic() - begin, 3), {}, ending.reports[-1].get("peak_memory"))
-        model = PreparedModel(_name(action), tuple(header.external_locations), tuple(sorted(header.subgraph_data)))
-        kept = execution.keep(execution.staging / "out", [model.file, *model.external])
-        return PreparationResult(kept.artifacts, kept.log, measured, model)
-
-    def finish(self, action: Preparation, result: PreparationResult, work: Workplace) -> Iterator[PreparationResult]:
-        return iter(())
-
-    def remake(self, action: Preparation, execution: Execution) -> Mapping[str, Path]:
-        header, _ = _prepare(action, execution)
-        return {name: execution.staging / "out" / name for name in (_name(action), *header.external_locations)}
+def rebuild(preparation: Preparation, execution: Execution) -> Mapping[str, Path]:
+    """Prepare and check a model, store nothing, and return its files by name. Raises what `prepare` raises."""
+    header, _ = _prepare(preparation, execution)
+    return {name: execution.staging / "out" / name for name in (_name(preparation), *header.external_locations)}
 
 
 def _name(preparation: Preparation) -> str:

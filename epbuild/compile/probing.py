@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.compile.executor import remake
+from epbuild.compile.executor import rebuild
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import EventList
 from epbuild.plan.ability import Ability
@@ -65,7 +65,7 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
             return ProbeResult("cannot", reason.rstrip("."))
         if ability.runs:
             return _run(ability, group, execution, endings)
-        remake(group, execution)
+        rebuild(group, execution)
     except EpbuildError as error:
         refused = _refused(error, endings)
         return replace(refused, why=_clause(refused.why))
@@ -78,7 +78,7 @@ def compile_probe(
     """Compile the group of a probe in an empty folder: what comes of it, and the compiled model. Raises Cancelled, and OSError."""
     endings = _Endings(environment.run_worker)
     try:
-        compiled = remake(
+        compiled = rebuild(
             replace(group, timeout=_SECONDS), _execution(replace(environment, run_worker=endings), folder, cancelled)
         )
     except EpbuildError as error:
@@ -107,7 +107,7 @@ def _run(ability: Ability, group: SessionGroup, execution: Execution, endings: _
         )
     if ability.entry.kind == "plugin":
         return ProbeResult("does", f"runs on {found.devices}", str(found.of("device")[0]["type"]))
-    compiled = remake(group, execution)[f"{NAME}_ctx.onnx"]
+    compiled = rebuild(group, execution)[f"{NAME}_ctx.onnx"]
     opened = run_models([Load(NAME, compiled)], session, scratch, execution.cancelled)
     if opened.failure is not None:
         outcome: Outcome = "cannot" if _is_of_machine(opened.failure, endings) else "unclear"

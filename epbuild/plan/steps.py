@@ -8,7 +8,7 @@ Where a model is prepared, prepare:prefill/1-simplify stands before each step th
 merge:decoder/phone stands before the emission, and is done with it.
 
 An action (the unit of caching and scheduling) is one session group or one emission; it goes by the id of its last step. A further kind
-of action is a further class here, of the `Action` protocol, and an entry each in `survey.kinds` and `compile.makers`.
+of action is a further class here, of the `Action` protocol, and an entry in `actions.types.ACTION_TYPES`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from epbuild.actions.types import action_type, read_result
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.state import Measurement
 from epbuild.core.errors import EpbuildError, Problem, StepId, StoreError, VerifyError
@@ -30,11 +31,10 @@ from epbuild.publish.sizes import savings
 from epbuild.session.coverage import covered_models
 from epbuild.session.emitting import Publishing, step_record
 from epbuild.session.execution import Executions, KeyedAction
-from epbuild.session.making import MAKES_ALL, Making, NotMade
 from epbuild.session.provisioning import Provisioning, name_of
+from epbuild.session.runner import ActionRunner, NotMade
 from epbuild.session.shared_results import SharedResults
 from epbuild.survey.costs import expected_cost, subject_of
-from epbuild.survey.kinds import kind_of, read_result
 from epbuild.survey.status import Survey, Surveyor
 
 
@@ -49,7 +49,7 @@ class Actions:
         progress: Progress,
         cancelled: threading.Event,
         *,
-        making: Making = MAKES_ALL,
+        runner: ActionRunner,
         shared: SharedResults | None = None,
     ) -> None:
         self.cancelled = cancelled
@@ -66,7 +66,7 @@ class Actions:
         self._workspace = surveyor.workspace
         self._store = surveyor.store
         self._progress = progress
-        self._making = making
+        self._runner = runner
         self._shared = shared
         self._known_failures = surveyor.failures
         self._remembered: set[str] = set()
@@ -129,7 +129,7 @@ class Actions:
     def memory(self, ident: str) -> int:
         """How many bytes of this machine's memory an action will take: none of what another machine executes."""
         action = self._plan.actions[ident]
-        if isinstance(action, Emission) or self._making.is_for_others(action):
+        if isinstance(action, Emission) or self._runner.is_for_others(action):
             return 0
         return self._needed_memory(ident)
 
@@ -137,7 +137,7 @@ class Actions:
         """As the recipe has it, else as last time, else by the bytes that it works on."""
         action = self._plan.actions[ident]
         measured = self._workspace.measurement(subject_of(ident, self._memory))
-        return kind_of(action).memory(action, measured.peak_rss_bytes if measured is not None else None)
+        return action_type(action).memory(action, measured.peak_rss_bytes if measured is not None else None)
 
     def execute(self, action: str) -> None:
         """Do one action. Raises EpbuildError when it fails, Cancelled when the build is being stopped."""
@@ -208,16 +208,16 @@ class Actions:
 
     def _make(self, asked: Action, *, again: bool = False) -> None:
         """Make what the store keeps of an action, or find that it is there; `again`: although it was made, since the store has lost it."""
-        kind = kind_of(asked)
+        kind = action_type(asked)
         action, document, needed = self._keyed(asked)
         origin = self._bring(action, document)
         if needed and self._surveyor.result(action, action_key(document)) is None and self._restore(needed):
             action, document, needed = self._keyed(asked)
             origin = self._bring(action, document)
-        key, subject, maker = action_key(document), KeyedAction(action, needed, document), self._making.maker_of(action)
+        key, subject = action_key(document), KeyedAction(action, needed, document)
         if self._result(action, key, again=again)[1] is None:
             self._check_possible(action, key)
-            if not self._making.is_for_others(action) and not self._has_toolchain(action, document):
+            if not self._runner.is_for_others(action) and not self._has_toolchain(action, document):
                 self._make(asked, again=again)
                 return
         self._progress.report(StepStarted(action.steps[0], kind.doing))
@@ -229,7 +229,7 @@ class Actions:
                 self._check_possible(action, key)
                 try:
                     expected = Runnable(action.id, (), self.cost(action.id), self._needed_memory(action.id))
-                    made = self._making.make(subject, key, expected, self.idle, work)
+                    made = self._runner.run(subject, key, expected, self.idle, work)
                 except EpbuildError as error:
                     with suppress(StoreError):  # what failed is worth more words than that
                         self._known_failures.remember(action.id, key, error)
@@ -241,12 +241,12 @@ class Actions:
             self._check(action, result)  # what fails anyway is not finished
 
             finished = False
-            for more in maker.finish(action, result, work):
+            for more in self._runner.finish(action, result, work):
                 result, finished = more, True
                 # At once, since it may have taken as long as the action itself.
                 self._put(key, document, result)
         self._check(action, result)
-        for doubt in kind.doubts(action, result):
+        for doubt in kind.warnings(action, result):
             self._progress.report(Warned(doubt))
         seconds = time.monotonic() - begin
         self._memory.record_steps([step_record(action.id, key, document, msgspec.to_builtins(result))])
@@ -258,7 +258,7 @@ class Actions:
             measured = Measurement(seconds if machine is None else result.measured.seconds, result.measured.peak_memory)
             self._workspace.record_measurement(subject_of(action.id, self._memory), measured)
         self._made[action.id] = Made(action, key, document, result, needed)
-        for end in kind.ends(action, result):
+        for end in kind.step_ends(action, result):
             peak = result.measured.peak_memory if outcome == "built" and end.step == action.id else None
             took = end.seconds if outcome == "built" else None if end.step == action.id else 0.0
             took, of = seconds if took is None else took, origin if outcome == "restored" else None
@@ -314,7 +314,9 @@ class Actions:
             environment = self._toolchains.environment(action)
         finally:
             self.idle.discard(action.id)
-        return not differences({"toolchain": document["toolchain"]}, {"toolchain": kind_of(action).identity(action, environment)})
+        return not differences(
+            {"toolchain": document["toolchain"]}, {"toolchain": action_type(action).identity(action, environment)}
+        )
 
     def _restore(self, needed: Iterable[Made]) -> bool:
         """Make again what the store has lost of results that something is about to be made of; returns whether there was any."""
@@ -329,17 +331,17 @@ class Actions:
 
         Raises EpbuildError, too, where it cannot be made here.
         """
-        failure = None if self._making.retry else self._known_failures.of(action.id, key)
+        failure = None if self._runner.retry else self._known_failures.of(action.id, key)
         if failure is not None:
             self._remembered.add(action.id)
             raise failure.again()
-        self._making.check(action)
+        self._runner.check(action)
 
     def _put(self, key: str, document: Mapping[str, Any], result: ActionResult) -> None:
         self._surveyor.records.put(key, _record(document, result))
 
     def _check(self, action: Action, result: ActionResult) -> None:
-        unmet = kind_of(action).unmet(action, result)
+        unmet = action_type(action).unmet_expectations(action, result)
         if unmet:
             raise VerifyError(*unmet)
 

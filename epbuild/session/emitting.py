@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from epbuild.actions.action_type import StepEnd
 from epbuild.archive.artifact import Copy
 from epbuild.cache.digests import Digests
 from epbuild.cache.errors import DamagedBlob, MissingBlob
@@ -35,7 +36,6 @@ from epbuild.publish.removal import Cleaned, Emitted
 from epbuild.publish.sizes import compared, last_files
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.session.events import OutputRemoved
-from epbuild.survey.kind import StepEnd
 from epbuild.survey.orphans import PLACE, RESULTS, Orphan, Outputs, lease_name
 from epbuild.survey.status import Survey, Surveyor
 

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from epbuild.actions.action_type import KeyInputs
+from epbuild.actions.types import action_type
 from epbuild.cache.workspace import log_file
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.safepath import is_regular
@@ -20,8 +22,6 @@ from epbuild.engine.loop import Idle
 from epbuild.plan.key import differences
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Action
-from epbuild.survey.kind import KeyInputs
-from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import Surveyor
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution, Workplace
@@ -53,9 +53,9 @@ class WatchedExecution(Execution):
     def recheck(self) -> None:
         """Raises BuildError if an input of the action is no longer what its key holds, or may have been another for a while."""
         action, needed, document = self.subject.action, self.subject.needed, self.subject.document
-        kind, environment = kind_of(action), self.environment.now()
+        kind, environment = action_type(action), self.environment.now()
         digests = self.surveyor.digests.of_many(action.files)
-        changes = differences(document, kind.document(action, KeyInputs(digests, kind.identity(action, environment), needed)))
+        changes = differences(document, kind.key_document(action, KeyInputs(digests, kind.identity(action, environment), needed)))
         # What was another for a while and is now what it was may have been read in between.
         touched = [str(path) for path, before in self.written.items() if last_written(path) != before]
         touched += environment.touched_since(self.environment)
@@ -68,7 +68,7 @@ class WatchedExecution(Execution):
     def compiled(self) -> None:
         """While this one is checked and stored, another may run; where the next process is its own, it keeps its place."""
         action = self.subject.action
-        if not kind_of(action).keeps_its_place(action) and len(self.idle) < _MOST_STORING:
+        if not action_type(action).keeps_its_place(action) and len(self.idle) < _MOST_STORING:
             self.idle.add(action.id)
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
@@ -125,7 +125,7 @@ class Executions:
 
     def _held_still(self, action: Action, document: Mapping[str, Any]) -> Environment:
         """The action's toolchain as it is now; raises BuildError unless it is still what `document` has."""
-        kind, environment = kind_of(action), self._toolchains.current(action)
+        kind, environment = action_type(action), self._toolchains.current(action)
         changes = differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
             message = f"the toolchain '{environment.name}' changed before it was {kind.done}: {'; '.join(changes)}"

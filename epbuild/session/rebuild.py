@@ -19,11 +19,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from epbuild.actions.types import action_type
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.workspace import Workspace
 from epbuild.catalog.facts import KnownDifference
-from epbuild.compile.makers import maker_of
 from epbuild.core.differences import shown
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.shown import shown_path
@@ -38,7 +38,6 @@ from epbuild.plan.made import Made
 from epbuild.session.build import Actions
 from epbuild.session.events import Comparison, ComparisonFinished, ComparisonStarted, StepCompared
 from epbuild.session.execution import KeyedAction
-from epbuild.survey.kinds import kind_of
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.payload import Payload
 
@@ -61,7 +60,7 @@ def rebuild_and_compare(
     What comes of each is an event. Raises KeyboardInterrupt when the user stopped it, StoreError where there is no room to work.
     """
     begin = time.monotonic()
-    made = {ident: item for ident, item in actions.made.items() if kind_of(item.action).compares(item.action)}
+    made = {ident: item for ident, item in actions.made.items() if action_type(item.action).is_comparable(item.action)}
     costs = {ident: actions.cost(ident) for ident in made}
     tally = Tally({ident: [ident] for ident in made}, costs, jobs)
     rebuilding = _Rebuilding(actions, made, workspace, store, progress, tally)
@@ -110,7 +109,7 @@ class _Rebuilding:
         begin = time.monotonic()
         self._tally.begin(ident)
         made = self._made[ident]
-        kind = kind_of(made.action)
+        kind = action_type(made.action)
         place = kept_place(self._workspace.directory, ident)
         lease = re.sub(r"[^A-Za-z0-9._-]+", ".", f"{_FOLDER}-{ident}")
         self._progress.report(StepStarted(ident, kind.doing_again))
@@ -123,7 +122,7 @@ class _Rebuilding:
                 files, trees = self._remake(made, execution), execution.staging / _FOLDER
                 with _explained(ident):
                     differences = self._compare(made, files, trees)
-                    meant = _differences_in_meaning(kind.compares_in_meaning(made.action), differences, trees)
+                    meant = _differences_in_meaning(kind.accepts_other_bytes(made.action), differences, trees)
                     if differences:
                         _remove(place)
                         _move(trees, place)
@@ -178,7 +177,7 @@ class _Rebuilding:
     def _remake(self, made: Made, execution: Execution) -> Mapping[str, Path]:
         ident = made.action.id
         try:
-            return maker_of(made.action).remake(
+            return action_type(made.action).rebuild(
                 made.action, dataclasses.replace(execution, progress=OutputOf(self._progress, ident))
             )
         except EnvironmentFailure:
@@ -228,7 +227,7 @@ def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference
 
 
 def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
-    ident, why = StepId(made.action.id), kind_of(made.action).known_to_differ(made.action)
+    ident, why = StepId(made.action.id), action_type(made.action).known_to_differ(made.action)
     hint = f"Both are kept in {shown_path(place)}."
     if item.new_size is None:
         return Problem("EPB651", f"made again, there is no {item.file}", ident, hint)

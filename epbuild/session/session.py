@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from epbuild.actions.types import is_stored
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
 from epbuild.cache.state import Configuration
@@ -42,7 +43,6 @@ from epbuild.session.request import Request
 from epbuild.session.shared_results import SharedResults
 from epbuild.session.snapshot import clock_at, ends_of_actions, observed_files
 from epbuild.session.toolchains import PlanToolchains, ToolchainSources
-from epbuild.survey.kinds import is_stored
 from epbuild.survey.snapshot import clock, forget
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.survey.taking import Observations, take
@@ -110,7 +110,7 @@ class Session:
         Raises EnvironmentFailure if a step cannot run on this machine, and KeyboardInterrupt.
         """
         from epbuild.session.build import Actions  # `plan` and `explain` never load the compiler and the publisher
-        from epbuild.session.making import Making
+        from epbuild.session.runner import ActionRunner
 
         request, todo = self.request, found.todo
         must_run = [found.plan.actions[ident] for ident in todo if not found.actions[ident].remote]
@@ -121,9 +121,9 @@ class Session:
             self.surveyor.store.sweep()
             self.surveyor.records.sweep()
         with self._remote_build() if todo else nullcontext() as machines:
-            making = Making(request.compiles, request.retry, machines)
+            runner = ActionRunner(request.compiles, request.retry, machines)
             actions = Actions(
-                found, self.provisioning, self.surveyor, self.progress, self.cancelled, making=making, shared=self.shared
+                found, self.provisioning, self.surveyor, self.progress, self.cancelled, runner=runner, shared=self.shared
             )
             to_do = set(todo)
             steps = sum(step.action in to_do for step in found.plan.steps)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
+from epbuild.actions.types import action_type
 from epbuild.cache.state import Memory, StepRecord
 from epbuild.cache.workspace import Workspace, action_name
 from epbuild.engine.action import Cost
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification
-from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import Survey
 
 _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
@@ -53,7 +53,7 @@ def likely_seconds(found: Survey, workspace: Workspace, memory: Memory) -> dict[
 
 
 def _guess(action: Action) -> float:
-    return 1.0 + kind_of(action).size(action) / _BYTES_PER_SECOND
+    return 1.0 + action_type(action).size(action) / _BYTES_PER_SECOND
 
 
 def _recorded(record: StepRecord | None) -> float | None:

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from epbuild.actions.action_type import KeyInputs
+from epbuild.actions.types import action_type, is_stored, read_result, reject_reasons
 from epbuild.cache.blobs import BlobSource, BlobStore
 from epbuild.cache.digests import Counting, Digests, uncounted
 from epbuild.cache.errors import DamagedBlob, MissingBlob
@@ -30,8 +32,6 @@ from epbuild.plan.verification import needs_real_device
 from epbuild.recipe.model import Recipe
 from epbuild.survey.action_status import ActionStatus, StepState, Work, waves
 from epbuild.survey.described import OutputPlanner
-from epbuild.survey.kind import KeyInputs, KnownToolchains
-from epbuild.survey.kinds import is_stored, kind_of, lacks, read_result
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
 from epbuild.survey.pins import check_pins
 from epbuild.survey.remembered import Failures
@@ -41,6 +41,16 @@ if TYPE_CHECKING:  # few builds use a remote cache
     from epbuild.survey.remote_results import RemoteResults
 
 _LOST = "its result is no longer in the store"
+
+
+class KnownToolchains(Protocol):
+    """Toolchains that actions run in, as far as their identities are known."""
+
+    def of(self, action: Action) -> Identified | None:
+        """Return the identity of an action's toolchain; None while it is unknown."""
+
+    def why_unknown(self, action: Action) -> str:
+        """Return why the toolchain of an action is unknown, as a reason for work."""
 
 
 class _Keyed(Struct, frozen=True):
@@ -186,7 +196,7 @@ class Surveyor:
     def result(self, action: Action, key: str) -> ActionResult | None:
         """The result of an action in the store, if it is all there."""
         record = self.records.read(key)
-        result = record[1] if record is not None and isinstance(record[1], kind_of(action).result) else None
+        result = record[1] if record is not None and isinstance(record[1], action_type(action).result) else None
         whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return result if whole else None
 
@@ -208,14 +218,14 @@ class Surveyor:
         What comes out of the store is known by its digests: it need not be there. Nor is a file looked at whose digest is among `digests`.
         Raises StoreError when a file cannot be read.
         """
-        kind = kind_of(action)
-        action = kind.resolved(action, needed, self.store)
+        kind = action_type(action)
+        action = kind.resolve_inputs(action, needed, self.store)
         files = action.files
         # Of its own files alone: a plan may have ten thousand times as many.
         known = {path: digests[path] for path in files if path in digests}
         known |= {self.store.place(digest): digest for made in needed for digest in made.result.digests.values()}
         known |= self.digests.of_many(path for path in files if path not in known)
-        return action, kind.document(action, KeyInputs(known, kind.identity(action, toolchain), needed))
+        return action, kind.key_document(action, KeyInputs(known, kind.identity(action, toolchain), needed))
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
         """The blobs of results, from the store, or else from the remote cache."""
@@ -244,7 +254,7 @@ class Surveyor:
         def pending(*reasons: str) -> ActionStatus:
             return ActionStatus("out of date" if self._was_done(action) else "new", reasons)
 
-        unknown = kind_of(action).unknown(action)
+        unknown = action_type(action).unknown_inputs(action)
         if unknown:
             return pending(*unknown)
         needed = [made for ident in action.needs if (made := found[ident].made) is not None]
@@ -295,7 +305,7 @@ class Surveyor:
             known = read_result(action, remote)
         if known is None and keyed.is_here:
             return ActionStatus("out of date", (_LOST,), key, document)
-        if known is not None and (lacking := lacks(action, known)):
+        if known is not None and (lacking := reject_reasons(action, known)):
             lost = (_LOST,) if result is None and keyed.is_here else ()
             return ActionStatus("out of date", (*lacking, *lost), key, document)
         made = Made(action, key, document, known, keyed.needed) if known is not None else None

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from epbuild.actions.action_type import KeyInputs
+from epbuild.actions.types import action_type
 from epbuild.cache.leases import Cancelled
 from epbuild.cluster.abilities import possible_abilities
 from epbuild.cluster.address import ClusterAddress
@@ -31,8 +33,6 @@ from epbuild.remote.keys import SigningKey
 from epbuild.remote.opening import folder_stores
 from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
-from epbuild.survey.kind import KeyInputs
-from epbuild.survey.kinds import kind_of
 from epbuild.toolchain.environment import toolchains_here
 from epbuild.toolchain.platforms import platform_here
 from tests.support.clusters import Cluster, running_cluster
@@ -64,7 +64,7 @@ class Asking:
         needs = group.runs_in
         environment = toolchains_here().prepare(needs.toolchain, Path(), needs.entries)
         digests = {file: file_digest(file) for file in files_of(group)}
-        document = kind_of(group).document(group, KeyInputs(digests, kind_of(group).identity(group, environment)))
+        document = action_type(group).key_document(group, KeyInputs(digests, action_type(group).identity(group, environment)))
         for file, digest in digests.items():
             data = file.read_bytes()
             assert self.remote.provide(Blob(digest, len(data)), partial(iter, [data]))

@@ -10,14 +10,14 @@ import pytest
 from msgspec import ValidationError
 from msgspec.structs import replace
 
+from epbuild.actions.action_type import KeyInputs
+from epbuild.actions.types import action_type, is_stored
 from epbuild.cache.blobs import BlobStore
 from epbuild.cluster.request import LocalOnlyError, action_of, files_of, read_request, request_of
 from epbuild.core.digest import Blob, file_digest
 from epbuild.plan.steps import Action
 from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
-from epbuild.survey.kind import KeyInputs
-from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.toolchain.lock import LockedEnvironment, Package
 from tests.support.projects import RECIPES
 
@@ -28,7 +28,7 @@ def actions(recipe: Path) -> list[Action]:
     """Those of a recipe whose files are here."""
     _, plan = read_plan(Request(recipe))
     known = (action for action in plan.actions.values() if is_stored(action))
-    return [action for action in known if not kind_of(action).unknown(action) and not action.needs]
+    return [action for action in known if not action_type(action).unknown_inputs(action) and not action.needs]
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "llm", "shipping", "two-toolchains"])
@@ -45,7 +45,7 @@ def test_what_was_sent_has_the_same_key_elsewhere_and_no_path_of_here(recipe: st
         there = {store.place(digest): digest for digest in digests.values()}
         assert set(received.files) <= there.keys()
         documents = [
-            kind_of(one).document(one, KeyInputs(known, {"any": "toolchain"}))
+            action_type(one).key_document(one, KeyInputs(known, {"any": "toolchain"}))
             for one, known in ((action, digests), (received, there))
         ]
         assert documents[0] == documents[1]

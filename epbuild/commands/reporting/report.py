@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from epbuild import __version__
+from epbuild.actions.action_type import StepEnd
+from epbuild.actions.types import action_type
 from epbuild.cache.digests import Digests
 from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords, ReportedError, StepRun
 from epbuild.commands.reporting.parts import (
@@ -40,8 +42,6 @@ from epbuild.session.emitting import ends_of
 from epbuild.session.planning import workspace_of
 from epbuild.session.request import Request
 from epbuild.session.session import Session, open_session
-from epbuild.survey.kind import StepEnd
-from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import StepStatus
 from epbuild.toolchain.platforms import platform_here
 
@@ -114,7 +114,7 @@ class _Report:
         if status.state == "current" or status.made is not None:
             return ()
         if result is not None:
-            return list(kind_of(action).unmet(action, result))
+            return list(action_type(action).unmet_expectations(action, result))
         failure = self._session.surveyor.failures.of(ident, status.key) if status.key is not None else None
         if failure is not None:
             return failure.problems
@@ -174,7 +174,7 @@ class _Report:
                 if there is not None:
                     yield from ends_of(action, there.files)
             elif ident in self._results:
-                yield from kind_of(action).ends(action, self._results[ident])
+                yield from action_type(action).step_ends(action, self._results[ident])
 
     def _all_errors(self) -> Iterator[tuple[str, Sequence[ReportedError]]]:
         """Yield each step at fault with its errors."""

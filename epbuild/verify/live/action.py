@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,7 +16,7 @@ from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.made import Made
 from epbuild.plan.result import FigureRow, Measurements, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
-from epbuild.toolchain.execution import Execution, Workplace
+from epbuild.toolchain.execution import Execution
 from epbuild.verify.live.inputs import BadInputs, NoInputs, recipe_samples
 from epbuild.verify.live.judging import not_judged_here
 from epbuild.verify.live.numbers_check import CompileUnshared, MemberResult, NumbersCheck, Subject
@@ -26,23 +25,9 @@ from epbuild.verify.live.source import RunnableSource, other_values
 from epbuild.verify.live.worker import RAISED, LoadFailure, run_models, why_not_real
 
 
-class NumbersMaker:
-    """Maker of the results of verification steps."""
-
-    def __init__(self, compile_unshared: CompileUnshared) -> None:
-        self._compile_unshared = compile_unshared
-
-    def check(self, action: Verification) -> None:
-        """Check nothing: all that can be wrong shows when it runs."""
-
-    def make(self, action: Verification, execution: Execution) -> VerificationResult:
-        return _Check(action, execution, self._compile_unshared).result()
-
-    def finish(self, action: Verification, result: VerificationResult, work: Workplace) -> Iterator[VerificationResult]:
-        return iter(())
-
-    def remake(self, action: Verification, execution: Execution) -> Mapping[str, Path]:
-        return {}
+def check_numbers(action: Verification, execution: Execution, compile_unshared: CompileUnshared) -> VerificationResult:
+    """Run compiled models and their sources, and return how far their outputs are apart. Raises EpbuildError and Cancelled."""
+    return _Check(action, execution, compile_unshared).result()
 
 
 class _StepLines(Struct, frozen=True):

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
+from epbuild.actions.verifying import Verify
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob
@@ -27,7 +28,6 @@ from epbuild.plan.verification import CheckedMember, Verification, verification_
 from epbuild.recipe.model import VerifyChoice
 from epbuild.report.json.build import plan_document
 from epbuild.report.json.documents import json_text
-from epbuild.survey.verifications import Verifications
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import HERE, Workshop, sharing_group
 
@@ -361,7 +361,7 @@ def test_a_prepared_model_is_compared_with_its_source_unless_that_has_other_outp
     choice = VerifyChoice(HERE, reference=asked)
     planned = Verification("decoder", group.target, (CheckedMember("prefill", group.id, choice),))
     planned = with_inputs(planned, {group.id: group}, {}, FileFinder(tmp_path, []), [])
-    found = Verifications().resolved(planned, [Made(group, "k", document, result)], BlobStore(tmp_path / "store"))
+    found = Verify().resolve_inputs(planned, [Made(group, "k", document, result)], BlobStore(tmp_path / "store"))
     assert found.members[0].reference == reference
     assert found.files == ((files.graph,) if reference == "source" else ())
     digests = {files.graph: "a" * 64}

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation, Thresholds
-from epbuild.compile.action import measure_alone
+from epbuild.compile.executor import measure_alone
 from epbuild.core.shown import NO_LINES
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import MadeInputs

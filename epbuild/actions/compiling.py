@@ -1,61 +1,96 @@
-"""Session groups as a survey knows them: key document, expectations, sizes, ends."""
+"""Compile: session groups, one process each, with weights shared where the recipe asks for it."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from epbuild.actions.action_type import ActionType, KeyInputs, StepEnd
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
-from epbuild.core.errors import Problem
+from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StepId
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.made import Made, prepared_files
 from epbuild.plan.member import Member
+from epbuild.plan.possible import obstacle
 from epbuild.plan.request import CompileRequest
 from epbuild.plan.result import CompileResult
 from epbuild.plan.shapes import sized
+from epbuild.plan.source_problems import source_problems
 from epbuild.plan.steps import SessionGroup
-from epbuild.survey.kind import KeyInputs, Kind, StepEnd
 from epbuild.toolchain.identity import Identified
-from epbuild.verify.expectations import shared_bytes, unmeasured, unmet_expectations
+from epbuild.verify.expectations import shared_bytes, unmeasured, unmet_expectations, with_alone
+
+if TYPE_CHECKING:
+    from epbuild.toolchain.execution import Execution, Workplace
 
 
-class SessionGroups(Kind[SessionGroup, CompileResult]):
-    """What compiles models, and shares weights between them."""
+class Compile(ActionType[SessionGroup, CompileResult]):
+    """Compile models, and share weights between them."""
 
     doing = "staging"
     doing_again = "compiling again"
     done = "compiled"
     result = CompileResult
 
-    def unknown(self, action: SessionGroup) -> Sequence[str]:
+    def unknown_inputs(self, action: SessionGroup) -> Sequence[str]:
         return [
             f"the model '{member.name}' is not fetched yet"
             for member in action.members
             if not member.fetched and member.prepared is None
         ]
 
-    def resolved(self, action: SessionGroup, needed: Sequence[Made], store: BlobStore) -> SessionGroup:
-        """The group with its prepared members compiled from what the store has of them."""
+    def resolve_inputs(self, action: SessionGroup, needed: Sequence[Made], store: BlobStore) -> SessionGroup:
+        """Return the group with its prepared members read from the store."""
         files = {made.action.id: prepared_files(made, store) for made in needed}
         members = (
             _sized(member.with_files(files[member.prepared])) if member.prepared in files else member for member in action.members
         )
         return replace(action, members=tuple(members))
 
-    def document(self, action: SessionGroup, inputs: KeyInputs) -> dict[str, Any]:
+    def key_document(self, action: SessionGroup, inputs: KeyInputs) -> dict[str, Any]:
         return CompileRequest.of(action, inputs.digests, inputs.toolchain).keyed
 
     def identity(self, action: SessionGroup, toolchain: Identified) -> dict[str, Any]:
         return toolchain.identity(*action.uses)
 
-    def unmet(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
+    def check(self, action: SessionGroup) -> None:
+        reason = obstacle(action.target, sys.platform)
+        if reason is not None:
+            raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can."))
+        # Of the others this was looked at when the plan was made.
+        headers = {member.name: read_header(member.graph) for member in action.members if member.prepared is not None}
+        problems = source_problems(action, headers)
+        if problems:
+            raise PlanError(*problems)
+
+    def run(self, action: SessionGroup, execution: Execution) -> CompileResult:
+        from epbuild.compile.executor import execute
+
+        return execute(action, execution)
+
+    def finish(self, action: SessionGroup, result: CompileResult, work: Workplace) -> Iterator[CompileResult]:
+        from epbuild.compile.executor import measure_alone
+
+        for member in unmeasured(action, result):
+            with work.open(member.name) as execution:
+                result = with_alone(result, member, measure_alone(action, member, execution))
+            yield result
+
+    def rebuild(self, action: SessionGroup, execution: Execution) -> Mapping[str, Path]:
+        from epbuild.compile.executor import rebuild
+
+        return rebuild(action, execution)
+
+    def unmet_expectations(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
         return unmet_expectations(action, result)
 
-    def unfinished(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
+    def missing_parts(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
         return [f"the model '{member.name}' is not measured alone yet" for member in unmeasured(action, result)]
 
     def known_differences(self, action: SessionGroup) -> Sequence[KnownDifference]:
@@ -64,21 +99,21 @@ class SessionGroups(Kind[SessionGroup, CompileResult]):
     def known_to_differ(self, action: SessionGroup) -> str | None:
         return action.target.known_to_differ(reproducible=action.reproducible)
 
-    def compares_in_meaning(self, action: SessionGroup) -> bool:
+    def accepts_other_bytes(self, action: SessionGroup) -> bool:
         return not action.reproducible
 
     def keeps_its_place(self, action: SessionGroup) -> bool:
         return action.min_shared_ratio is not None
 
     def size(self, action: SessionGroup) -> int:
-        """As long as a prepared model is not known, that which it is made of has to do."""
+        """Return the bytes of the sources. Originals stand in for prepared models that are unknown."""
         originals = (path for member in action.members if not member.fetched and member.original for path in member.original.all)
         return sum(path.stat().st_size for path in {*action.files, *originals})
 
     def memory(self, action: SessionGroup, measured: int | None) -> int:
         return action.memory or super().memory(action, measured)
 
-    def ends(self, action: SessionGroup, result: CompileResult) -> Iterator[StepEnd]:
+    def step_ends(self, action: SessionGroup, result: CompileResult) -> Iterator[StepEnd]:
         took = result.measured.members
         for step, member in itertools.zip_longest(action.steps, action.members):
             note, size = _note(action, result, member.name if member else None)
@@ -87,7 +122,7 @@ class SessionGroups(Kind[SessionGroup, CompileResult]):
 
 
 def _sized(member: Member) -> Member:
-    """A member that is compiled from the store with the shapes that its inputs get, where its graph is there."""
+    """Return a member with the shapes of its inputs, if the store has its graph."""
     if not member.asked:
         return member
     try:
@@ -97,7 +132,7 @@ def _sized(member: Member) -> Member:
 
 
 def _note(group: SessionGroup, result: CompileResult, member: str | None) -> tuple[str, int]:
-    """The note on a finished compile or share step, and the bytes that it wrote: a shared binary is the share step's."""
+    """Return the note of a finished compile or share step, and its bytes. A shared binary belongs to the share step."""
     models = [model for model in result.models if member in (None, model.member)]
     files = {model.file for model in models if member}
     if member is None or not group.share:

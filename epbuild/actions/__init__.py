@@ -1,0 +1,1 @@
+"""Types of action whose results the store keeps: compile, prepare, verify."""

@@ -1,0 +1,50 @@
+"""`ACTION_TYPES`: the type of each action whose result the store keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import ValidationError
+
+from epbuild.actions.action_type import ActionType
+from epbuild.actions.compiling import Compile
+from epbuild.actions.preparing import Prepare
+from epbuild.actions.verifying import Verify
+from epbuild.plan.preparing import Preparation
+from epbuild.plan.result import ActionResult
+from epbuild.plan.steps import Action, SessionGroup
+from epbuild.plan.verification import Verification
+
+ACTION_TYPES: Mapping[type, ActionType[Any, Any]] = {
+    Preparation: Prepare(),
+    SessionGroup: Compile(),
+    Verification: Verify(),
+}
+"""Emissions have no entry: their result is an output on disk, which the session emits and the survey compares."""
+
+
+def action_type(action: Action) -> ActionType[Any, Any]:
+    """Return the type of an action. Raises KeyError for an emission."""
+    return ACTION_TYPES[type(action)]
+
+
+def is_stored(action: Action) -> bool:
+    """Return whether the store keeps the result of an action."""
+    return type(action) in ACTION_TYPES
+
+
+def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | None:
+    """Return the result in a record of an action; None if it does not have the shape of this version."""
+    try:
+        result: ActionResult = action_type(action).read_result(document)
+    except ValidationError:
+        return None
+    return result
+
+
+def reject_reasons(action: Action, result: ActionResult) -> tuple[str, ...]:
+    """Return why a result does not do: expectations that it does not meet, or else its missing parts."""
+    found = action_type(action)
+    unmet = found.unmet_expectations(action, result)
+    return tuple(problem.message for problem in unmet) or tuple(found.missing_parts(action, result))

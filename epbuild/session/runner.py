@@ -1,0 +1,84 @@
+"""Runs of actions: on this machine, on another one, or not at all."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from epbuild.actions.types import action_type, read_result
+from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.engine.action import Runnable
+from epbuild.engine.events import Outcome
+from epbuild.engine.loop import Idle
+from epbuild.plan.result import ActionResult
+from epbuild.plan.steps import Action
+from epbuild.session.execution import KeyedAction
+from epbuild.toolchain.execution import Workplace
+
+if TYPE_CHECKING:
+    from epbuild.session.remote_build import Elsewhere
+
+
+class NotMade(BuildError):
+    """The result of an action is missing, and may not be built (EPB406)."""
+
+    def __init__(self, action: Action) -> None:
+        message = "its result is neither here nor in a remote cache"
+        hint = f"Make it: epbuild run --no-emit --remote-cache write {shlex.quote(action.id)}"
+        super().__init__(Problem("EPB406", message, StepId(action.id), hint))
+
+
+class NewResult(NamedTuple):
+    """Result of an action that was out of date. Another machine may have had it before."""
+
+    result: ActionResult
+    outcome: Outcome
+    machine: str | None = None
+    """The other machine that has the result. None: this one."""
+
+
+class ActionRunner(Struct, frozen=True):
+    """Runs actions, if results may be built, and on which machine."""
+
+    compiles: bool = True
+    """Whether missing results may be built."""
+    retry: bool = False
+    """Whether actions are run again that failed before with the same key."""
+    elsewhere: Elsewhere | None = None
+    """Other machines that run actions."""
+
+    def is_for_others(self, action: Action) -> bool:
+        """Return whether another machine runs an action."""
+        return self.compiles and self.elsewhere is not None and self.elsewhere.takes(action)
+
+    def check(self, action: Action) -> None:
+        """Raise EpbuildError if an action cannot or may not be run."""
+        if not self.compiles:
+            raise NotMade(action)
+        if not self.is_for_others(action):
+            action_type(action).check(action)
+
+    def run(self, subject: KeyedAction, key: str, expected: Runnable, idle: Idle, work: Workplace) -> NewResult:
+        """Run an action here or on another machine. Raises EpbuildError and Cancelled."""
+        action = subject.action
+        if self.elsewhere is not None and self.is_for_others(action):
+            found = self.elsewhere.make(subject, key, expected, idle)
+            if found is not None:
+                result = read_result(action, found.result)
+                if result is None:
+                    message = f"what {found.machine} made cannot be used: it is no result of it"
+                    hint = "Use one release of epbuild on all machines."
+                    raise BuildError(Problem("EPB537", message, StepId(action.id), hint))
+                return NewResult(result, "built" if found.is_new else "restored", found.machine)
+            action_type(action).check(action)
+        with work.open("") as execution:
+            return NewResult(action_type(action).run(action, execution), "built")
+
+    def finish(self, action: Action, result: ActionResult, work: Workplace) -> Iterator[ActionResult]:
+        """Yield the result with one more of its missing parts each time. Raises what `run` raises."""
+        if not self.compiles and action_type(action).missing_parts(action, result):
+            raise NotMade(action)
+        yield from action_type(action).finish(action, result, work)
