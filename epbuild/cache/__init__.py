@@ -1,4 +1,4 @@
 """The cache: blobs, action records, leases and workspace memory.
 
-Nothing here knows what they mean.
+The room does not interpret their content.
 """

@@ -38,7 +38,7 @@ _MAX_RECIPES_TO_NAME = 3
 
 
 class Composition(Struct, frozen=True):
-    """The merged tree, the files it was read from (the recipe first), and what is wrong with them, though they could be read."""
+    """Merged tree, its files with the recipe first, and their problems other than syntax errors."""
 
     root: MappingNode
     files: tuple[Path, ...]
@@ -163,7 +163,7 @@ def _beside(file: Path, name: str) -> Path:
 
 
 def _hint_for_missing_recipe(path: Path) -> str:
-    """Return what to do where there is no recipe: name one that lies beside it, or write a first one."""
+    """Return the hint for a missing recipe: name another one in the same folder, or write a first one."""
     recipes = _recipes_in(path.parent)
     if recipes:
         return f"Name one of the recipes in this folder: {', '.join(recipes)}."

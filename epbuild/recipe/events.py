@@ -36,7 +36,7 @@ class ReadText(NamedTuple):
 
 
 class EventReader:
-    """Builds nodes from events, bottom up, so that an alias is a node that already knows its size."""
+    """Builder of nodes from events, bottom up: the size of an alias is known before it is used."""
 
     def __init__(self, events: Iterator[Any], file: str) -> None:
         self._events = events

@@ -33,7 +33,7 @@ class BadImageReference(BadText):
 
 
 class ImageReference(Struct, frozen=True):
-    """An image in a registry: `host` has the port, if one is given, and an IPv6 address its brackets."""
+    """Image in a registry. `host` includes the port, if any, and the brackets of an IPv6 address."""
 
     host: str
     repository: str

@@ -1,6 +1,6 @@
-"""The recipe as values. Nothing here touches a file.
+"""Recipe as values. No function here reads a file.
 
-Every thing that a later message may have to point at carries `where`, its position in the text.
+Every value that a message may refer to has `where`, its position in the text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NONE: Final[Mapping[Any, Any]] = {}
 
 
 class Setting(NamedTuple):
-    """One option value as the recipe has it, with the place of the value and the place of its name."""
+    """Option value with its position and that of its name."""
 
     value: Scalar
     where: Position
@@ -56,7 +56,7 @@ class Reference(NamedTuple):
 
 
 class InputShape(NamedTuple):
-    """The sizes that an input is to have, one for each of its dimensions, with the places of the list, of each size and of the name."""
+    """Sizes of an input, one for each dimension, with the positions of the list, of each size and of the name."""
 
     sizes: tuple[int, ...]
     where: Position
@@ -65,9 +65,9 @@ class InputShape(NamedTuple):
 
 
 class ToolchainSpec(Struct, frozen=True, dict=True):
-    """A Python environment: one to make of `packages` (pip requirements) for a `python`, or that of an existing `interpreter`.
+    """Python environment: one to create from `packages` (pip requirements) for a `python`, or the one of an existing `interpreter`.
 
-    Beside an `interpreter`, `packages` are what its environment must hold; each is a plain requirement.
+    The environment of an `interpreter` must contain `packages`, which are plain requirements.
     """
 
     name: str
@@ -76,9 +76,9 @@ class ToolchainSpec(Struct, frozen=True, dict=True):
     packages: tuple[str, ...] = ()
     interpreter: str | None = None
     platforms: tuple[str, ...] = ()
-    """The platforms to lock the packages for; none: that depends on where they are locked."""
+    """Platforms to lock the packages for. Empty means the platform of the command that locks them."""
     custom_ops: tuple[Reference, ...] = ()
-    """Shared libraries of custom operators, as paths relative to the recipe, and Python packages that ship one."""
+    """Shared libraries of custom operators, as paths relative to the recipe, and Python packages with one."""
 
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
@@ -86,18 +86,18 @@ class ToolchainSpec(Struct, frozen=True, dict=True):
 
 
 class MadeInputs(Struct, frozen=True):
-    """Inputs that are made up, to check numbers by: from a seed, so many sets, with ranges for the numbers of single inputs."""
+    """Generated inputs for checks of numbers: the seed, the number of sets, and ranges for single inputs."""
 
     seed: int = 0
     samples: int = 1
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """The least and the largest number by input, both among them."""
+    """Minimum and maximum, inclusive, by input."""
     places: Mapping[str, Position] = field(default_factory=dict)
     """Position of each range."""
 
 
 class VerifyChoice(Struct, frozen=True):
-    """Whether the numbers of what is compiled are checked, and how; what is None, is set elsewhere or nowhere."""
+    """Settings for checking the numbers of compiled models. None means that the recipe sets it elsewhere, or nowhere."""
 
     where: Position
     wanted: bool = True
@@ -115,26 +115,26 @@ class VerifyChoice(Struct, frozen=True):
 
 
 class PrepareStep(NamedTuple):
-    """One entry of a model's `prepare`: a program of the user's (`run`), or a kind that epbuild ships, in a toolchain of its own."""
+    """Entry of a model's `prepare`: a user's program (`run`) or a built-in preparation, and its toolchain."""
 
     kind: str
     where: Position
     toolchain: Reference
     command: tuple[Setting, ...] = ()
-    """Of `run`: the program and its arguments; templates still hold `${in}`, `${out}` and `${model}`."""
+    """Program and arguments of `run`. The templates `${in}`, `${out}` and `${model}` are not yet substituted."""
     options: Node | None = None
-    """Of the others: what stands under the kind; the catalog knows what it means."""
+    """Value under the kind of a built-in preparation. The catalog defines its options."""
     files: tuple[Reference, ...] = ()
-    """Globs of the files that it reads beside the model, relative to the recipe."""
+    """Globs of other files that it reads, relative to the recipe."""
     environment: Mapping[str, Setting] = NONE
     timeout: float | None = None
-    """Seconds; None: no limit."""
+    """Maximum seconds, or None."""
     memory: int | None = None
-    """The bytes of memory that it is expected to need; None: it is estimated."""
+    """Expected memory in bytes. None means an estimate."""
 
 
 class ModelSpec(Struct, frozen=True):
-    """A source model as written: a path relative to the recipe, `package:<package>/<file>` (installed), or the address of a remote file."""
+    """Source model: a path relative to the recipe, `package:<package>/<file>` (installed), or the address of a remote file."""
 
     name: str
     where: Position
@@ -142,19 +142,19 @@ class ModelSpec(Struct, frozen=True):
     path_where: Position
     sha256: str | None = None
     data_sha256: Mapping[str, str] = field(default_factory=dict)
-    """For a remote model: the SHA-256 of each external data file, by the location that the graph names."""
+    """SHA-256 of each external data file of a remote model, by its location in the graph."""
     inputs: Mapping[str, InputShape] = field(default_factory=dict)
-    """The sizes of inputs, by their names: all that is done with the model sees these."""
+    """Sizes of inputs by name, for every use of the model."""
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
-    """Sizes for symbolic dimensions, by their name."""
+    """Sizes of symbolic dimensions by name."""
     denoted_dimensions: Mapping[str, int] = field(default_factory=dict)
-    """Sizes for symbolic dimensions, by their denotation, such as DATA_BATCH."""
+    """Sizes of symbolic dimensions by denotation, such as DATA_BATCH."""
     dimension_places: Mapping[str, Position] = field(default_factory=dict)
     """Position of each key of the two, as `by_denotation.KEY` or `by_name.KEY`."""
     read: Literal["file", "bytes"] = "file"
     """Form of the graph for ONNX Runtime: a path, or bytes with the folder of the external data."""
     external_data: Reference | None = None
-    """The folder that the locations of its external data are relative to, as a path relative to the recipe; None: that of the graph."""
+    """Folder of external data, relative to the recipe. None means the folder of the graph."""
     verify: VerifyChoice | None = None
     """Check of numbers wherever the model is compiled. Groups may override it."""
     prepare: tuple[PrepareStep, ...] = ()
@@ -167,7 +167,7 @@ class ModelSpec(Struct, frozen=True):
 
     @property
     def package_file(self) -> tuple[str, str] | None:
-        """The installed Python package that the model lies in, and the file there; None for a model that lies elsewhere."""
+        """Installed Python package and the file in it, or None for another path."""
         return package_file(self.path)
 
 
@@ -181,7 +181,7 @@ class DeviceChoice(NamedTuple):
 
 
 class EpChoice(NamedTuple):
-    """One EP of a target's session: from an installed package, or from a plugin `library` (a path relative to the recipe)."""
+    """EP of a target's session, from an installed package or a plugin `library` (a path relative to the recipe)."""
 
     ep: Reference
     device: DeviceChoice
@@ -190,7 +190,7 @@ class EpChoice(NamedTuple):
 
 
 class Target(NamedTuple):
-    """EPs in order of preference, and options, in one toolchain; a matrix has already been expanded into one target per row."""
+    """Target with its EPs in order of preference. A matrix has been expanded into one target for each row."""
 
     name: str
     where: Position
@@ -202,9 +202,9 @@ class Target(NamedTuple):
     allow_unknown_options: bool = False
     allow_unknown_session_keys: bool = False
     reproducible: bool = True
-    """False where the recipe accepts that the same compile gives other bytes."""
+    """False if the recipe accepts that compiling again changes bytes."""
     whole: bool = True
-    """False where something of it was wrong and left out: then only what it has may be judged, and not what it lacks."""
+    """False if an invalid part was removed. Missing parts are then no problems."""
     allow_failure: bool = False
     """Whether failures of this target do not fail the build."""
 
@@ -212,13 +212,13 @@ class Target(NamedTuple):
 class CompileSettings(Struct, frozen=True):
     """Form of a compiled EPContext model.
 
-    `initializers` is where those of nodes outside the EP go: the model, `external_file` (a template that may hold `${model}`)
-    when they have at least `external_threshold` bytes, or where the source keeps them.
+    `initializers` is the place of initializers of nodes outside the EP: in the model; in `external_file`, a template with `${model}`, from
+    `external_threshold` bytes on; or as in the source.
     """
 
     embed: bool = False
     graph_optimization_level: GraphOptimization | None = None
-    """None: that of the target's EP, as the catalog has it; in a plan it is always there."""
+    """None means the level in the catalog entry of the target's EP. It is never None in a plan."""
     initializers: Literal["inline", "external", "source"] = "inline"
     external_file: str | None = None
     external_threshold: int = 1024
@@ -229,35 +229,32 @@ class CompileSettings(Struct, frozen=True):
 
 
 class Expectation(Struct, frozen=True):
-    """What must be true of every compiled member: the number of its EPContext nodes, and of nodes left outside the EP.
-
-    What is asked of a sharing group as a whole, every member of it has alike.
-    """
+    """Expected properties of a compiled member. All members of a sharing group have equal expectations for the group as a whole."""
 
     ep_context_nodes: int | None = None
     fallback_nodes: int | Literal["any"] | None = None
-    """None: the recipe does not set it; then only a target that ends with the CPU EP may leave nodes to it."""
+    """Maximum number of nodes outside the EP. None means that only a target that ends with the CPU EP may leave nodes to it."""
     min_shared_ratio: float | None = None
     """Minimum share of the bytes of separately compiled members that sharing must save."""
     where: Position | None = None
 
 
 class InitializerSharing(Struct, frozen=True):
-    """That the members of a sharing group are compiled with one weights file: initializers from `threshold` bytes on lie there."""
+    """One weights file for the members of a sharing group, with all initializers of at least `threshold` bytes."""
 
     where: Position
     threshold: int = 1024
 
 
 class GroupMember(NamedTuple):
-    """A model in a group, with the group's settings or its own in their place; `name` is what it is called there."""
+    """Model in a group, with its `name` there. Its own settings override the group's."""
 
     name: str
     model: Reference
     compile: CompileSettings
     expect: Expectation
     inputs: Mapping[str, InputShape] = NONE
-    """The sizes of inputs in this group, beside those that the model itself has them fixed to."""
+    """Sizes of inputs in this group, in addition to those of the model."""
     verify: VerifyChoice | None = None
 
 
@@ -277,15 +274,15 @@ class GenaiChoice(NamedTuple):
 
     where: Position
     config: Reference
-    """A JSON file; the path is relative to the recipe."""
+    """JSON file, relative to the recipe."""
     roles: Mapping[GenaiRole, Reference]
-    """The model of the group that has each role."""
+    """Models of the group by role."""
     files: tuple[Reference, ...] = ()
-    """Files that are shipped beside it, such as the tokenizer's; paths relative to the recipe."""
+    """Other files to ship, such as the tokenizer's, relative to the recipe."""
 
 
 class GroupSpec(NamedTuple):
-    """Models that are built together for some targets, in order; globs have been expanded."""
+    """Models that are built together for some targets, in order. Globs have been expanded."""
 
     name: str
     where: Position
@@ -293,17 +290,17 @@ class GroupSpec(NamedTuple):
     targets: tuple[Reference, ...]
     share_weights: bool
     share_initializers: InitializerSharing | None = None
-    """For a group that shares weights; None: each source keeps its initializers where they are."""
+    """Only for a group that shares weights. None means that each source keeps its initializers."""
     timeout: float | None = None
-    """Seconds that one session group may take; None: no limit."""
+    """Maximum seconds of one session group, or None."""
     memory: int | None = None
-    """Bytes of memory that one session group is expected to need; None: it is estimated."""
+    """Expected memory of one session group in bytes. None means an estimate."""
     merge: Merge | None = None
     genai: GenaiChoice | None = None
     custom_ops: tuple[Reference, ...] = ()
-    """As those of a toolchain, which its members are given as well."""
+    """Custom operators of its members, in addition to those of the toolchain."""
     reproducible: bool = True
-    """As that of a target, which has to be so as well."""
+    """False if the recipe accepts that compiling again changes bytes, as for a target."""
     allow_failure: bool = False
     """Whether failures of this group do not fail the build."""
 
@@ -316,7 +313,7 @@ class Compression(NamedTuple):
 
 
 class OutputSpec(Struct, frozen=True, dict=True):
-    """One layout to emit. The templates still hold the names that only a group and a target give: see `recipe.template`."""
+    """Layout to emit. Names of groups and targets in its templates are not yet substituted: see `recipe.template`."""
 
     where: Position
     layout: Layout
@@ -324,7 +321,7 @@ class OutputSpec(Struct, frozen=True, dict=True):
     model: Setting
     context_binary: Setting
     base: Setting | None = None
-    """The name of each model as it was before compiling, which is then shipped as well."""
+    """Name of each source model, to ship these as well."""
     component: Setting | None = None
     """Name of each model in a model package. None means the group's name if it has one model, else the model's."""
     groups: tuple[Reference, ...] | None = None
@@ -332,9 +329,9 @@ class OutputSpec(Struct, frozen=True, dict=True):
     targets: tuple[Reference, ...] | None = None
     pack: Pack | None = None
     push: Setting | None = None
-    """The reference of an image in a registry."""
+    """Reference of an image in a registry."""
     compression: Compression | None = None
-    """None: the files are packed as they are, which those of a `tar.zst` never are."""
+    """None means uncompressed. A `tar.zst` always has a compression."""
     provenance: bool = False
     bom: bool = False
 
@@ -353,7 +350,7 @@ class OutputSpec(Struct, frozen=True, dict=True):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A whole recipe, read, checked against its schema, and expanded."""
+    """Recipe, validated and expanded."""
 
     file: Path
     name: str
@@ -364,14 +361,14 @@ class Recipe:
     groups: Mapping[str, GroupSpec]
     outputs: tuple[OutputSpec, ...]
     catalogs: tuple[Reference, ...] = ()
-    """Catalog files of the user's own, for EPs that epbuild does not know; paths relative to the recipe."""
+    """Users' catalog files, relative to the recipe."""
     cache: CacheChoice | None = None
     files: tuple[Path, ...] = ()
-    """Every file that the recipe was read from: its own first, then those that it extends and includes."""
+    """Files of the recipe: its own first, then those that it extends and includes."""
     names: tuple[Path, ...] = ()
     """Paths by which the files were opened. With links, several may lead to the same file."""
     digests: Mapping[Path, str] = dataclasses.field(default_factory=dict, compare=False)
-    """The SHA-256 of each of `files`, as it was read."""
+    """SHA-256 of each of `files` when it was read."""
     digest: str = ""
     """Digest of the recipe schema, of all files, and of the values of their templates."""
 

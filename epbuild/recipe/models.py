@@ -113,7 +113,7 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
 
 
 def overlaid(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoice | None:
-    """Put a member's own choice over that of its group, key by key."""
+    """Overlay the choice of a group with a member's own, key by key."""
     if own is None or base is None or not base.wanted or not own.wanted:
         return base if own is None else own
     has_inputs = own.files is not None or own.made is not None

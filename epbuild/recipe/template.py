@@ -19,7 +19,7 @@ from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNod
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, one_of, quoted
 
 OUTPUT_NAMES = ("group", "target", "model", "first_model", "ep", "ep.short", "ep.binary")
-"""The names that only an emit step gives: an output's templates keep them until `substitute` is called with their values."""
+"""Names that only an emit step defines. Templates of outputs keep them until `substitute` is called with their values."""
 
 MAX_TEXT = 8192
 """The length, in characters, of the longest text that a template may become."""
@@ -40,7 +40,7 @@ class TemplateError(ValueError):
 
 
 class TemplateNames(Mapping[str, Scalar]):
-    """The names that a recipe's texts may use: those that it defines, and `env.<NAME>` for the variables of an environment.
+    """Names in a recipe's templates: those that it defines, and `env.<NAME>` for environment variables.
 
     A value of the environment is always a text. Iterating gives what the recipe defines, and `env.<NAME>` once, for all of them.
     """
