@@ -118,7 +118,7 @@ class _Collection:
         names = frozenset(self.users.blobs_of(document)) if document is not None else frozenset()
         self._named[record.name] = names
         self._namings.update(names)
-        # A record that is damaged or of an older epbuild is of no use to a build that needs its key.
+        # A damaged record is of no use to a build that needs its key.
         if document is None or record.name not in self._needs.keys:
             self._enqueue(record)
             return

@@ -1,8 +1,7 @@
 """Action records: the result document of each action key.
 
 This module does not interpret the document. A record file is one line of canonical JSON: its format, its key, the document, and the SHA-256
-of the line without this digest. So every change of the line is detected, also one of the format's number; every format from 2 on keeps this
-rule. Records of format 1 had no digest and cannot be verified: they count as absent, and are removed like unused ones.
+of the line without this digest. So every change of the line is detected, also one of the format's number. Later formats keep this rule.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ RECORD_FORMAT = 2
 Shape = Callable[[Mapping[str, Any]], object]
 """Function that parses a document. A false result means that the document is invalid."""
 
-_WITHOUT_DIGEST = 1  # the last format without a digest
 _DIGEST = "sha256"
 
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -131,10 +129,8 @@ class ActionRecords:
         except (ValueError, RecursionError):
             envelope = None
         match envelope:
-            # Another version of epbuild may still read these two, so they stay.
-            case {"format": int(found), **others} if found == _WITHOUT_DIGEST and _DIGEST not in others:
-                return None
             case {"format": int(found)} if found > RECORD_FORMAT and _is_whole(envelope, data):
+                # A newer epbuild still reads the record, so it stays.
                 if refuse_newer:
                     raise NewerRecord(place, found)
                 return None

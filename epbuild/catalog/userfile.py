@@ -42,14 +42,18 @@ def load_catalog(path: Path) -> EpEntry:
 
 def problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the problems of a catalog document as key paths and sentences: those of the schema, else contradictions."""
-    import jsonschema
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+    from jsonschema.validators import extend
 
     from epbuild.core.schemas import schema
 
-    validator = jsonschema.Draft202012Validator(schema("catalog"))
+    # JSON has no integers, and JSON Schema accepts 1.0 as one. TOML has.
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    validator = extend(Draft202012Validator, type_checker=types)(schema("catalog"))  # type: ignore[no-untyped-call]
     errors = sorted(validator.iter_errors(document), key=lambda error: [str(part) for part in error.absolute_path])
     for error in errors:
-        deepest = jsonschema.exceptions.best_match([error]) or error
+        deepest = best_match([error]) or error
         yield ".".join(str(part) for part in deepest.absolute_path), _sentence(deepest)
     if not errors:
         yield from _contradictions(document)

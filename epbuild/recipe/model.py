@@ -76,7 +76,7 @@ class ToolchainSpec(Struct, frozen=True, dict=True):
     packages: tuple[str, ...] = ()
     interpreter: str | None = None
     platforms: tuple[str, ...] = ()
-    """Platforms to lock the packages for. Empty means the platform of the command that locks them."""
+    """Platforms to lock the packages for. Empty means the platform that runs `epbuild lock`, and those in the lock."""
     custom_ops: tuple[Reference, ...] = ()
     """Shared libraries of custom operators, as paths relative to the recipe, and Python packages with one."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import threading
 import time
@@ -228,15 +227,6 @@ def test_a_store_with_records_of_a_newer_epbuild_is_left_alone(store: AgedStore)
         store.collect()
     assert failure.value.problems[0].code == "EPB506"
     assert store.held() == {"binary"}
-
-
-def test_records_without_a_digest_go_when_they_are_old_whoever_needs_their_keys(store: AgedStore) -> None:
-    for name, days in (("old", 31), ("recent", 3)):
-        document = {"format": 1, "key": key_of(name), "record": {"blobs": []}}
-        store.file(f"actions/{key_of(name)[:2]}/{key_of(name)}.json", json.dumps(document), days)
-    found = store.collect(needs=Needs(keys=frozenset({key_of("old"), key_of("recent")})))
-    assert [thing.name for thing, _ in found.removed] == [key_of("old")]
-    assert store.keys() == {key_of("recent")}
 
 
 def test_a_place_without_a_store_is_an_empty_store(tmp_path: Path) -> None:

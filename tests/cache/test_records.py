@@ -101,14 +101,8 @@ def test_a_broken_record_is_a_miss_that_is_set_aside_and_can_be_recorded_anew(
     assert records.get(KEY) == {"result": "x"}
 
 
-OLD = json.dumps({"format": 1, "key": KEY, "record": {}}).encode()
-NEWER = sealed(format=RECORD_FORMAT + 1, key=KEY, result={})
-
-
-@pytest.mark.parametrize("other", [OLD, NEWER])
-def test_a_record_of_another_version_is_a_miss_and_stays_for_that_version(
-    records: ActionRecords, tmp_path: Path, other: bytes
-) -> None:
+def test_a_record_of_a_newer_version_is_a_miss_and_stays_for_that_version(records: ActionRecords, tmp_path: Path) -> None:
+    other = sealed(format=RECORD_FORMAT + 1, key=KEY, result={})
     records.put(KEY, {})
     place(tmp_path).write_bytes(other)
     assert records.get(KEY) is None

@@ -78,6 +78,7 @@ more = '^and'
         ('kind = "plugin"', "", "", "'kind' is missing"),
         ('kind = "plugin"', 'kind = "plug-in"', "kind", "'plug-in' is not one of plugin, provider. Did you mean 'plugin'?"),
         ('kind = "plugin"', 'kind = "plugin"\nkindd = 1', "", "unknown key 'kindd'. Did you mean 'kind'?"),
+        ('kind = "plugin"', 'kind = "plugin"\nrevision = 1.0', "revision", "1.0 is not a whole number"),
         ('short = "contoso"', 'short = "Con toso"', "short", "'Con toso' is not a short name in small letters and digits"),
         ('origin = "doc Contoso EP 3.1"', 'origin = "hearsay"', "origin", "'hearsay' is not text that begins with 'measured'"),
         ('"contoso-ep"]', '"Contoso_EP"]', "distributions.0", "is not a distribution's name in small letters"),
