@@ -469,6 +469,8 @@ class Projects(RuleBasedStateMachine):
             if output is not None and output.tree is not None and {name for name, _ in output.owners} == {recipe}:
                 self.is_gone(place)
                 output.owners, output.tree = set(), None  # the user's files may be left
+            elif output is not None and not output.owners:
+                output.tree = None  # nobody remembers its writer: what can be seen to be epbuild's is removed
             if output is not None and not self.tree(place):
                 del self.owned[place]
 
@@ -490,6 +492,16 @@ class Projects(RuleBasedStateMachine):
     def fast_answers_are_full_answers(self) -> None:
         for recipe in RECIPES:
             self.answers_agree(recipe)
+
+    @invariant()
+    def known_outputs_stay(self) -> None:
+        for place, output in self.owned.items():
+            if output.tree is not None:
+                self.is_whole(place, output.tree)
+
+    def is_whole(self, place: str, tree: Tree) -> None:
+        found = self.tree(place)
+        assert {name: found.get(name) for name in tree} == tree, f"{place} is not what a build from nothing makes"
 
     def answers_agree(self, recipe: str) -> None:
         """What a snapshot answers is what is answered without one."""
@@ -531,10 +543,7 @@ class Projects(RuleBasedStateMachine):
             self.owned[place] = Owned({owner, *others}, tree)
         for place, output in self.owned.items():
             if output.tree is not None:
-                found = self.tree(place)
-                assert {name: found.get(name) for name in output.tree} == output.tree, (
-                    f"{place} is not what a build from nothing makes"
-                )
+                self.is_whole(place, output.tree)
         for place in expected:
             links = [name for name in expected[place] if (self.project.folder / place / name).is_symlink()]
             assert links == [], f"{place} has links"
