@@ -1,4 +1,4 @@
-"""The actions of one build: results that the cache keeps, and outputs."""
+"""Actions of one build: look each up, run what is missing, record and report it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from epbuild.session.coverage import covered_models
 from epbuild.session.emitting import Publishing, step_record
 from epbuild.session.execution import Executions, KeyedAction
 from epbuild.session.provisioning import Provisioning, name_of
-from epbuild.session.runner import ActionRunner, NotMade
+from epbuild.session.runner import ActionRunner, NewResult, NotMade
 from epbuild.session.shared_results import SharedResults
 from epbuild.survey.costs import expected_cost, subject_of
 from epbuild.survey.status import Survey, Surveyor
+from epbuild.toolchain.execution import Workplace
 
 
 class Actions:
-    """The executor of the actions of one build, with what has come of them so far."""
+    """Executor of the actions of one build, with their results so far. For any thread."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Actions:
     ) -> None:
         self.cancelled = cancelled
         self.idle = Idle()
-        """The actions that wait for another build to do the same, and those whose compile is done and that store what it made."""
+        """Actions that wait for another build with the same action, or that only store what they compiled."""
         self.leases = Leases(progress, cancelled, self.idle)
         self.executions = Executions(surveyor, toolchains, progress, cancelled, self.idle)
         self._found = found
@@ -70,32 +71,34 @@ class Actions:
         self._shared = shared
         self._known_failures = surveyor.failures
         self._remembered: set[str] = set()
-        """The actions that failed before, and were not tried again."""
+        """Actions that failed before and were not tried again."""
         self._held_back: dict[str, str] = {}
-        """The actions that cannot be done since one failed whose failure is allowed, with that one's id."""
+        """Actions that cannot run because another one failed whose failure is allowed, with the id of that one."""
         steps: dict[str, list[str]] = {}
         for step in found.plan.steps:
             steps.setdefault(step.action, []).append(step.id)
         self._made: dict[str, Made] = {}
-        self._remaking = threading.RLock()  # what is made beside the plan has its memory counted by nobody: one at a time
+        self._remaking = (
+            threading.RLock()
+        )  # the scheduler does not count the memory of lost results that are built again: one at a time
         self._results: dict[str, ActionResult] = {}
-        """The results that are known, also those that are not as the recipe wants them."""
+        """All known results, including those that do not meet expectations."""
         self._failures: dict[str, Sequence[Problem]] = {}
         self._ledger = Ledger(steps, progress)
         self._publishing = Publishing(found, surveyor, self, progress, self._ledger)
 
     @property
     def made(self) -> Mapping[str, Made]:
-        """The actions whose results are in the store by now, or were found there, by id."""
+        """Actions whose results are in the store, by id."""
         return self._made
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """What came of each step so far, by id."""
+        """Outcomes of the steps that have ended, by id."""
         return self._ledger.outcomes
 
-    def take_over(self) -> None:
-        """Count in what needs no work: results that are current, and results that the store already has."""
+    def adopt_current(self) -> None:
+        """Record and report everything that needs no work: current steps, and results that the store has."""
         current: list[str] = []
         known, recorded = [], self._memory.keys(self._found.actions)
         for ident, status in self._found.actions.items():
@@ -117,30 +120,30 @@ class Actions:
         self._publishing.adopt()
 
     def expect(self, jobs: int) -> float | None:
-        """Count from now on what is to do, `jobs` actions at once; returns the seconds that it is likely to take, if that is known."""
+        """Start to count progress, with `jobs` actions at once. Returns the expected seconds, if they are known."""
         return self._ledger.expect({action: self.cost(action) for action in self._found.todo}, jobs)
 
     def cost(self, ident: str) -> Cost:
-        """How long an action will take; what is only fetched comes cheap."""
+        """Return the expected cost of an action. A result that is only fetched costs nothing."""
         if self._found.actions[ident].remote:
             return Cost(0.0, measured=True)
         return expected_cost(self._plan.actions[ident], self._workspace, self._memory)
 
     def memory(self, ident: str) -> int:
-        """How many bytes of this machine's memory an action will take: none of what another machine executes."""
+        """Return the memory of this machine that an action needs: none if another machine runs it."""
         action = self._plan.actions[ident]
         if isinstance(action, Emission) or self._runner.is_for_others(action):
             return 0
         return self._needed_memory(ident)
 
     def _needed_memory(self, ident: str) -> int:
-        """As the recipe has it, else as last time, else by the bytes that it works on."""
+        """Return the memory that an action needs wherever it runs."""
         action = self._plan.actions[ident]
         measured = self._workspace.measurement(subject_of(ident, self._memory))
         return action_type(action).memory(action, measured.peak_rss_bytes if measured is not None else None)
 
     def execute(self, action: str) -> None:
-        """Do one action. Raises EpbuildError when it fails, Cancelled when the build is being stopped."""
+        """Run one action. Raises EpbuildError if it fails, Cancelled if the build is being stopped."""
         if self.cancelled.is_set():
             raise Cancelled(action)
         self._ledger.begin(action)
@@ -148,12 +151,12 @@ class Actions:
         if isinstance(found, Emission):
             self._publishing.publish(found)
         else:
-            self._make(found)
+            self._build(found)
 
     def fail(self, action: str, error: EpbuildError) -> bool:
-        """Take note that an action failed; returns whether others may go on: where the recipe allows it, or it concerns no others."""
+        """Report that an action failed. Returns whether other actions may go on."""
         allowed = action in self._plan.may_fail
-        if not isinstance(error, NotMade):  # of which it is not known how far it can be compiled
+        if not isinstance(error, NotMade):  # nothing is known of its coverage
             self._failures[action] = error.problems
         step = self._ledger.fail(action, error, allowed=allowed, remembered=action in self._remembered)
         if allowed:
@@ -161,7 +164,7 @@ class Actions:
         return allowed or not error.stops_others
 
     def _hold_back(self, action: str, failed: str) -> None:
-        """Take note of what cannot be done without an action; outputs of it that are in place are of an earlier build."""
+        """Hold back the actions that need a failed one, and warn of their outputs from an earlier build."""
         held = {action}
         for ident, other in self._plan.actions.items():  # each after those that it needs
             if not held.intersection(other.needs) or ident in self._held_back:
@@ -174,11 +177,12 @@ class Actions:
                 self._progress.report(Warned(Problem("EPB460", message, StepId(other.id), hint)))
 
     def skip(self, action: str) -> None:
+        """Report that an action was not run, since another failed."""
         note = f"needs {self._held_back[action]}" if action in self._held_back else ""
         self._ledger.end_all(action, "skipped", note)
 
     def give_up(self, missing: Collection[str]) -> None:
-        """Do nothing, as results are `missing` that may not be made."""
+        """Fail the `missing` actions, whose results may not be built, and skip all others."""
         for ident in self._found.todo:
             if ident in missing:
                 self.fail(ident, NotMade(self._plan.actions[ident]))
@@ -186,14 +190,14 @@ class Actions:
                 self.skip(ident)
 
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
-        """The sum of it all, once it is reported how far the models were compiled that are new here, or all, and what sharing saves."""
+        """Report the coverage of new models, or of every model, and what sharing saves, and return the totals."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
         for event in (*covered_models(self._plan, self._results, self._failures, new), *self._savings()):
             self._progress.report(event)
         return self._ledger.finished(seconds)
 
     def _is_new(self, group: SessionGroup) -> bool:
-        """Whether this build had to make a session group, brought it here out of the store, or checked its numbers."""
+        """Return whether this build compiled a session group, restored it, or verified it."""
         its = {group.id, verification_id(group.group, group.target.name)}
         return not its.isdisjoint(self._found.todo) or self._ledger.outcomes.get(group.steps[-1]) == "restored"
 
@@ -206,107 +210,129 @@ class Actions:
                 if saved is not None:
                     yield saved
 
-    def _make(self, asked: Action, *, again: bool = False) -> None:
-        """Make what the store keeps of an action, or find that it is there; `again`: although it was made, since the store has lost it."""
-        kind = action_type(asked)
-        action, document, needed = self._keyed(asked)
-        origin = self._bring(action, document)
-        if needed and self._surveyor.result(action, action_key(document)) is None and self._restore(needed):
-            action, document, needed = self._keyed(asked)
-            origin = self._bring(action, document)
-        key, subject = action_key(document), KeyedAction(action, needed, document)
-        if self._result(action, key, again=again)[1] is None:
-            self._check_possible(action, key)
-            if not self._runner.is_for_others(action) and not self._has_toolchain(action, document):
-                self._make(asked, again=again)
+    def remake(self, ident: str) -> None:
+        """Build an action again whose result the store has lost. Raises what `execute` raises."""
+        with self._remaking:
+            self._build(self._plan.actions[ident], again=True)
+
+    def _build(self, planned: Action, *, again: bool = False) -> None:
+        """Find the result of an action, or run it; then judge, record and report it.
+
+        With `again`, the action was current, but the store has lost its result.
+        """
+        subject, origin = self._look_up(planned)
+        action, key, kind = subject.action, subject.key, action_type(planned)
+        if self._known(subject, again=again)[1] is None:
+            self._check_runnable(subject)
+            if not self._runner.is_for_others(action) and not self._has_toolchain(subject):
+                self._build(planned, again=again)  # with the key that its toolchain gives it
                 return
         self._progress.report(StepStarted(action.steps[0], kind.doing))
-        machine, work = None, self.executions.workplace(subject)
+        work = self.executions.workplace(subject)
         with self.leases.hold(action.id, action.steps[0], self._store.root, key):
-            begin = time.monotonic()  # to wait for another build is no work
-            outcome, result = self._result(action, key, again=again)
+            begin = time.monotonic()  # waiting for another build is no work
+            outcome, result = self._known(subject, again=again)
+            machine, is_finished = None, False
             if result is None:
-                self._check_possible(action, key)
-                try:
-                    expected = Runnable(action.id, (), self.cost(action.id), self._needed_memory(action.id))
-                    made = self._runner.run(subject, key, expected, self.idle, work)
-                except EpbuildError as error:
-                    with suppress(StoreError):  # what failed is worth more words than that
-                        self._known_failures.remember(action.id, key, error)
-                    raise
-                result, outcome, machine = made
-                self._put(key, document, result)
-                self._known_failures.forget(action.id)
+                result, outcome, machine = self._run(subject, work)
             self._results[action.id] = result
-            self._check(action, result)  # what fails anyway is not finished
-
-            finished = False
+            self._check_expectations(action, result)  # a result that fails anyway is not finished
             for more in self._runner.finish(action, result, work):
-                result, finished = more, True
-                # At once, since it may have taken as long as the action itself.
-                self._put(key, document, result)
-        self._check(action, result)
-        for doubt in kind.warnings(action, result):
-            self._progress.report(Warned(doubt))
+                result, is_finished = more, True
+                self._put(subject, result)  # at once, since it may have taken as long as the action itself
+        self._check_expectations(action, result)
+        for warning in kind.warnings(action, result):
+            self._progress.report(Warned(warning))
         seconds = time.monotonic() - begin
-        self._memory.record_steps([step_record(action.id, key, document, msgspec.to_builtins(result))])
-        # What another machine made, it has published.
-        is_new_there = machine is None and (origin is None or finished)
-        if self._shared is not None and is_new_there and self._surveyor.result(action, key) is not None:
-            self._shared.add(key, _record(document, result), more=finished)
+        self._memory.record_steps([step_record(action.id, key, subject.document, msgspec.to_builtins(result))])
+        is_new = machine is None and (origin is None or is_finished)  # other machines publish their results themselves
+        if self._shared is not None and is_new and self._surveyor.result(action, key) is not None:
+            self._shared.add(key, _record(subject, result), more=is_finished)
         if outcome == "built":
             measured = Measurement(seconds if machine is None else result.measured.seconds, result.measured.peak_memory)
             self._workspace.record_measurement(subject_of(action.id, self._memory), measured)
-        self._made[action.id] = Made(action, key, document, result, needed)
-        for end in kind.step_ends(action, result):
-            peak = result.measured.peak_memory if outcome == "built" and end.step == action.id else None
-            took = end.seconds if outcome == "built" else None if end.step == action.id else 0.0
-            took, of = seconds if took is None else took, origin if outcome == "restored" else None
-            self._ledger.end(StepFinished(end.step, outcome, took, end.note, end.size, from_=of, machine=machine, memory=peak))
+        self._made[action.id] = Made(action, key, subject.document, result, tuple(subject.needed))
+        self._end_steps(action, NewResult(result, outcome, machine), seconds, origin if outcome == "restored" else None)
 
-    def _bring(self, action: Action, document: Mapping[str, Any]) -> Origin | None:
-        """Have the result of an action in the store, where the remote cache has it and the store has not; returns where it came from."""
-        remote, key = self._surveyor.remote, action_key(document)
+    def _end_steps(self, action: Action, new: NewResult, seconds: float, origin: Origin | None) -> None:
+        """Report the end of each step of an action."""
+        result, outcome, machine = new
+        for end in action_type(action).step_ends(action, result):
+            is_last = end.step == action.id
+            took = end.seconds if outcome == "built" else None if is_last else 0.0
+            took = seconds if took is None else took
+            peak = result.measured.peak_memory if outcome == "built" and is_last else None
+            self._ledger.end(
+                StepFinished(end.step, outcome, took, end.note, end.size, from_=origin, machine=machine, memory=peak)
+            )
+
+    def _look_up(self, planned: Action) -> tuple[KeyedAction, Origin | None]:
+        """Key an action, and fetch its result if only the remote cache has it. Returns where the result came from.
+
+        If there is no result, results that the action needs and the store has lost are built again first.
+        """
+        subject = self._keyed(planned)
+        origin = self._fetch(subject)
+        if subject.needed and self._surveyor.result(subject.action, subject.key) is None and self._restore(subject.needed):
+            subject = self._keyed(planned)
+            origin = self._fetch(subject)
+        return subject, origin
+
+    def _keyed(self, planned: Action) -> KeyedAction:
+        """Return an action with all its files, its key, and the results that it needs."""
+        status, toolchain = self._found.actions[planned.id], self._toolchains.known.of(planned)
+        if toolchain is None:
+            toolchain = self._toolchains.environment(planned)
+        needed = tuple(self._made[ident] for ident in planned.needs)
+        if status.key is not None and not needed and not self._toolchains.is_refused(planned):
+            return KeyedAction(planned, status.key, status.document, needed)
+        # Results that it needs may have been built in this very build, and may differ from those of the survey.
+        action, document = self._surveyor.keyed(planned, needed, toolchain)
+        return KeyedAction(action, action_key(document), document, needed)
+
+    def _fetch(self, subject: KeyedAction) -> Origin | None:
+        """Store the result of an action if only the remote cache has it. Returns where it came from."""
+        remote, action, key = self._surveyor.remote, subject.action, subject.key
         if remote is None or self._surveyor.result(action, key) is not None:
             return None
         if self._found.actions[action.id].remote:
             self._progress.report(StepStarted(action.steps[0], "fetching"))
-        found = remote.bring(key, action.id)
-        result = read_result(action, found) if found is not None else None
+        record = remote.bring(key, action.id)
+        result = read_result(action, record) if record is not None else None
         if result is None:
             return None
-        self._put(key, document, result)
+        self._put(subject, result)
         return "remote"
 
-    def remake(self, ident: str) -> None:
-        """Make an action again whose result the store has lost. Raises what `execute` does."""
-        with self._remaking:
-            self._make(self._plan.actions[ident], again=True)
-
-    def _keyed(self, asked: Action) -> tuple[Action, Mapping[str, Any], tuple[Made, ...]]:
-        """An action with all its files, the document of its key, and what it is made of."""
-        status, toolchain = self._found.actions[asked.id], self._toolchains.known.of(asked)
-        if toolchain is None:
-            toolchain = self._toolchains.environment(asked)
-        needed = tuple(self._made[ident] for ident in asked.needs)
-        if status.key is not None and not needed and not self._toolchains.is_refused(asked):
-            return asked, status.document, needed
-        # What it needs may have been made in this very build, and may have come out as another.
-        return *self._surveyor.keyed(asked, needed, toolchain), needed
-
-    def _result(self, action: Action, key: str, *, again: bool) -> tuple[Outcome, ActionResult | None]:
-        """The result of an action that is known, and what that means for its steps."""
+    def _known(self, subject: KeyedAction, *, again: bool) -> tuple[Outcome, ActionResult | None]:
+        """Return the known result of an action, and the outcome of its steps with that result."""
+        action, key = subject.action, subject.key
         result = self._surveyor.result(action, key)
         if self._found.actions[action.id].key is None and not again:
-            # What it needs came out as before: then so has it, even where the store has lost it and its outputs are in place.
+            # The results that it needs came out as before. Then so did its own, even if the store has lost it and outputs are in place.
             here = self._surveyor.result_here(action, key)
             if here is not None:
                 return "current", result or here
         return "restored", result
 
-    def _has_toolchain(self, action: Action, document: Mapping[str, Any]) -> bool:
-        """Have the toolchain of an action here; returns whether it is the one that the document of its key has."""
-        name = name_of(action)
+    def _run(self, subject: KeyedAction, work: Workplace) -> NewResult:
+        """Run an action, and store its result. A failure is remembered for its key."""
+        action = subject.action
+        self._check_runnable(subject)
+        try:
+            expected = Runnable(action.id, (), self.cost(action.id), self._needed_memory(action.id))
+            new = self._runner.run(subject, expected, self.idle, work)
+        except EpbuildError as error:
+            with suppress(StoreError):  # the failure itself is more important
+                self._known_failures.remember(action.id, subject.key, error)
+            raise
+        self._put(subject, new.result)
+        self._known_failures.forget(action.id)
+        return new
+
+    def _has_toolchain(self, subject: KeyedAction) -> bool:
+        """Provision the toolchain of an action. Returns whether it is the one in the key document."""
+        action, name = subject.action, name_of(subject.action)
         if name not in self._toolchains.known.environments:
             self._progress.report(StepStarted(action.steps[0], f"waiting for the toolchain {name}"))
             self.idle.add(action.id)
@@ -314,38 +340,38 @@ class Actions:
             environment = self._toolchains.environment(action)
         finally:
             self.idle.discard(action.id)
-        return not differences(
-            {"toolchain": document["toolchain"]}, {"toolchain": action_type(action).identity(action, environment)}
-        )
+        identity = action_type(action).identity(action, environment)
+        return not differences({"toolchain": subject.document["toolchain"]}, {"toolchain": identity})
 
     def _restore(self, needed: Iterable[Made]) -> bool:
-        """Make again what the store has lost of results that something is about to be made of; returns whether there was any."""
+        """Build the needed results again that the store has lost. Returns whether there were any."""
         lost = [made for made in needed if not self._surveyor.is_whole(made)]
         for made in lost:
             self._progress.report(StepOutput(made.action.steps[0], "the store has lost its result; it is made again"))
             self.remake(made.action.id)
         return bool(lost)
 
-    def _check_possible(self, action: Action, key: str) -> None:
-        """Raises the error that an action failed with the last time, if nothing has changed since and nobody wants it tried again.
+    def _check_runnable(self, subject: KeyedAction) -> None:
+        """Raise the error of the last run if it would fail the same way again, unless it is to be retried.
 
-        Raises EpbuildError, too, where it cannot be made here.
+        Raises EpbuildError, too, if the action cannot run here.
         """
-        failure = None if self._runner.retry else self._known_failures.of(action.id, key)
+        action = subject.action
+        failure = None if self._runner.retry else self._known_failures.of(action.id, subject.key)
         if failure is not None:
             self._remembered.add(action.id)
             raise failure.again()
         self._runner.check(action)
 
-    def _put(self, key: str, document: Mapping[str, Any], result: ActionResult) -> None:
-        self._surveyor.records.put(key, _record(document, result))
+    def _put(self, subject: KeyedAction, result: ActionResult) -> None:
+        self._surveyor.records.put(subject.key, _record(subject, result))
 
-    def _check(self, action: Action, result: ActionResult) -> None:
+    def _check_expectations(self, action: Action, result: ActionResult) -> None:
         unmet = action_type(action).unmet_expectations(action, result)
         if unmet:
             raise VerifyError(*unmet)
 
 
-def _record(document: Mapping[str, Any], result: ActionResult) -> dict[str, Any]:
-    """The action record of a result."""
-    return {"document": document, "result": msgspec.to_builtins(result)}
+def _record(subject: KeyedAction, result: ActionResult) -> dict[str, Any]:
+    """Return the action record of a result."""
+    return {"document": subject.document, "result": msgspec.to_builtins(result)}

@@ -1,4 +1,4 @@
-"""The result of a build, collected from its events."""
+"""Result of a build, collected from its events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from epbuild.session.events import StepCompared
 
 
 class BuildResult(Struct, frozen=True):
-    """What came of a build that went to its end."""
+    """Result of a build that ran to its end."""
 
     outcomes: Mapping[str, Outcome]
     """What came of each step that was asked for, and of what these need, by id."""
@@ -35,7 +35,7 @@ class BuildResult(Struct, frozen=True):
 
 
 class BuildFailed(BuildError):
-    """Steps of a build failed that are not allowed to: `problems` has why, and `result` what came of all others."""
+    """Failure of steps that may not fail: `problems` has the reasons, `result` the outcomes of all steps."""
 
     def __init__(self, result: BuildResult, *problems: Problem) -> None:
         super().__init__(*problems)
@@ -43,7 +43,7 @@ class BuildFailed(BuildError):
 
 
 class ResultCollector(TakesMany):
-    """A `Progress` that passes every event on, and knows the result in the end."""
+    """`Progress` that passes every event on and collects the result."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = one_by_one(progress)
@@ -54,7 +54,7 @@ class ResultCollector(TakesMany):
         self._finished: RunFinished | None = None
 
     def report(self, event: Event, /) -> None:
-        """Take note of an event, and pass it on."""
+        """Collect an event and pass it on."""
         match event:
             case StepFinished(step, outcome):
                 self._outcomes[step] = outcome
@@ -73,7 +73,7 @@ class ResultCollector(TakesMany):
         self._progress.report(event)
 
     def result(self) -> BuildResult:
-        """What came of it. Raises BuildFailed where that is no success."""
+        """Return the result. Raises BuildFailed if the build did not succeed."""
         if self._finished is None:
             raise AssertionError("a build that ends reports that")
         found = BuildResult(self._outcomes, self._failures, tuple(self._warnings), self._finished)

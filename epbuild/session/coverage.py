@@ -24,10 +24,10 @@ _NOT_TRIED = "what it needs failed"
 def covered_models(
     plan: Plan, results: Mapping[str, ActionResult], failures: Mapping[str, Sequence[Problem]], touched: Container[str]
 ) -> list[ModelCovered]:
-    """Each model of a plan for all its targets, in the plan's order, once a build has ended: those of session groups that were `touched`.
+    """Yield the coverage of each model for all its targets, in the plan's order, from the session groups in `touched`.
 
-    `results` are those that are known, also where they are not as the recipe wants them; `failures` have why actions failed. What a build
-    did not come to is left out.
+    `results` has all known results, including those that do not meet expectations. `failures` has why actions failed. Models that the build
+    did not reach are left out.
     """
     return [row for row in all_models(plan, results, failures, touched) if row.outcome != "not built"]
 
@@ -38,7 +38,7 @@ def all_models(
     failures: Mapping[str, Sequence[Problem]],
     touched: Container[str] | None = None,
 ) -> list[ModelCovered]:
-    """The same with those that were not built; `touched` is None for all."""
+    """Return the coverage of all models, including those that were not built."""
     names = Counter((group.target.name, member.name) for group in plan.session_groups.values() for member in group.members)
     rows: list[ModelCovered] = []
     for ident, group in plan.session_groups.items():
@@ -89,13 +89,13 @@ def _verify_problems(
 
 
 def _accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:
-    """The worst figures of all outputs of a model, by what its numbers came to; None where they were not looked at, or not found."""
+    """Return the worst figures of all outputs of a model; None if they were not measured, or are unknown."""
     figures = checked.figures if isinstance(checked, VerificationResult) else ()
     return worst_figures([asdict(row) for row in figures if row.member == member])
 
 
 def worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
-    """The worst figures of rows that have one for each output; None where there are none."""
+    """Return the worst figures of rows that have one for each output; None if there are none."""
     found: dict[str, list[float]] = {name: [] for name in _FIGURES}
     for row in rows:
         for name, values in found.items():
@@ -105,7 +105,7 @@ def worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
 
 
 def _problems(plan: Plan, ident: str, failures: Mapping[str, Sequence[Problem]]) -> Sequence[Problem] | None:
-    """Why an action failed; nothing where something that it needs did; None where neither did."""
+    """Return why an action failed: nothing if an action that it needs failed, None if neither failed."""
     if ident in failures:
         return failures[ident]
     waiting = list(plan.actions[ident].needs)
@@ -118,7 +118,7 @@ def _problems(plan: Plan, ident: str, failures: Mapping[str, Sequence[Problem]])
 
 
 def _reason(group: SessionGroup, step: str, problems: Sequence[Problem]) -> str:
-    """Why one model failed: its own problem, or that of a model that is compiled with it."""
+    """Return why one model failed: its own problem, or that of a model that is compiled with it."""
     if not problems:
         return _NOT_TRIED
     mine = [problem for problem in problems if problem.where in (step, group.id)] or list(problems)

@@ -1,4 +1,4 @@
-"""Outputs of one build: published where they are out of date, and remembered."""
+"""Emission of outputs: those that are out of date are written, recorded or pushed."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ _ATTEMPTS = 2
 
 
 class Results(Protocol):
-    """What outputs are made of, and how other builds are kept from making the same."""
+    """Results that outputs are made of, and leases that keep other builds from the same work."""
 
     cancelled: threading.Event
     leases: Leases
 
     @property
     def made(self) -> Mapping[str, Made]:
-        """The actions whose results are in the store, by id."""
+        """Actions whose results are in the store, by id."""
 
     def remake(self, ident: str) -> None:
-        """Make an action again whose result the store has lost."""
+        """Build an action again whose result the store has lost."""
 
 
 class Publishing:
-    """The outputs of one build. For any thread."""
+    """Emitter of the outputs of one build. For any thread."""
 
     def __init__(self, found: Survey, surveyor: Surveyor, actions: Results, progress: Progress, ledger: Ledger) -> None:
         self._found = found
@@ -82,9 +82,9 @@ class Publishing:
         self._ledger.end_current(step for emission in current for step in self._ledger.steps[emission.id])
 
     def publish(self, emission: Emission) -> None:
-        """Put an output in its place, unless it is there; or push it, and put it nowhere.
+        """Write an output to its place if it is out of date, or push it without writing it.
 
-        Raises EpbuildError, and Cancelled when the build is being stopped.
+        Raises EpbuildError, and Cancelled if the build is being stopped.
         """
         if emission.push_only:
             self._push(emission)
@@ -121,7 +121,7 @@ class Publishing:
         self._end(emission, files, time.monotonic() - begin, note, changed)
 
     def _push(self, emission: Emission) -> None:
-        """Push an image, each blob from where it is: the store, or the remote cache."""
+        """Push an image. Each blob comes from the store, or from the remote cache."""
         self._progress.report(StepStarted(emission.steps[0], "pushing"))
         begin = time.monotonic()
         _, files = self._write(self._plan(emission), self._written(emission), None)
@@ -136,7 +136,7 @@ class Publishing:
         self._ledger.end(StepFinished(emission.id, "emitted", seconds, note, emitted.size))
 
     def _emitted(self, emission: Emission, key: str, document: Mapping[str, Any]) -> StepRecord:
-        """What is remembered of an emission that is in its place: where that is, and the results that it was made of."""
+        """Return the record of an emission that is in place: where it is, and the results that it was made of."""
         made = [self._actions.made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
         results = sorted(item.key for item in made if item is not None)
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
@@ -146,7 +146,7 @@ class Publishing:
         return self._surveyor.written(emission, self._outputs.last(emission.path))
 
     def _moved(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
-        """The files that the emission wrote to a place where the recipe wants them no longer, under the names that they have now."""
+        """Return the files that the emission wrote to its former place, under their present names."""
         left = self._left.get(emission.id)
         if left is None or not emission.is_file:
             return left.files if left is not None else {}
@@ -154,7 +154,7 @@ class Publishing:
         return {f"{emission.path.name}{name.removeprefix(left.directory.name)}": file for name, file in left.files.items()}
 
     def _clear_away(self, current: Mapping[Path, Emission]) -> None:
-        """Remove what killed builds left beside outputs that are in place, and so are not published again, unless a build is at it now."""
+        """Remove what killed builds left beside current outputs, unless another build is working on them."""
         for directory in interrupted_swaps(current):
             emission = current[directory]
             with suppress(OSError, StoreError), self._outputs.held_if_free(directory) as free:
@@ -168,9 +168,9 @@ class Publishing:
         return self._surveyor.plan_output(emission, self._made(emission))
 
     def _write(self, tree: OutputTree, written: Written, hidden: HiddenFolders | None) -> tuple[OutputTree, dict[str, Any]]:
-        """Write an output, or push it; `written` are the files in its place. Results that the store has lost are built again, once.
+        """Write an output or push it. `written` are the files in its place. Results that the store has lost are built again, once.
 
-        Returns the tree that was written, which is another one if a result was built again, and its files.
+        Returns the files, and the tree that was written: another one if a result was built again.
         """
         emission = tree.emission
         pusher, digests = _Pusher(emission.id, self._progress, self._actions.cancelled), self._surveyor.digests
@@ -192,7 +192,7 @@ class Publishing:
 
 
 class _Pusher(Struct, frozen=True):
-    """Pushes the image of an output as part of a build."""
+    """Pusher of an output's image as part of a build."""
 
     step: str
     progress: Progress
@@ -212,7 +212,7 @@ class _Pusher(Struct, frozen=True):
 
 @dataclass
 class _PushLog:
-    """Emits how far a push is, once a second at most."""
+    """Log of a push that reports its progress, at most once a second."""
 
     step: str
     host: str
@@ -226,7 +226,7 @@ class _PushLog:
 
 
 def ends_of(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:
-    """How each step of an emission ended that wrote these files."""
+    """Yield how each step of an emission ended that wrote these files."""
     for part in emission.parts:
         if part.merging is not None:
             merged = files.get(posixpath.join(part.folder, part.models[part.merging.name]))
@@ -266,12 +266,10 @@ def remove_orphan(
     cancelled: threading.Event,
     hidden: HiddenFolders | None = None,
 ) -> Cleaned | None:
-    """Remove an orphan, less the `claimed` files, and forget it; None if that is done already, or it is no longer an orphan.
+    """Remove an orphan, except the `claimed` files, and forget it. Returns None if it is gone already or no longer an orphan.
 
-    `hidden` is as `mend` has it.
-
-    Raises EnvironmentFailure when its folder cannot be written, StoreError when a file cannot be read, or the workspace not be written,
-    and Cancelled when `cancelled` is set while another build is at work there.
+    `hidden`: see `recover_swaps`. Raises EnvironmentFailure if its folder cannot be written, StoreError if a file cannot be read
+    or the workspace cannot be written, and Cancelled if `cancelled` is set while another build holds the lease.
     """
     with outputs.held(orphan.directory, cancelled=cancelled):
         output = outputs.recorded(orphan)
@@ -285,6 +283,6 @@ def remove_orphan(
 def remove_output(
     output: OutputRecord, base: Path, digests: Digests, claimed: Collection[Path], hidden: HiddenFolders | None = None
 ) -> Cleaned:
-    """Remove an output whose lease is held, below the folder `base`; it is not forgotten. Raises what `remove_orphan` does."""
+    """Remove an output below the folder `base`, whose lease is held. It is not forgotten. Raises what `remove_orphan` raises."""
     recorded = {name: file["digest"] for name, file in output.files.items()}
     return Emitted(output.step, base / output.place, recorded, digests, claimed=claimed).remove(base, hidden)

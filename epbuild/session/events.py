@@ -30,25 +30,25 @@ Comparison = Literal["same", "known", "different"]
 
 
 class Noted(Event, frozen=True):
-    """A line about what takes long."""
+    """Note about slow work."""
 
     text: str
 
 
 class Watching(Event, frozen=True):
-    """A build is over, and so many `files` are watched for a change that is worth another one."""
+    """The build is over, and `files` files are watched for changes."""
 
     files: int
 
 
 class FilesChanged(Event, frozen=True):
-    """Another build begins, as these files have changed."""
+    """Another build starts because these files have changed."""
 
     files: tuple[str, ...]
 
 
 class NotedLines(Struct, frozen=True):
-    """`ProgressLines` that are events."""
+    """`ProgressLines` that report `Noted` events."""
 
     progress: Progress
 
@@ -58,7 +58,7 @@ class NotedLines(Struct, frozen=True):
 
 
 class Hashing(Event, frozen=True):
-    """Files are being hashed, and that takes longer than a second: `done` of `total` bytes are hashed."""
+    """Hashing takes longer than a second: `done` of `total` bytes are hashed."""
 
     done: int
     total: int
@@ -66,21 +66,21 @@ class Hashing(Event, frozen=True):
 
 
 class Hashed(Event, frozen=True):
-    """Hashing that took longer than a second is over, or failed."""
+    """Hashing that took longer than a second has ended."""
 
     total: int
     seconds: float
 
 
 class HashingEvents(Struct, frozen=True):
-    """Events about hashing that takes longer than a second, at most one a second."""
+    """Source of events about hashing that takes longer than a second, at most one a second."""
 
     progress: Progress
     clock: Callable[[], float] = time.monotonic
 
     @contextmanager
     def counting(self, total: int) -> Iterator[Count]:
-        """Report how much of `total` bytes is hashed. The number of each piece of bytes is passed to what this yields, by any thread."""
+        """Report how much of `total` bytes is hashed. The block calls the yielded function with the size of each piece, from any thread."""
         lock = threading.Lock()
         begin = last = self.clock()
         done = 0
@@ -102,14 +102,14 @@ class HashingEvents(Struct, frozen=True):
 
 
 class ToolchainStarted(Event, frozen=True):
-    """An environment is being made, or looked at, which can take a while."""
+    """An environment is being provisioned or inspected."""
 
     toolchain: str
     text: str
 
 
 class ToolchainInstalling(Event, frozen=True):
-    """What the installer of an environment does; `done` bytes are here, of the `total` that is known so far."""
+    """The installer of an environment has received `done` of the `total` bytes that it knows of."""
 
     toolchain: str
     text: str
@@ -118,7 +118,7 @@ class ToolchainInstalling(Event, frozen=True):
 
 
 class ToolchainReady(Event, frozen=True):
-    """An environment can be used."""
+    """An environment is ready."""
 
     toolchain: str
     onnxruntime: str
@@ -127,13 +127,13 @@ class ToolchainReady(Event, frozen=True):
 
 
 class ToolchainFailed(Event, frozen=True):
-    """An environment could not be made; why is in what failed for it."""
+    """An environment could not be provisioned. The failed steps have the reason."""
 
     toolchain: str
 
 
 class ToolchainLocked(Event, frozen=True):
-    """What to lock of a toolchain is known: so many packages for each of these platforms."""
+    """A toolchain is resolved for locking: so many packages for each of these platforms."""
 
     toolchain: str
     platforms: tuple[str, ...]
@@ -142,7 +142,7 @@ class ToolchainLocked(Event, frozen=True):
 
 
 class Fetching(Event, frozen=True):
-    """A file of a remote model is arriving: `done` bytes are here, of `total` if that is known."""
+    """A file of a remote model is being fetched: `done` bytes of `total`, if that is known."""
 
     model: str
     address: str
@@ -151,13 +151,13 @@ class Fetching(Event, frozen=True):
 
 
 class Fetched(Event, frozen=True):
-    """A remote model is here."""
+    """A remote model has been fetched."""
 
     model: str
 
 
 class ResultsShared(Event, frozen=True):
-    """The build is done, and waits for results to be written to the `remote` cache: `done` of `total` are."""
+    """The build waits for results to be written to the `remote` cache: `done` of `total` are."""
 
     remote: str
     done: int
@@ -165,7 +165,7 @@ class ResultsShared(Event, frozen=True):
 
 
 class RemoteCacheUsed(Event, frozen=True):
-    """What a build had of its `remote` cache, in results and bytes; `seconds` are those in which at least one request was under way."""
+    """Use of the `remote` cache by a build, in results and bytes. In `seconds`, at least one request was under way."""
 
     remote: str
     asked: int
@@ -179,7 +179,7 @@ class RemoteCacheUsed(Event, frozen=True):
 
 
 class OutputRemoved(Event, frozen=True):
-    """An output that the recipe no longer asks for is gone, so many `files` of it; what is not as epbuild wrote it was kept."""
+    """An orphaned output was removed, `files` files of it. Files that epbuild did not write as they are were kept."""
 
     step: str
     directory: str
@@ -193,7 +193,7 @@ class OutputRemoved(Event, frozen=True):
 
 
 class ModelCovered(Event, frozen=True):
-    """How far the EPs of a target took a model, once the build is done."""
+    """Coverage of a model by the EPs of a target after a build."""
 
     step: str
     model: str
@@ -216,7 +216,7 @@ class ModelCovered(Event, frozen=True):
 
 
 class ComparisonStarted(Event, frozen=True):
-    """The build is done, and so many session `groups` are made again, to be compared."""
+    """The build is done, and `groups` session groups are rebuilt for comparison."""
 
     groups: int
     seconds_left: float | None = None
@@ -224,7 +224,7 @@ class ComparisonStarted(Event, frozen=True):
 
 
 class StepCompared(Event, frozen=True):
-    """A session group was made again; `step` is its last step, `files` and `size` are of what was made before."""
+    """A session group was rebuilt and compared. `step` is its last step, `files` and `size` are of the stored result."""
 
     step: str
     verdict: Comparison
@@ -243,7 +243,7 @@ class StepCompared(Event, frozen=True):
 
 
 class ComparisonFinished(Event, frozen=True):
-    """All is compared; the counts are of session groups."""
+    """All session groups are compared. The counts are of session groups."""
 
     seconds: float
     same: int

@@ -1,4 +1,4 @@
-"""Executions of a build's actions, whose inputs are watched for changes."""
+"""Executions of a build's actions, with inputs watched for changes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ _MOST_STORING = 4  # when more than these wait for the disk, further compiles wo
 
 
 class KeyedAction(Struct, frozen=True):
-    """An action with all its files, what it is made of, and the document of its key."""
+    """Action with all its files, the results that it needs, and its key document."""
 
     action: Action
-    needed: Sequence[Made]
+    key: str
     document: Mapping[str, Any]
+    """Key document."""
+    needed: Sequence[Made]
 
 
 @dataclass(frozen=True)
 class WatchedExecution(Execution):
-    """One run of an action, whose result counts only if none of its inputs changed meanwhile."""
+    """One run of an action. Its result counts only if none of its inputs changed in the meantime."""
 
     subject: KeyedAction
     surveyor: Surveyor
@@ -51,7 +53,7 @@ class WatchedExecution(Execution):
         return digests_of(self.surveyor, self.subject, files)
 
     def recheck(self) -> None:
-        """Raises BuildError if an input of the action is no longer what its key holds, or may have been another for a while."""
+        """Raise BuildError if an input of the action differs from its key document, or may have differed for a while."""
         action, needed, document = self.subject.action, self.subject.needed, self.subject.document
         kind, environment = action_type(action), self.environment.now()
         digests = self.surveyor.digests.of_many(action.files)
@@ -66,7 +68,7 @@ class WatchedExecution(Execution):
             raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
 
     def compiled(self) -> None:
-        """While this one is checked and stored, another may run; where the next process is its own, it keeps its place."""
+        """Let another action start while this one is checked and stored, unless a process of this action follows."""
         action = self.subject.action
         if not action_type(action).keeps_its_place(action) and len(self.idle) < _MOST_STORING:
             self.idle.add(action.id)
@@ -76,14 +78,14 @@ class WatchedExecution(Execution):
 
 
 class CurrentToolchains(Protocol):
-    """The toolchains of a build as they are now."""
+    """Toolchains of a build as they are now."""
 
     def current(self, action: Action) -> Environment:
-        """That of an action. Raises EpbuildError."""
+        """Return the environment of an action. Raises EpbuildError."""
 
 
 class Executions:
-    """Opens executions for the actions of one build."""
+    """Factory of executions for the actions of one build."""
 
     def __init__(
         self, surveyor: Surveyor, toolchains: CurrentToolchains, progress: Progress, cancelled: threading.Event, idle: Idle
@@ -95,12 +97,12 @@ class Executions:
         self._idle = idle
 
     def workplace(self, subject: KeyedAction) -> Workplace:
-        """Where executions of an action are opened: its own, without a name, and further ones with names below its own."""
+        """Return the factory of an action's executions: one without a name, and further ones with names below it."""
         return _Workplace(self, subject)
 
     @contextmanager
     def open(self, subject: KeyedAction, name: str) -> Iterator[Execution]:
-        """One run of an action while its files are what its document holds; the log is that of `name`."""
+        """Open one run of an action while its files match its key document. `name` names the log."""
         action, workspace, store = subject.action, self._surveyor.workspace, self._surveyor.store
         environment = self._held_still(action, subject.document)
         own = set(action.files) - {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}
@@ -124,7 +126,7 @@ class Executions:
             )
 
     def _held_still(self, action: Action, document: Mapping[str, Any]) -> Environment:
-        """The action's toolchain as it is now; raises BuildError unless it is still what `document` has."""
+        """Return the action's toolchain as it is now. Raises BuildError if it differs from `document`."""
         kind, environment = action_type(action), self._toolchains.current(action)
         changes = differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
@@ -142,13 +144,13 @@ class _Workplace(Struct, frozen=True):
 
 
 def digests_of(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:
-    """The SHA-256 of files of an action, and of the artifacts that it is made of: blobs, whose names these are."""
+    """Return the SHA-256 of files of an action, and of the artifacts that it needs: blobs are named by theirs."""
     known = {surveyor.store.place(digest): digest for made in subject.needed for digest in made.result.digests.values()}
     return {**surveyor.digests.of_many(file for file in files if file not in known), **known}
 
 
 def last_written(path: Path) -> tuple[int, ...]:
-    """What changes when a process writes to a file, or puts another in its place; not when a link is made to it. Empty if it is gone."""
+    """Return stats that change when a file is written or replaced, but not when it is linked. Empty if the file is gone."""
     try:
         seen = path.stat()
     except OSError:

@@ -1,8 +1,8 @@
-"""A recipe's lock in a build: what is made from it, and what is not as it has it.
+"""Lock of a recipe in a build, and deviations from it.
 
-With `strict` (`--locked`) whatever is not so is an error. Without, it is a warning, and a toolchain that the lock does not fit is made as
-if there were no lock: what fits is used either way, so that the same build has the same keys with and without `--locked`. A toolchain whose
-`platforms` leave this one out is for other machines: it is never made here, and what it is there may be known (`session.toolchains`).
+With `strict` (`--locked`), a deviation is an error. Without, it is a warning, and a deviating toolchain is provisioned without the lock.
+Parts that fit are used either way, so the same build has the same keys with and without `--locked`. A toolchain whose `platforms` leave
+this one out is for other machines: it is never provisioned here, but its identity may be known (`session.toolchains`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WITHOUT = "It is made without the lock; `epbuild lock` writes that anew."
 
 
 class HeldLock(Struct, frozen=True):
-    """What of a recipe's lock holds for a build."""
+    """Parts of a recipe's lock that hold for a build."""
 
     path: Path
     exists: bool = False
@@ -47,7 +47,7 @@ class HeldLock(Struct, frozen=True):
     warnings: tuple[Problem, ...] = ()
 
     def deviations(self, plan: Plan, environments: Mapping[str, Environment], digests: Digests) -> tuple[Problem, ...]:
-        """Where a toolchain that is there now, or a model that was fetched, is not what was locked.
+        """Return how toolchains that exist now, and fetched models, differ from the lock.
 
         Raises ToolchainError or PlanError if the lock is strict.
         """
@@ -60,7 +60,7 @@ class HeldLock(Struct, frozen=True):
         )
 
     def other_toolchains(self, toolchains: Iterable[ToolchainSpec], environments: Mapping[str, Environment]) -> list[Problem]:
-        """Where a toolchain that is there is not what was locked. Raises ToolchainError if the lock is strict."""
+        """Return how existing toolchains differ from the lock. Raises ToolchainError if the lock is strict."""
         problems = []
         for toolchain in toolchains:
             if toolchain.name in self.environments and toolchain.name in environments:
@@ -101,12 +101,12 @@ class HeldLock(Struct, frozen=True):
 
 
 def lock_path(recipe: Path) -> Path:
-    """The lock of the recipe in a file: beside it, `epbuild.lock` for `epbuild.yaml`."""
+    """Return the path of a recipe's lock: `epbuild.lock` beside `epbuild.yaml`."""
     return recipe.with_suffix(".lock")
 
 
 def lock_text(path: Path) -> str | None:
-    """What the lock in a file holds; None where there is none. Raises PlanError (EPB242) for one that cannot be read."""
+    """Return the text of a lock; None if there is none. Raises PlanError (EPB242) if it cannot be read."""
     try:
         content = read_regular(path)
     except FileNotFoundError:
@@ -122,12 +122,12 @@ def lock_text(path: Path) -> str | None:
 
 
 def check_lock(recipe: Recipe) -> None:
-    """Raises PlanError unless there is a lock that fits the recipe, as far as can be known without looking at anything else."""
+    """Raise PlanError unless there is a lock that fits the recipe, as far as the two alone show it."""
     _fitting(recipe, _lock_beside(recipe), strict=True)
 
 
 def locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
-    """The SHA-256 that the recipe's lock has of the wheels of the releases that models are taken from, by requirement.
+    """Return the locked SHA-256 of the wheels of the releases that models come from, by requirement.
 
     Raises PlanError (EPB242) for a lock that cannot be read.
     """
@@ -140,9 +140,9 @@ def locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
 
 
 def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
-    """Return what of the recipe's lock holds for a plan of it.
+    """Return the parts of the recipe's lock that hold for a plan.
 
-    Raises PlanError for a lock that cannot be read; if `strict`, for any misfit.
+    Raises PlanError for a lock that cannot be read; if `strict`, for any deviation.
     """
     path, lock = lock_path(recipe.file), _lock_beside(recipe)
     unfit = _fitting(recipe, lock, strict=strict)
@@ -176,7 +176,7 @@ def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
 
 
 def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]:
-    """Where the lock does not fit the recipe; raises PlanError for it, and where there is no lock, if `strict`."""
+    """Return the deviations of a recipe from its lock. Raises PlanError for them, and for a missing lock, if `strict`."""
     path = lock_path(recipe.file)
     if lock is None:
         if strict:
@@ -192,7 +192,7 @@ def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]
 
 
 def _lock_beside(recipe: Recipe) -> Lock | None:
-    """The recipe's lock; None where there is none. Raises PlanError (EPB242) for one that cannot be read."""
+    """Return the recipe's lock; None if there is none. Raises PlanError (EPB242) if it cannot be read."""
     path = lock_path(recipe.file)
     text = lock_text(path)
     if text is None:

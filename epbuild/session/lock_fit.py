@@ -1,4 +1,4 @@
-"""Deviations between a lock and its recipe, found from the two alone."""
+"""Deviations of a recipe from its lock, found from the two alone."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SESSION_KEYS = "session-keys"
 
 
 class Misfit(Struct, frozen=True):
-    """What is not as the lock has it; with the toolchain that it is about, if it is about one."""
+    """Deviation of a recipe from its lock, with the toolchain that it concerns, if any."""
 
     problem: Problem
     toolchain: str | None = None
 
 
 def misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
-    """Everything in which a recipe is not the one that the lock in `path` was made for; one for each toolchain, model and EP."""
+    """Yield the deviations of a recipe from the lock in `path`: one for each toolchain, model and EP."""
 
     def misfit(code: str, message: str, where: Position | None = None, toolchain: str | None = None) -> Misfit:
         return Misfit(Problem(code, message, where or Position(str(path), 1, 1), _AGAIN), toolchain)
@@ -71,7 +71,7 @@ def misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
 
 
 def catalog_facts(recipe: Recipe) -> dict[str, str]:
-    """What a lock has of the catalog: a revision for each EP of the recipe's targets, in its packaging, and that of session keys.
+    """Return the locked facts of the catalog: a revision for each EP of the recipe's targets in its packaging, and that of session keys.
 
     Raises BadCatalog and OSError for a catalog file of the user's own, KeyError for an unknown EP.
     """
@@ -86,7 +86,7 @@ def catalog_facts(recipe: Recipe) -> dict[str, str]:
 
 
 def entries_in(recipe: Recipe, toolchain: ToolchainSpec) -> list[EpEntry]:
-    """The EPs that the recipe's targets look for in a toolchain; raises what `catalog_facts` does."""
+    """Return the EPs that the recipe's targets use from a toolchain. Raises what `catalog_facts` raises."""
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     targets = [target for target in recipe.targets.values() if target.toolchain.name == toolchain.name]
     names = {choice.ep.name for target in targets for choice in target.eps if choice.library is None}
@@ -94,13 +94,13 @@ def entries_in(recipe: Recipe, toolchain: ToolchainSpec) -> list[EpEntry]:
 
 
 def remote_models(recipe: Recipe) -> dict[str, ModelSpec]:
-    """The remote models that some group uses, by name: the others are never fetched."""
+    """Return the remote models that a group uses, by name. Other models are never fetched."""
     used = {member.model.name for group in recipe.groups.values() for member in group.members}
     return {name: model for name, model in recipe.models.items() if name in used and model.is_remote}
 
 
 def releases_of_models(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelSpec]]:
-    """The releases whose wheels models are taken from, by requirement; each with an address in it, and the first model of it."""
+    """Return the releases whose wheels models come from, by requirement: an address in each, and its first model."""
     releases: dict[str, tuple[PackageAddress, ModelSpec]] = {}
     for model in remote_models(recipe).values():
         address = parse_address(model.path)
@@ -171,5 +171,5 @@ def _model_reason(model: ModelSpec, locked: LockedModel | None, lock: str) -> st
 
 
 def _plain(requirement: str) -> str:
-    """A requirement without the spaces that mean nothing."""
+    """Return a requirement without insignificant spaces."""
     return re.sub(r"\s+", "", requirement)

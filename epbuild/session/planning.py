@@ -1,4 +1,4 @@
-"""The plan of a recipe, from its files."""
+"""Plan of a recipe, from its files and its remote models."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 
 class FetchModels(Protocol):
-    """Brings remote models here."""
+    """Source of remote models."""
 
     def fetch(self, remote: RemoteModels, model: ModelSpec) -> Path:
-        """Where a model is, once it is here."""
+        """Return the path of a model, once it is fetched."""
 
 
 class ReadVariables(Mapping[str, str]):
-    """The environment of this process, with a note of every variable that was read."""
+    """Environment of this process that records every variable that is read."""
 
     def __init__(self) -> None:
         self.seen: dict[str, str | None] = {}
@@ -68,10 +68,10 @@ class ReadVariables(Mapping[str, str]):
 def read_plan(
     request: Request, fetching: FetchModels | None = None, environment: Mapping[str, str] | None = None
 ) -> tuple[Recipe, Plan]:
-    """The recipe and its plan; writes nothing.
+    """Return the recipe and its plan. Writes nothing.
 
-    A remote model that is needed and not here goes through `fetching`; without it, its steps are planned with its files unknown. The recipe
-    reads its variables in `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetching` raises.
+    Needed remote models that are missing are fetched with `fetching`; without it, their steps are planned with unknown files. The recipe
+    reads its variables from `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetching` raises.
     """
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         recipe = read_recipe(request, environment)
@@ -79,7 +79,7 @@ def read_plan(
 
 
 def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Recipe:
-    """The recipe alone. Raises RecipeError."""
+    """Return the recipe alone. Raises RecipeError."""
     try:
         return load(request.recipe, environment=environment, settings=request.settings)
     except BrokenRecipe as error:
@@ -88,7 +88,7 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
 
 
 def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, workspace: Workspace) -> Plan:
-    """Return the plan of a recipe. Raises what `read_plan` does."""
+    """Return the plan of a recipe. Raises what `read_plan` raises."""
     remote = RemoteModels(workspace, BlobStore(cache_directory()))
     remote_of(request, recipe)  # what is wrong with it is found before anything is fetched
     if request.locked:
@@ -119,7 +119,7 @@ def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, work
 
 
 def remote_of(request: Request, recipe: Recipe) -> RemoteSettings | None:
-    """The remote cache that a request has for a recipe; None where there is none. Raises RecipeError for one that must not be used."""
+    """Return the settings of the remote cache of a request; None if it uses none. Raises RecipeError for one that must not be used."""
     chosen = request.remote
     if chosen is None:
         return None
@@ -129,7 +129,7 @@ def remote_of(request: Request, recipe: Recipe) -> RemoteSettings | None:
 
 
 def workspace_of(recipe: Path) -> Path:
-    """The folder beside a recipe in which epbuild keeps what it remembers."""
+    """Return the folder beside a recipe that holds the workspace."""
     return recipe.absolute().parent / WORKSPACE
 
 
@@ -137,7 +137,7 @@ _REPORT_SECONDS = 0.2
 
 
 class ModelFetcher(Protocol):
-    """Brings models at addresses into the store, as `epbuild.fetch.models` does."""
+    """Fetcher of models at addresses, such as `epbuild.fetch.models`."""
 
     def fetch_model(
         self,
@@ -148,11 +148,11 @@ class ModelFetcher(Protocol):
         progress: FetchProgress,
         cancelled: threading.Event,
     ) -> RemoteModel:
-        """The model at the address `text`."""
+        """Fetch the model at the address `text`."""
 
 
 class RemoteModels(Struct, frozen=True):
-    """What is known of a recipe's remote models; the workspace remembers where they were put."""
+    """Remote models of a recipe. The workspace remembers where they are."""
 
     workspace: Workspace
     store: BlobStore
@@ -165,13 +165,13 @@ class RemoteModels(Struct, frozen=True):
     """None: that of epbuild."""
 
     def known(self, model: ModelSpec) -> Path | None:
-        """Where a model was put when it was last fetched, if it is still there; asks nothing of the network."""
+        """Return the path of a model that was fetched before and still exists. Contacts no machine."""
         remembered = self.workspace.fact(_fact(model))
         graph = Path(remembered) if remembered else None
         return graph if graph is not None and graph.is_file() else None
 
     def fetched(self, model: ModelSpec, progress: Progress, cancelled: threading.Event) -> Path:
-        """Where a model is, which is fetched if it is not there. Raises PlanError, FetchError and StoreError."""
+        """Return the path of a model, fetched if it is missing. Raises PlanError, FetchError and StoreError."""
         known = self.known(model)
         if known is not None and not self.only_checked:
             return known
@@ -197,7 +197,7 @@ class RemoteModels(Struct, frozen=True):
 
 @dataclass
 class _Arrivals:
-    """Emits how far the files of a model are, now and then."""
+    """Reporter of how much of a model's files has been fetched."""
 
     model: str
     progress: Progress
@@ -212,7 +212,7 @@ class _Arrivals:
 
 
 def wheels_of(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:
-    """The SHA-256 of each wheel of a release that `model` is taken from. Raises StoreError (EPB320, EPB322)."""
+    """Return the SHA-256 of each wheel of a release that `model` comes from. Raises StoreError (EPB320, EPB322)."""
     from epbuild.fetch.wheels import wheel_digests
 
     try:
@@ -222,19 +222,19 @@ def wheels_of(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:
 
 
 def _placed(error: PlanError | StoreError, model: ModelSpec) -> PlanError | StoreError:
-    """The error, with the place of the model's path."""
+    """Return the error with the position of the model's path."""
     kind = PlanError if isinstance(error, PlanError) else StoreError
     return kind(*(replace(problem, where=model.path_where) for problem in error.problems))
 
 
 def _fact(model: ModelSpec) -> str:
-    """What a model's place is remembered under: a digest, since the query of an address may hold a secret."""
+    """Return the name under which a model's place is remembered: a digest, as an address may hold a secret."""
     asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
     return f"remote {document_digest(asked)}"
 
 
 class NeededModels(Struct, frozen=True):
-    """Fetches what a build needs and is not here."""
+    """Fetcher of the remote models that a build needs and that are missing."""
 
     request: Request
     progress: Progress
@@ -255,7 +255,7 @@ class NeededModels(Struct, frozen=True):
 
 @contextmanager
 def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
-    """The workspace beside a recipe, made where it is not, and known to the store as one that builds with it."""
+    """Open the workspace beside a recipe, created if missing, and register it with the store."""
     with Workspace.open(workspace_of(recipe)) as workspace:
         with suppress(StoreError):  # where nothing can be written, what has to write fails
             tag_cache(cache_directory())

@@ -1,7 +1,7 @@
-"""Provisioning: toolchains of a build, made when the first action needs them.
+"""Provisioning of toolchains, when the first action needs them.
 
-Several are made at once. What was known of one by its record is compared with what was made: where the two differ, the record is not used
-any more, and the actions that have not begun get the keys of what was made.
+Several are provisioned at once. Each is compared with its record. If the two differ, the record is no longer used, and actions that have
+not started get keys with the new identity.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _STOP_SECONDS = 2.0
 
 
 class RecordSink(Protocol):
-    """Takes toolchain records that others may use."""
+    """Receiver of toolchain records that other machines may use."""
 
     def add_toolchain(self, key: str, record: Mapping[str, Any]) -> None:
-        """Share a record of an environment that is here, if this build shares what it makes."""
+        """Share the record of an environment, if this build writes to a remote cache."""
 
 
 class Circumstances(Struct, frozen=True):
-    """What toolchains are made under: the recipe's lock, and whether other machines may be asked."""
+    """Conditions of provisioning: the recipe's lock, and whether other machines may be contacted."""
 
     lock: HeldLock
     offline: bool = False
@@ -54,7 +54,7 @@ class Circumstances(Struct, frozen=True):
 
 
 class Provisioning:
-    """Makes the toolchains of one build, each once. For any thread."""
+    """Provisioner of the toolchains of one build, each once. For any thread."""
 
     def __init__(
         self, known: PlanToolchains, under: Circumstances, sink: RecordSink, progress: Progress, cancelled: threading.Event
@@ -74,7 +74,7 @@ class Provisioning:
 
     @property
     def made(self) -> bool:
-        """Whether any was made."""
+        """Whether a toolchain was provisioned."""
         return bool(self._futures)
 
     def __enter__(self) -> Self:
@@ -88,7 +88,7 @@ class Provisioning:
             wait(self._futures.values(), _STOP_SECONDS)
 
     def record(self) -> None:
-        """Write down what the toolchains are that are here, and are as they are locked, and what a remote cache knew of the others."""
+        """Record the identities of environments that exist as locked, and those that a remote cache knew."""
         with suppress(StoreError):  # it only saves time
             self.known.remember_known()
         for name, environment in self.known.environments.items():
@@ -96,7 +96,7 @@ class Provisioning:
                 self._record(name, environment)
 
     def make_unknown(self, actions: Iterable[Action]) -> None:
-        """Make the toolchains of which nothing is known, all at once: there are no keys without them. Raises ToolchainError."""
+        """Provision all toolchains of unknown identity at once, as keys depend on them. Raises ToolchainError."""
         unknown = [action for action in actions if action.runs_in is not None and self.known.of(action) is None]
         names = [name_of(action) for action in unknown if self.known.is_for_here(action)]
         self.begin(names)
@@ -104,7 +104,7 @@ class Provisioning:
             self._wait(name)
 
     def begin(self, names: Iterable[str]) -> None:
-        """Have these toolchains made, while others go on; those that are here, or under way, are left alone."""
+        """Start to provision these toolchains in the background, except those that exist or are under way."""
         with self._guard:
             for name in dict.fromkeys(names):
                 if name not in self.known.environments and name not in self._futures:
@@ -115,13 +115,13 @@ class Provisioning:
                     threading.Thread(target=self._fulfil, args=(name, future), name=f"toolchain {name}", daemon=True).start()
 
     def is_refused(self, action: Action) -> bool:
-        """Whether the toolchain of an action turned out to be another than its record has."""
+        """Return whether the toolchain of an action differs from its record."""
         return bool(self._refused) and name_of(action) in self._refused
 
     def environment(self, action: Action) -> Environment:
-        """The environment of an action, which is made if it is not here.
+        """Return the environment of an action, provisioned if it is missing.
 
-        Raises ToolchainError, EnvironmentFailure where the action cannot be done on this machine, and Cancelled.
+        Raises ToolchainError, EnvironmentFailure if the action cannot run on this machine, and Cancelled.
         """
         if not self.known.is_for_here(action):
             reason = self.known.why_not_here(action)
@@ -133,7 +133,7 @@ class Provisioning:
         return self.known.environments[name]
 
     def current(self, action: Action) -> Environment:
-        """The environment of an action as it is now. Raises what `environment` does."""
+        """Return the environment of an action as it is now. Raises what `environment` raises."""
         now = self.known.environments[name_of(action)] = self.environment(action).now()
         return now
 
@@ -183,7 +183,7 @@ class Provisioning:
         return environment
 
     def _note(self, name: str) -> str:
-        """What would have saved making a toolchain, where that is known; once."""
+        """Return how provisioning could have been saved, if that is known; once."""
         toolchain, lock = self.known.needs[name].toolchain, self._under.lock
         if self._noted or not self._under.shares or lock.exists or toolchain.interpreter is not None:
             return ""
@@ -191,7 +191,7 @@ class Provisioning:
         return _LOCK_IT
 
     def _compare(self, name: str, environment: Environment) -> None:
-        """Refuse what was recorded of a toolchain if it is another one."""
+        """Refuse the record of a toolchain if it differs from the environment."""
         recorded, needs = self.known.recorded(name), self.known.needs[name]
         if recorded is None:
             return
@@ -218,7 +218,7 @@ class Provisioning:
 
 
 class _Installation(Struct, frozen=True):
-    """Reports how far the installation of a toolchain is."""
+    """Reporter of the progress of an installation."""
 
     toolchain: str
     progress: Progress
@@ -228,5 +228,5 @@ class _Installation(Struct, frozen=True):
 
 
 def name_of(action: Action) -> str:
-    """The name of the toolchain that an action runs in; empty where it runs in none."""
+    """Return the name of the toolchain that an action runs in; empty if it runs in none."""
     return action.runs_in.toolchain.name if action.runs_in is not None else ""

@@ -1,7 +1,7 @@
-"""`run --rebuild-and-compare`: results made again, compared with cached ones.
+"""`run --rebuild-and-compare`: results rebuilt and compared with stored ones.
 
-They are made in a fresh place and a fresh process. Where they differ, both are kept, beside the workspace's logs. Nothing of what is made
-again goes into the store or the records.
+They are rebuilt in a fresh folder by a fresh process. If they differ, both are kept beside the workspace's logs. Nothing of a rebuild goes
+into the store or the records.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def rebuild_and_compare(
     keep_going: bool,
     memory: int | None,
 ) -> int:
-    """Make everything that `actions` has made for the store, or found there, again, and compare; returns the exit code.
+    """Rebuild all stored results of `actions`, compare them, and return the exit code.
 
-    What comes of each is an event. Raises KeyboardInterrupt when the user stopped it, StoreError where there is no room to work.
+    Each comparison is an event. Raises KeyboardInterrupt if the user stopped it, StoreError if there is no space.
     """
     begin = time.monotonic()
     made = {ident: item for ident, item in actions.made.items() if action_type(item.action).is_comparable(item.action)}
@@ -73,13 +73,13 @@ def rebuild_and_compare(
 
 
 def kept_place(workspace: Path, action: str) -> Path:
-    """Where both trees of an action that came out different are kept."""
+    """Return the folder that keeps both versions of an action that differ."""
     # As with logs, no name in a recipe has a '+', so that no two actions have one place.
     return workspace / _FOLDER / re.sub(r"[^A-Za-z0-9._-]", "+", action)
 
 
 def verdict_on(differences: Sequence[FileDifference], known: Sequence[KnownDifference]) -> Comparison:
-    """What differences come to, where a target is known for some: these are `known` if they are nothing but what it is known for."""
+    """Return the verdict on differences: `known` if they are all among the `known` ones of the target."""
     if not differences:
         return "same"
     if any(row.by is None for row in known):
@@ -90,7 +90,7 @@ def verdict_on(differences: Sequence[FileDifference], known: Sequence[KnownDiffe
 
 @dataclass
 class _Rebuilding:
-    """The comparisons of one run. For any thread."""
+    """Comparisons of one run. For any thread."""
 
     _actions: Actions
     _made: Mapping[str, Made]
@@ -105,7 +105,7 @@ class _Rebuilding:
     """Held while an end is counted and reported, so that the counts are in order."""
 
     def execute(self, ident: str) -> None:
-        """Make one session group again and compare it. Raises EpbuildError when that fails, Cancelled when it is being stopped."""
+        """Rebuild one session group and compare it. Raises EpbuildError if that fails, Cancelled if the build is being stopped."""
         begin = time.monotonic()
         self._tally.begin(ident)
         made = self._made[ident]
@@ -116,7 +116,7 @@ class _Rebuilding:
         with self._actions.leases.hold(ident, ident, self._workspace.directory, lease):
             with _explained(ident):
                 _remove(place)
-            subject = KeyedAction(made.action, made.needed, made.document)
+            subject = KeyedAction(made.action, made.key, made.document, made.needed)
             # No member is called by an empty name: the log is nobody's else.
             with self._actions.executions.open(subject, f"{ident}//{_NEW}") as execution:
                 files, trees = self._remake(made, execution), execution.staging / _FOLDER
@@ -154,14 +154,14 @@ class _Rebuilding:
             self._progress.report(replace(compared, progress=self._tally.end(ident, compiled=True)))
 
     def fail(self, ident: str, error: EpbuildError) -> bool:
-        """Take note that a session group could not be made again, or not compared; that is never allowed."""
+        """Count a session group that could not be rebuilt or compared. That is never allowed."""
         self._count("failed", error.exit_code)
         with self._ending:
             self._progress.report(StepFailed(ident, error.problems, self._tally.end(ident, compiled=False)))
         return False
 
     def skip(self, ident: str) -> None:
-        """Take note that a session group was not tried, since another failed."""
+        """Count a session group that was not tried, since another failed."""
         self._count("skipped", 0)
         self._tally.end(ident, compiled=False)
 
@@ -188,7 +188,7 @@ class _Rebuilding:
             raise BuildError(problem, *error.problems) from error
 
     def _compare(self, made: Made, files: Mapping[str, Path], trees: Path) -> list[FileDifference]:
-        """How what was made again differs from what was made before; where it does, both are in `trees` afterwards."""
+        """Return how a rebuild differs from the stored result. If it does, both are in `trees` afterwards."""
         artifacts = made.result.artifacts
         digests = {name: Payload.whole(path).sha256() for name, path in files.items()}
         if digests == made.result.digests:
@@ -214,7 +214,7 @@ class _Rebuilding:
 
 
 def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference], trees: Path) -> tuple[str, ...] | None:
-    """In what two trees differ beside the bytes of their contexts, in words; None where these are not `accepted`, or were lost."""
+    """Return differences other than in the bytes of contexts, as text; None if such bytes are not `accepted`, or a file is lost."""
     if not accepted or any(item.old_size is not None and item.new_size is not None and not item.found for item in differences):
         return None
     if not differences:
@@ -250,7 +250,7 @@ def _move(path: Path, place: Path) -> None:
 
 
 def _remove(place: Path) -> None:
-    """Remove what the last comparison kept, and the folder for all of them if it is empty then."""
+    """Remove what the last comparison kept, and the common folder if it is empty then."""
     if place.exists():
         shutil.rmtree(place)
     with suppress(OSError):
@@ -259,7 +259,7 @@ def _remove(place: Path) -> None:
 
 @contextmanager
 def _explained(ident: str) -> Iterator[None]:
-    """An OSError of the block as a sentence."""
+    """Raise EnvironmentFailure for an OSError of the block."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Actions that other machines execute, by way of the remote cache."""
+"""Actions run by other machines, by way of the remote cache."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LOOK_AT_CACHE = "Check that workers write to the remote cache that this build re
 
 
 class MadeElsewhere(Struct, frozen=True):
-    """What a machine made of an action, or found."""
+    """Result of an action that another machine built or found."""
 
     result: Mapping[str, Any]
     machine: str
@@ -59,7 +59,7 @@ def open_cluster(
     progress: Progress,
     toolchains: PlanToolchains,
 ) -> Iterator[Elsewhere]:
-    """The machines that a scheduler knows. Raises PlanError without a remote cache, and Lost where it cannot be reached."""
+    """Connect to the machines of a scheduler. Raises PlanError without a remote cache, and Lost if it cannot be reached."""
     if shared.cache is None or shared.results is None:
         message = "other machines read inputs from a remote cache and write results to it, and this build uses none"
         raise PlanError(Problem("EPB538", message, Argument(address.text), _NAME_CACHE))
@@ -74,7 +74,7 @@ def open_cluster(
 
 
 class Elsewhere:
-    """Other machines, for one build. For any thread."""
+    """Other machines of one build. For any thread."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Elsewhere:
         self._deciding = threading.Lock()
 
     def others(self) -> Problem | None:
-        """A warning where machines have another release of epbuild; None where there are none."""
+        """Return a warning about machines with another release of epbuild; None if there are none."""
         machines = sorted(offer.machine for offer in self._executor.offers() if RELEASE not in offer.labels)
         if not machines:
             return None
@@ -106,7 +106,7 @@ class Elsewhere:
         return Problem("EPB540", message, None, "Install the same release on all machines.")
 
     def takes(self, action: Action) -> bool:
-        """Whether other machines make an action: one offers what it needs, or this one cannot make it. Decided once."""
+        """Return whether other machines run an action: one offers what it needs, or this machine cannot run it. Decided once."""
         with self._deciding:
             if action.id not in self._taken:
                 self._taken[action.id] = self._is_for_others(action)
@@ -124,13 +124,13 @@ class Elsewhere:
     def _labels(self, action: Action) -> frozenset[str]:
         return labels_of(action, self._toolchains.locked_for(action)[0])
 
-    def make(self, subject: KeyedAction, key: str, expected: Runnable, idle: Idle) -> MadeElsewhere | None:
-        """Have an action made; it takes no place of this machine's while it waits.
+    def make(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> MadeElsewhere | None:
+        """Have an action run by another machine. It takes no place of this machine while it waits.
 
-        None where the machines that offered it turn out to lack a device or a driver, and this one may have it.
-        Raises the error that it failed with, EnvironmentFailure where no machine makes it, and Cancelled.
+        Returns None if the machines that offered it lack a device or a driver, and this machine may have it. Raises the error of the
+        failed run, EnvironmentFailure if no machine can run it, and Cancelled.
         """
-        action, step = subject.action, subject.action.steps[0]
+        action, key, step = subject.action, subject.key, subject.action.steps[0]
         labels, (_, environment) = self._labels(action), self._toolchains.locked_for(action)
         self._progress.report(StepStarted(step, "waiting for a machine"))
         with _waiting(action, idle):
@@ -157,7 +157,7 @@ class Elsewhere:
         return MadeElsewhere(result, reply.machine, reply.outcome == "made")
 
     def _reply(self, action: Action, request: ActionRequest, labels: frozenset[str]) -> MachineReply:
-        """The reply of the first machine that can make an action, else of the last that cannot."""
+        """Return the reply of the first machine that can run an action, else of the last one that cannot."""
         toolchain = action.runs_in.toolchain.name if action.runs_in is not None else ""
         unable: dict[str, MachineReply] = {}
         while True:
@@ -182,7 +182,7 @@ class Elsewhere:
         return {file: known[file] for file in files}
 
     def _provide(self, action: Action, request: ActionRequest, digests: Mapping[Path, str]) -> None:
-        """Have all that an action reads in the remote cache."""
+        """Upload all inputs of an action to the remote cache."""
         store = self._surveyor.store
         places = {digest: path for path, digest in digests.items()}
         for blob in request.files:
@@ -194,7 +194,7 @@ class Elsewhere:
                 raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), hint))
 
     def _keep_log(self, action: Action, reply: MachineReply) -> None:
-        """Keep the log of what failed; that of a result is where the result is. What an earlier run here logged is out of date."""
+        """Keep the log of a failure, and remove the log of an earlier run. A result has its own log."""
         workspace, recipe = self._surveyor.workspace, self._surveyor.memory.configuration.recipe
         place = log_file(workspace.directory, action.id, recipe)
         with suppress(NotFetched, MissingBlob, OSError):  # a log that cannot be had changes nothing
@@ -207,7 +207,7 @@ class Elsewhere:
 
 @contextmanager
 def _waiting(action: Action, idle: Idle) -> Iterator[None]:
-    """An action that waits for others, and takes no place of this machine's meanwhile."""
+    """Free the place of an action on this machine while it waits for another machine."""
     if len(idle) < MOST_AT_ONCE:
         idle.add(action.id)
     try:
@@ -227,9 +227,9 @@ _MOST_ASKED = 3
 
 
 class IdentityRequests:
-    """Asks the machines of an `executor` what toolchains are, which they publish in the remote cache.
+    """Requests for toolchain identities, which machines publish in the remote cache.
 
-    So that this machine makes none to know its keys, and has keys for platforms that it is not.
+    They spare this machine from provisioning toolchains to know its keys, and provide keys for other platforms.
     """
 
     def __init__(self, executor: RequestExecutor, known: PlanToolchains, progress: Progress) -> None:
@@ -240,8 +240,8 @@ class IdentityRequests:
     def bring(self, unknown: Mapping[Place, UnknownToolchain]) -> None:
         """Have the records of these toolchains published, and read them.
 
-        One of this platform that no machine offers is left, to be made here. Raises Unoffered where none offers one of another platform for
-        a minute, Lost where the scheduler goes away, the error that making it failed with there, and Cancelled.
+        A toolchain of this platform that no machine offers is left to be provisioned here. Raises Unoffered if no machine offers one of
+        another platform for a minute, Lost if the scheduler goes away, the error of a failed provisioning, and Cancelled.
         """
         asked = self._offered(unknown)
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="identity") as pool:
@@ -254,7 +254,7 @@ class IdentityRequests:
                 raise EnvironmentFailure(Problem("EPB537", message, item.needs.toolchain.where, LOOK_AT_CACHE))
 
     def _offered(self, unknown: Mapping[Place, UnknownToolchain]) -> dict[Place, UnknownToolchain]:
-        """Those that some machine offers, once one does what cannot be done here."""
+        """Return the toolchains that a machine offers, after waiting for those that cannot be provisioned here."""
         for item in unknown.values():
             if not self._known.is_for_here(item.action):
                 self._executor.wait_for_offer(_placement(item), 1)
@@ -278,7 +278,7 @@ class IdentityRequests:
         self._progress.report(ToolchainReady(name, runtime, time.monotonic() - begin, f"as {reply.machine} has it"))
 
     def _reply(self, request: ActionRequest, placement: Placement) -> MachineReply:
-        """The reply of the first machine that has the toolchain or makes it. Raises the error of the last that does not."""
+        """Return the reply of the first machine that has or provisions the toolchain. Raises the error of the last one."""
         while True:
             reply = self._executor.execute(request, placement, self._progress)
             if reply.outcome in ("made", "found"):

@@ -61,11 +61,11 @@ class ActionRunner(Struct, frozen=True):
         if not self.is_for_others(action):
             action_type(action).check(action)
 
-    def run(self, subject: KeyedAction, key: str, expected: Runnable, idle: Idle, work: Workplace) -> NewResult:
+    def run(self, subject: KeyedAction, expected: Runnable, idle: Idle, work: Workplace) -> NewResult:
         """Run an action here or on another machine. Raises EpbuildError and Cancelled."""
         action = subject.action
         if self.elsewhere is not None and self.is_for_others(action):
-            found = self.elsewhere.make(subject, key, expected, idle)
+            found = self.elsewhere.make(subject, expected, idle)
             if found is not None:
                 result = read_result(action, found.result)
                 if result is None:

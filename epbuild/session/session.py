@@ -129,7 +129,7 @@ class Session:
             steps = sum(step.action in to_do for step in found.plan.steps)
             seconds = actions.expect(request.jobs)
             self.progress.report(RunStarted(self.recipe.name, len(found.plan.steps), steps, seconds, request.keep_going))
-            actions.take_over()
+            actions.adopt_current()
             if request.writes:
                 self.shared.offer([made.key for made in self.surveyor.stored(found).values()], self.surveyor.records)
             # Held as long as there is work, so that no other process removes the workspace meanwhile.

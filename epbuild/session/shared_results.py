@@ -1,4 +1,4 @@
-"""Shared results: the remote cache of one build, read, written and reported."""
+"""Remote cache of one build: results read from it, written to it, and counted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOTHING_FOUND = (
 def remote_cache(
     settings: RemoteSettings | None, warn: Warn, cancelled: threading.Event | None = None
 ) -> Iterator[RemoteCache | None]:
-    """The remote cache of these settings, of which nothing is asked yet; None where there are none. Raises StoreError."""
+    """Open the remote cache of these settings without contacting it; None if there are none. Raises StoreError."""
     if settings is None:
         yield None
         return
@@ -48,7 +48,7 @@ def remote_cache(
 
 
 def results_of(cache: RemoteCache | None, store: BlobStore, warn: Warn) -> RemoteResults | None:
-    """The results in a remote cache, for one build; None where there is no cache."""
+    """Return the results in a remote cache, for one build; None if there is no cache."""
     if cache is None:
         return None
     from epbuild.survey.remote_results import RemoteResults
@@ -57,12 +57,12 @@ def results_of(cache: RemoteCache | None, store: BlobStore, warn: Warn) -> Remot
 
 
 class SharedResults:
-    """What a build has of its remote cache and writes to it, if there is one. For any thread."""
+    """Results that a build reads from its remote cache and writes to it, if it has one. For any thread."""
 
     def __init__(
         self, store: BlobStore, progress: Progress, cancelled: threading.Event, warn: Callable[[Problem], None] | None = None
     ) -> None:
-        """Warnings are passed to `warn`, or reported to `progress`."""
+        """Pass warnings to `warn`, or report them to `progress`."""
         self._store = store
         self._given_warn = warn
         self._progress = progress
@@ -79,17 +79,17 @@ class SharedResults:
 
     @property
     def cache(self) -> RemoteCache | None:
-        """The remote cache; None: there is none."""
+        """Remote cache, if there is one."""
         return self._cache
 
     @property
     def cancelled(self) -> threading.Event:
-        """Set once the build is being stopped."""
+        """Event that is set once the build is being stopped."""
         return self._cancelled
 
     @contextmanager
     def opened(self, settings: RemoteSettings | None, *, reads: bool = True) -> Iterator[None]:
-        """Use the remote cache of these settings, and use its results if it `reads`. Raises what `remote_cache` does."""
+        """Open the remote cache of these settings, and use its results if `reads`. Raises what `remote_cache` raises."""
         with remote_cache(settings, self._warn, self._cancelled) as self._cache:
             self.results = results_of(self._cache, self._store, self._warn) if reads else None
             if self._cache is not None and self._cache.writes:
@@ -105,18 +105,18 @@ class SharedResults:
                     self._pool.shutdown(cancel_futures=True)
 
     def add(self, key: str, record: Mapping[str, Any], *, more: bool = False) -> None:
-        """Write a result to the remote cache, if this build does, while it goes on; `more`: also in place of one that has less in it."""
+        """Write a result in the background, if this build writes. With `more`, replace one that has fewer parts."""
         if self._pool is not None and self._cache is not None:
             with self._lock:
                 self._writing.append(self._pool.submit(self._publish, self._cache, key, record, more=more))
 
     def offer(self, keys: Collection[str], records: ActionRecords) -> None:
-        """Write what the store has of some keys, and the remote cache has not, if this build writes, while it goes on."""
+        """Write stored results that the remote cache lacks in the background, if this build writes."""
         if self._pool is not None and self._cache is not None and keys:
             self._offer = self._pool.submit(self._add_missing, self._cache, keys, records)
 
     def add_toolchain(self, key: str, record: Mapping[str, Any]) -> None:
-        """Write a toolchain record to the remote cache, if this build writes, while it goes on."""
+        """Write a toolchain record in the background, if this build writes."""
         if self._pool is not None and self._cache is not None:
             from epbuild.toolchain.identity import TOOLCHAIN
 
@@ -124,7 +124,7 @@ class SharedResults:
                 self._writing_toolchains.append(self._pool.submit(self._cache.publish, TOOLCHAIN, key, record, self._store))
 
     def finish(self, actions: int) -> None:
-        """Wait for what is being written, and report what came of it all; `actions` is how many results the plan has."""
+        """Wait for all writes, and report the use of the cache. `actions` is the number of results of the plan."""
         if self._cache is None:
             return
         if self._offer is not None:

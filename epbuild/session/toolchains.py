@@ -1,9 +1,9 @@
-"""Toolchains of a plan: environments that are here, and records of the others.
+"""Toolchains of a plan: environments that exist, and records of the others.
 
-What a toolchain is to a key is known, in this order, from its environment, if that is here; from its records (`toolchain.identity`) in the
-store; from those in a remote cache; and else only once it is made (`session.provisioning`). What cannot be made on this machine, since the
-recipe wants it for other platforms, or its EP cannot compile here, is known by the records of a platform that the lock has it for: so what
-was compiled there is found here.
+The identity of a toolchain comes, in this order, from its environment, from its records (`toolchain.identity`) in the store, from those
+in a remote cache, or else from provisioning it (`session.provisioning`). A toolchain that cannot be provisioned on this machine, since the
+recipe names other platforms or its EP cannot compile here, is known by the records of a locked platform. So results compiled there are
+found here.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class SharedRecords(Protocol):
     """Toolchain records in a remote cache."""
 
     def toolchains(self, wanted: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
-        """The records of some keys that may be used, each key with the toolchain that it is for."""
+        """Return the usable records of some keys, given with the toolchain of each."""
 
 
 class ToolchainSources(Struct, frozen=True):
-    """Where what is known of toolchains comes from."""
+    """Sources of toolchain identities."""
 
     environments: Toolchains
     records: ActionRecords
@@ -58,7 +58,7 @@ class ToolchainSources(Struct, frozen=True):
 
 
 class UnknownToolchain(Struct, frozen=True):
-    """A locked toolchain of which nothing is known: an action that needs it, on a platform, and the keys of the records of it."""
+    """Locked toolchain of unknown identity: an action that needs it, on a platform, and the keys of its records."""
 
     action: Action
     platform: str
@@ -68,7 +68,7 @@ class UnknownToolchain(Struct, frozen=True):
 
 
 class PlanToolchains:
-    """The toolchains of a plan of a recipe in `base`, as far as they are known. Writes nothing, but for what is asked for."""
+    """Toolchains of a plan of a recipe in `base`, as far as they are known. Writes only on request."""
 
     def __init__(self, plan: Plan, base: Path, lock: HeldLock, sources: ToolchainSources) -> None:
         self.needs = plan.toolchains()
@@ -98,7 +98,7 @@ class PlanToolchains:
         self._recorded = dict(self._known())
 
     def of(self, action: Action) -> Identified | None:
-        """What the toolchain of an action is; None where that is not known."""
+        """Return the identity of an action's toolchain; None if it is unknown."""
         for name, platform in self._places(action):
             found = self.environments.get(name) if platform == self._here else None
             recorded = found or self._recorded.get((name, platform))
@@ -107,14 +107,14 @@ class PlanToolchains:
         return None
 
     def locked_for(self, action: Action) -> tuple[str, LockedEnvironment | None]:
-        """The platform that the key of an action is for, and what its toolchain is locked to there."""
+        """Return the platform that the key of an action is for, and the locked environment there."""
         places = self._places(action)
         known = (place for place in places if place[1] == self._here or place in self._recorded)
         place = next(known, (places or (("", self._here),))[0])
         return place[1] or platform_here() or "", self._locked(place) if place[0] else None
 
     def unidentified(self, actions: Iterable[Action]) -> dict[Place, UnknownToolchain]:
-        """The toolchains of actions that are locked, and of which nothing is known, where they are for the first time."""
+        """Return the locked toolchains of actions whose identity is unknown, each with its first action."""
         found: dict[Place, UnknownToolchain] = {}
         for action in actions:
             if self.of(action) is not None:
@@ -128,12 +128,12 @@ class PlanToolchains:
         return found
 
     def look_again(self, places: Iterable[Place]) -> None:
-        """Read the records of toolchains that may be there by now."""
+        """Read records again that may have been published in the meantime."""
         self._records |= dict(self._read({*places}))
         self._recorded |= dict(self._known())
 
     def why_unknown(self, action: Action) -> str:
-        """Why the toolchain of an action is not known."""
+        """Return why the toolchain of an action is unknown."""
         name = action.runs_in.toolchain.name if action.runs_in is not None else ""
         if self.is_for_here(action) and not self._sources.environments.may_run and self.is_ready(name):
             return f"the toolchain '{name}' is unknown: nothing is started with --no-exec"
@@ -142,11 +142,11 @@ class PlanToolchains:
         return self.why_not_here(action)
 
     def is_for_here(self, action: Action) -> bool:
-        """Whether an action can be done on this machine, as far as that is known."""
+        """Return whether an action can run on this machine, as far as that is known."""
         return any(platform == self._here for _, platform in self._places(action))
 
     def why_not_here(self, action: Action) -> str:
-        """Why an action cannot be done on this machine, as a clause."""
+        """Return why an action cannot run on this machine, as a clause."""
         reason = obstacle(action.target, sys.platform) if isinstance(action, InTarget) else None
         if reason is not None:
             return reason.removesuffix(".")
@@ -154,36 +154,36 @@ class PlanToolchains:
         return f"the toolchain '{name}' is for {', '.join(self._lock.elsewhere.get(name, ()))}, and this is {self._here}"
 
     def is_ready(self, name: str) -> bool:
-        """Whether the environment of a toolchain is here."""
+        """Return whether the environment of a toolchain exists."""
         return self._sources.environments.ready(self.needs[name].toolchain, self._base, self._lock.environments.get(name))
 
     def prepare(self, name: str, listener: UvListener | None = None) -> Environment:
-        """The environment of a toolchain, which is made where it is not here. Raises ToolchainError."""
+        """Return the environment of a toolchain, provisioned if it is missing. Raises ToolchainError."""
         toolchain, entries, packages = self.needs[name]
         locked = self._lock.environments.get(name)
         return self._sources.environments.prepare(toolchain, self._base, entries, locked, packages, listener)
 
     def recorded(self, name: str) -> RecordedToolchain | None:
-        """What is recorded of a toolchain that was not here."""
+        """Return the record of a toolchain that did not exist."""
         return self._recorded.get((name, self._here))
 
     def records(self, name: str, environment: Environment) -> dict[str, dict[str, Any]]:
-        """What there is to record of a toolchain whose environment is as it is locked, by key."""
+        """Return the records of a toolchain whose environment is as locked, by key."""
         return dict(records_of(environment, self._documents.get((name, self._here), {}).values()))
 
     def remember(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep records in the store that are not there as they are. Raises StoreError."""
+        """Store records that are new or different. Raises StoreError."""
         for key, record in records.items():
             if self._sources.records.get(key) != record:
                 self._sources.records.put(key, record)
 
     def remember_known(self) -> None:
-        """Keep the records in the store that came out of a remote cache. Raises StoreError."""
+        """Store the records that came from a remote cache. Raises StoreError."""
         for records in self._records.values():
             self.remember({record_key(record["document"]): record for record in records.values()})
 
     def watched(self) -> dict[Path, str]:
-        """The files and folders that what is known came from, with their SHA-256 where it is known. Raises OSError."""
+        """Return the files and folders that identities came from, with their SHA-256 where it is known. Raises OSError."""
         files = [path for environment in self.environments.values() for path in environment.watched()]
         keys = {
             record_key(document)
@@ -195,11 +195,11 @@ class PlanToolchains:
         return {**dict.fromkeys(files, ""), **{path: file_digest(path) if path.is_file() else "" for path in kept}}
 
     def drivers(self) -> Mapping[Any, str]:
-        """The versions of the drivers that what is known depends on, by how each is read."""
+        """Return the versions of the drivers that identities depend on, by how each is read."""
         return drivers_of(entry for uses in self._used for entry in uses)
 
     def absent(self) -> list[Path]:
-        """The files that are not there, and would let more be known."""
+        """Return missing files that would make more identities known."""
         missing = [name for name, platform in self._recorded if platform == self._here and name not in self.environments]
         return [
             self._sources.environments.place(self.needs[name].toolchain, self._base, self._lock.environments.get(name))
@@ -207,11 +207,11 @@ class PlanToolchains:
         ]
 
     def _is_replaced(self, place: Place) -> bool:
-        """Whether the environment is here by now that a record was used for."""
+        """Return whether the environment exists by now that a record was used for."""
         return place[1] == self._here and place[0] in self.environments
 
     def _places(self, action: Action) -> tuple[Place, ...]:
-        """The toolchain of an action, on the platforms that it can run on, the best first."""
+        """Return the toolchain of an action on the platforms that it can run on, the best first."""
         needs = action.runs_in
         if needs is None:
             return ()
@@ -231,7 +231,7 @@ class PlanToolchains:
         return self._lock.elsewhere[name][platform]
 
     def _read(self, places: set[Place]) -> Iterator[tuple[Place, Mapping[str, Mapping[str, Any]]]]:
-        """The records that there are of toolchains, by Python package: those of the store, else those of the remote cache."""
+        """Yield the records of toolchains by Python package: those in the store, else those in the remote cache."""
         keys = {place: {module: record_key(document) for module, document in self._documents[place].items()} for place in places}
         wanted = {key: name for (name, _), of in keys.items() for key in of.values()}
         found: dict[str, Mapping[str, Any]] = {}
