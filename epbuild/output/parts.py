@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -30,13 +29,12 @@ from epbuild.output.files import (
 )
 from epbuild.output.genai_files import plan_pipeline_files
 from epbuild.output.manifest import ManifestModel, PartManifest, beside
-from epbuild.output.merging import describe_merging, merged_key, name_drafts
-from epbuild.plan.made import Made, prepared_by
+from epbuild.output.merging import describe_merging, name_drafts
+from epbuild.output.part_models import add_numbers, describe_merged_model, describe_target, list_custom_ops, list_models
+from epbuild.plan.made import Made
 from epbuild.plan.outputs import PROVENANCE
-from epbuild.plan.request import ep_document
-from epbuild.plan.result import CompileResult, ContextNode, ModelResult
-from epbuild.plan.steps import Emission, Genai, Merging, Part
-from epbuild.verify.live.judging import numbers_of
+from epbuild.plan.result import CompileResult, ModelResult
+from epbuild.plan.steps import Emission, Genai, Part
 
 
 class PlannedPart(Struct, frozen=True):
@@ -87,9 +85,9 @@ class PartManifestFile(Struct, frozen=True):
             recipe=self.recipe,
             group=part.group,
             share_weights=planned.shared,
-            target=_describe_target(part),
+            target=describe_target(part),
             toolchain={name: document["toolchain"][name] for name in ("python", "platform", "distributions")},
-            custom_ops=_list_custom_ops(document),
+            custom_ops=list_custom_ops(document),
             models=planned.complete_models(merged),
             files=[file._replace(path=file.path.removeprefix(prefix)) for file in files if file.path.startswith(prefix)],
             provenance=self.provenance,
@@ -125,14 +123,14 @@ def plan_part(
         drafts = name_drafts(part, merging)
     arranged = arrange((item.compiled for item in made), drafts or part.models, part.binaries, MANIFEST, emission.id)
     if merging is None:
-        files, models = arranged, _list_models(part, made, arranged)
+        files, models = arranged, list_models(part, made, arranged)
     else:
         content = MergedModel(part, merging, describe_merging(merging), drafts, arranged)
         others = (file for file in arranged if file.path not in drafts.values())
         files = (*others, OutputFile(part.models[merging.name], "model", content))
-        models = [_describe_merged_model(part, merging, made)]
+        models = [describe_merged_model(part, merging, made)]
     if part.verification is not None:
-        models = _with_numbers(models, next(item for item in checks if item.action.id == part.verification))
+        models = add_numbers(models, next(item for item in checks if item.action.id == part.verification))
     placed = [replace(file, path=posixpath.join(part.folder, file.path)) for file in files]
     return PlannedPart(part, tuple(made), tuple(models), (*placed, *plan_pipeline_files(emission, part, made, digests)))
 
@@ -259,103 +257,3 @@ def _base_conflict(emission: Emission, what: str) -> BuildError:
 def _describe_genai(genai: Genai, digests: Mapping[Path, str]) -> dict[str, Any]:
     files = {name: digests[path] for name, path in genai.files.items()}
     return {"config": digests[genai.config], "roles": dict(genai.roles), "files": files}
-
-
-def _list_custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the custom operators of a key document as applications look them up."""
-    return [
-        {"library": ops["name"], "sha256": ops["library"]} if ops["library"] else {"module": ops["name"]}
-        for ops in document.get("custom_ops", ())
-    ]
-
-
-def _list_models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -> list[ManifestModel]:
-    references = {file.path: file.content.references for file in files if isinstance(file.content, RelinkedModel)}
-    return [
-        ManifestModel(
-            name=model.member,
-            file=part.models[model.member],
-            action_key=item.key,
-            source=sources[model.member],
-            nodes=[_describe_node(node, references.get(part.models[model.member], {})) for node in model.nodes],
-            fallback_nodes=model.fallback_nodes,
-            compatibility=model.compatibility,
-            left=msgspec.to_builtins(model.left),
-        )
-        for item, sources in ((item, _describe_sources(item)) for item in made)
-        for model in item.compiled.models
-    ]
-
-
-def _describe_merged_model(part: Part, merging: Merging, made: Sequence[Made]) -> ManifestModel:
-    members = [(item, model) for item in made for model in item.compiled.models]
-    sources = {name: source for item in made for name, source in _describe_sources(item).items()}
-    return ManifestModel(
-        name=merging.name,
-        file=part.models[merging.name],
-        action_key=merged_key(merging, {model.member: item.key for item, model in members}),
-        source=None,
-        nodes=(),
-        fallback_nodes=sum(model.fallback_nodes for _, model in members),
-        compatibility={},
-        left=[
-            msgspec.to_builtins(replace(left, node=f"{merging.prefixes[model.member]}{left.node}" if left.node else ""))
-            for _, model in members
-            for left in model.left
-        ],
-        merged=[{"name": model.member, "action_key": item.key, "source": sources[model.member]} for item, model in members],
-    )
-
-
-def _with_numbers(models: Sequence[ManifestModel], checked: Made) -> list[ManifestModel]:
-    """Return the models with the figures of a check, and with those of the members of a merged model."""
-    return [
-        replace(
-            model,
-            numbers={} if model.merged else numbers_of(checked, model.name),
-            merged=[{**member, **numbers_of(checked, member["name"])} for member in model.merged],
-        )
-        for model in models
-    ]
-
-
-def _describe_target(part: Part) -> dict[str, Any]:
-    target = part.target
-    return {
-        "name": target.name,
-        "eps": [
-            {
-                "ep": ep.entry.ep,
-                "module": ep.entry.module,
-                "device": ep_document(ep)["device"],
-                "provider_options": ep.lasting_options,
-            }
-            for ep in target.eps
-        ],
-        "session_options": dict(target.session_options),
-        "environment": concealed_values(target.environment),
-        "unchecked_options": list(target.unchecked),
-        **({} if part.reproducible else {"reproducible": "no"}),
-        **({"not_reproducible": part.known_to_differ} if part.known_to_differ else {}),
-    }
-
-
-def _describe_sources(made: Made) -> dict[str, dict[str, Any]]:
-    """Return the source of each member of a session group as manifests have it, by member."""
-    signatures = {model.member: model.source for model in made.compiled.models}
-    return {
-        member.name: {
-            "sha256": listed["graph"],
-            "external_data": listed["external"],
-            **({"model": member.model.name} if member.model.name != member.name else {}),
-            **({"sizes": listed["inputs"]} if "inputs" in listed else {}),
-            **prepared_by(made.prepared(member.name)),
-            **msgspec.to_builtins(signatures[member.name]),
-        }
-        for member, listed in zip(made.group.members, made.document["members"], strict=True)
-    }
-
-
-def _describe_node(node: ContextNode, references: Mapping[str, str]) -> dict[str, Any]:
-    document: dict[str, Any] = msgspec.to_builtins(node)
-    return document if node.reference is None else {**document, "reference": references.get(node.reference, node.reference)}

@@ -5,9 +5,10 @@ Each file has a reference to its content, and the output's key is the digest of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -17,11 +18,19 @@ from epbuild.core.canonical import JsonFile
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Blob
 from epbuild.core.errors import StepId
-from epbuild.output.bom import BomModel, bill, list_compiled_models
+from epbuild.output.bom import BomModel, bill, list_base_models, list_compiled_models
 from epbuild.output.files import MergedHeader, OutputDocument, OutputFile
-from epbuild.output.layouts import LAYOUTS
 from epbuild.output.materials import OutputInputs, list_recipe_files, source_name
-from epbuild.output.parts import PlannedPart, plan_part
+from epbuild.output.package import ModelPackage
+from epbuild.output.parts import (
+    Arrangement,
+    PartManifestFile,
+    PlannedPart,
+    describe_part,
+    plan_base_files,
+    plan_part,
+    statement_path,
+)
 from epbuild.output.provenance import statement
 from epbuild.plan.key import action_key
 from epbuild.plan.made import Made
@@ -29,12 +38,53 @@ from epbuild.plan.outputs import BOM, PROVENANCE
 from epbuild.plan.steps import Emission, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.recipe.image_reference import DEFAULT_TAG
+from epbuild.recipe.model import Layout as LayoutName
 from epbuild.recipe.model import Recipe
 
 FORMAT = 5
 """Raised when equal identities lead to other bytes: because models are relinked or merged, archives packed, or JSON formatted otherwise.
 
 The content of JSON files counts by itself, so that after an update of epbuild only outputs that differ are emitted."""
+
+
+class Layout(Protocol):
+    """Way in which the parts of an output are arranged. The properties that planning needs are in `recipe/forms.py`."""
+
+    described_as: str | None
+    """Name in the key document of the output's title and description; None if the files do not have them."""
+
+    def arrange(self, emission: Emission, parts: Sequence[PlannedPart], recipe: str, digests: Mapping[Path, str]) -> Arrangement:
+        """Arrange the parts; `digests` has the SHA-256 of the user's files. Raises BuildError if they do not fit together."""
+
+    def describe(self, emission: Emission, digests: Mapping[Path, str]) -> dict[str, Any]:
+        """Return why the files are what they are, in the recipe's words."""
+
+    def find_omissions(self, emission: Emission) -> Iterator[str]:
+        """Yield a sentence for each thing that the recipe has and the output does not hold."""
+
+
+class Directory:
+    """Layout of a single part: its files in a folder, with a manifest."""
+
+    described_as: str | None = None
+
+    def arrange(self, emission: Emission, parts: Sequence[PlannedPart], recipe: str, digests: Mapping[Path, str]) -> Arrangement:
+        (planned,) = parts
+        base = plan_base_files(emission, planned, "", planned.files)
+        return Arrangement(
+            files=(*planned.files, *base),
+            manifest=PartManifestFile(planned, recipe, statement_path(emission)),
+            base_models=tuple(list_base_models(planned.models, planned.part.base, planned.part.folder)),
+        )
+
+    def describe(self, emission: Emission, digests: Mapping[Path, str]) -> dict[str, Any]:
+        return describe_part(emission.parts[0], digests)
+
+    def find_omissions(self, emission: Emission) -> Iterator[str]:
+        return iter(())
+
+
+LAYOUTS: Mapping[LayoutName, Layout] = MappingProxyType({"directory": Directory(), "ort-model-package": ModelPackage()})
 
 
 class OutputTree(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Sizes of an output before and after its emission, and savings of sharing."""
+"""Sizes of an output before and after its emission, and savings of sharing, as events."""
 
 from __future__ import annotations
 
@@ -7,15 +7,48 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from epbuild.core.defaults import MANIFEST, STATEMENT
+from epbuild.engine.events import Event
 from epbuild.output.existing import listed_files
 from epbuild.plan.result import CompileResult
 from epbuild.plan.steps import SessionGroup
-from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.verify.expectations import shared_bytes
 
 Files = Mapping[str, Mapping[str, Any]]
 """The `digest` and the `size` in bytes of each file of an output, by its POSIX path there."""
+
+
+class ChangedFile(Struct, frozen=True):
+    """Changed file of an output: its size before (None if it is new) and after (None if it is gone)."""
+
+    path: str
+    before: int | None
+    after: int | None
+
+
+class OutputCompared(Event, frozen=True):
+    """An output was emitted: its bytes before (None if there was none) and after, without the manifest, and its changed files."""
+
+    step: str
+    directory: str
+    before: int | None
+    after: int
+    files: tuple[ChangedFile, ...]
+
+
+class SharingSaved(Event, frozen=True):
+    """Bytes of a sharing group without sharing, and with it.
+
+    If `measured`, these are the bytes of binaries and data, with each member compiled alone. Otherwise they are those of the sources'
+    weights, in which equal contents count once.
+    """
+
+    step: str
+    unshared: int
+    shared: int
+    measured: bool
 
 
 def last_files(output: Path, recorded: Files) -> Files:

@@ -26,8 +26,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import verification_id
-from epbuild.publish.events import SharingSaved
-from epbuild.publish.sizes import savings
+from epbuild.publish.sizes import SharingSaved, savings
 from epbuild.session.coverage import covered_models
 from epbuild.session.emitting import Publishing, step_record
 from epbuild.session.execution import Executions, KeyedAction

@@ -14,7 +14,7 @@ from epbuild.commands.reporting.report import report
 from epbuild.commands.reporting.values import Report, ReportedStep
 from epbuild.core.schemas import schema
 from epbuild.engine.events import StepFinished
-from epbuild.publish.events import SharingSaved
+from epbuild.publish.sizes import SharingSaved
 from epbuild.report.json.documents import report_document
 from epbuild.session.events import ModelCovered
 from epbuild.toolchain.process import Ending

@@ -6,7 +6,7 @@ from typing import get_args
 
 from epbuild.archive.formats import FORMATS
 from epbuild.core.schemas import schema
-from epbuild.output.layouts import LAYOUTS
+from epbuild.output.tree import LAYOUTS
 from epbuild.recipe.model import Layout, Pack
 from epbuild.recipe.outputs import LAYOUT_FORMS, PACK_FORMS
 

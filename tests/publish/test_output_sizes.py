@@ -12,7 +12,7 @@ from epbuild.core.digest import Blob
 from epbuild.onnxfile.read.weights import WeightBytes
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature
 from epbuild.publish import sizes as sizes_of
-from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
+from epbuild.publish.sizes import ChangedFile, OutputCompared, SharingSaved
 from epbuild.session.events import OutputRemoved
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
 

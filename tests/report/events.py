@@ -19,7 +19,7 @@ from epbuild.engine.events import (
     Warned,
 )
 from epbuild.plan.result import LeftNode
-from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
+from epbuild.publish.sizes import ChangedFile, OutputCompared, SharingSaved
 from epbuild.session.events import (
     ComparisonFinished,
     ComparisonStarted,

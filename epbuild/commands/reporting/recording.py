@@ -45,7 +45,7 @@ from epbuild.engine.events import (
     StepStarted,
     one_by_one,
 )
-from epbuild.publish.events import OutputCompared
+from epbuild.publish.sizes import OutputCompared
 from epbuild.session.events import (
     ComparisonStarted,
     Fetched,

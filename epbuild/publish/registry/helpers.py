@@ -48,7 +48,7 @@ def ask(name: str, host: str) -> tuple[str, str] | None:
         # Without the cause: that exception holds the output.
         raise HelperFailed(f"did not answer within {_TIMEOUT_SECONDS} s", _see(program, host)) from None
     except OSError as error:
-        raise HelperFailed(f"cannot be run: {error.strerror or error}", "Mend it") from error
+        raise HelperFailed(f"cannot be run: {error.strerror or error}", "Fix it") from error
     printed = done.stdout.decode("utf-8", "replace").strip()
     if done.returncode:
         if printed == _NOT_FOUND:

@@ -12,7 +12,7 @@ from typing import Self
 
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
-from epbuild.publish.events import OutputCompared
+from epbuild.publish.sizes import OutputCompared
 from epbuild.report.formatting import Table, code, format_size, shorten_list
 from epbuild.report.listeners import Listener
 from epbuild.report.terminal.changes import SizeChange

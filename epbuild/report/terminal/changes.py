@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFinished
-from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
+from epbuild.publish.sizes import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.formatting import Table, format_percent, format_size, format_size_change
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, wrap
 from epbuild.session.events import OutputRemoved, ToolchainReady

@@ -17,7 +17,7 @@ from epbuild.commands.reporting.values import Report, ReportedBuild, ReportedSte
 from epbuild.core.units import counted
 from epbuild.engine.events import StepFailed
 from epbuild.plan.result import LeftNode
-from epbuild.publish.events import SharingSaved
+from epbuild.publish.sizes import SharingSaved
 from epbuild.report.formatting import format_local_time, format_size, shorten_list
 from epbuild.report.terminal.changes import SizeChange, all_sharing_lines, size_table_lines, time_lines
 from epbuild.report.terminal.coverage import coverage_lines

@@ -10,7 +10,7 @@ import pytest
 
 from epbuild.core.errors import BuildError, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
-from epbuild.publish.events import OutputCompared
+from epbuild.publish.sizes import OutputCompared
 from epbuild.report.terminal.progress import reporter
 from epbuild.session.events import RemoteCacheUsed
 from tests.report.events import COMPILE, EVENTS, SHARE

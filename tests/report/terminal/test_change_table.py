@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from epbuild.engine.events import Event, RunFinished, StepFailed, StepFinished, StepOutput
-from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
+from epbuild.publish.sizes import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.terminal.progress import reporter
 from epbuild.session.events import OutputRemoved, ToolchainReady
 from tests.report.events import COMPILE, EVENTS, FAILURE, Terminal

@@ -10,7 +10,7 @@ import pytest
 
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished
-from epbuild.publish.events import OutputCompared
+from epbuild.publish.sizes import OutputCompared
 from epbuild.report.terminal.progress import reporter
 from epbuild.session.events import StepCompared
 

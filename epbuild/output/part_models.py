@@ -1,0 +1,122 @@
+"""Models, sources and target of a part, as its manifest describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from epbuild.core.redact import concealed_values
+from epbuild.output.files import OutputFile, RelinkedModel
+from epbuild.output.manifest import ManifestModel
+from epbuild.output.merging import merged_key
+from epbuild.plan.made import Made, prepared_by
+from epbuild.plan.request import ep_document
+from epbuild.plan.result import ContextNode
+from epbuild.plan.steps import Merging, Part
+from epbuild.verify.live.judging import numbers_of
+
+
+def list_models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -> list[ManifestModel]:
+    """Return the compiled models of a part, with the references that its `files` have."""
+    references = {file.path: file.content.references for file in files if isinstance(file.content, RelinkedModel)}
+    return [
+        ManifestModel(
+            name=model.member,
+            file=part.models[model.member],
+            action_key=item.key,
+            source=sources[model.member],
+            nodes=[_describe_node(node, references.get(part.models[model.member], {})) for node in model.nodes],
+            fallback_nodes=model.fallback_nodes,
+            compatibility=model.compatibility,
+            left=msgspec.to_builtins(model.left),
+        )
+        for item, sources in ((item, _describe_sources(item)) for item in made)
+        for model in item.compiled.models
+    ]
+
+
+def describe_merged_model(part: Part, merging: Merging, made: Sequence[Made]) -> ManifestModel:
+    """Return the merged model of a part, without its nodes and compatibility strings."""
+    members = [(item, model) for item in made for model in item.compiled.models]
+    sources = {name: source for item in made for name, source in _describe_sources(item).items()}
+    return ManifestModel(
+        name=merging.name,
+        file=part.models[merging.name],
+        action_key=merged_key(merging, {model.member: item.key for item, model in members}),
+        source=None,
+        nodes=(),
+        fallback_nodes=sum(model.fallback_nodes for _, model in members),
+        compatibility={},
+        left=[
+            msgspec.to_builtins(replace(left, node=f"{merging.prefixes[model.member]}{left.node}" if left.node else ""))
+            for _, model in members
+            for left in model.left
+        ],
+        merged=[{"name": model.member, "action_key": item.key, "source": sources[model.member]} for item, model in members],
+    )
+
+
+def add_numbers(models: Sequence[ManifestModel], checked: Made) -> list[ManifestModel]:
+    """Return the models with the figures of a check, and with those of the members of a merged model."""
+    return [
+        replace(
+            model,
+            numbers={} if model.merged else numbers_of(checked, model.name),
+            merged=[{**member, **numbers_of(checked, member["name"])} for member in model.merged],
+        )
+        for model in models
+    ]
+
+
+def describe_target(part: Part) -> dict[str, Any]:
+    """Return the target of a part with its options."""
+    target = part.target
+    return {
+        "name": target.name,
+        "eps": [
+            {
+                "ep": ep.entry.ep,
+                "module": ep.entry.module,
+                "device": ep_document(ep)["device"],
+                "provider_options": ep.lasting_options,
+            }
+            for ep in target.eps
+        ],
+        "session_options": dict(target.session_options),
+        "environment": concealed_values(target.environment),
+        "unchecked_options": list(target.unchecked),
+        **({} if part.reproducible else {"reproducible": "no"}),
+        **({"not_reproducible": part.known_to_differ} if part.known_to_differ else {}),
+    }
+
+
+def list_custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the custom operators of a key document as applications look them up."""
+    return [
+        {"library": ops["name"], "sha256": ops["library"]} if ops["library"] else {"module": ops["name"]}
+        for ops in document.get("custom_ops", ())
+    ]
+
+
+def _describe_sources(made: Made) -> dict[str, dict[str, Any]]:
+    """Return the source of each member of a session group as manifests have it, by member."""
+    signatures = {model.member: model.source for model in made.compiled.models}
+    return {
+        member.name: {
+            "sha256": listed["graph"],
+            "external_data": listed["external"],
+            **({"model": member.model.name} if member.model.name != member.name else {}),
+            **({"sizes": listed["inputs"]} if "inputs" in listed else {}),
+            **prepared_by(made.prepared(member.name)),
+            **msgspec.to_builtins(signatures[member.name]),
+        }
+        for member, listed in zip(made.group.members, made.document["members"], strict=True)
+    }
+
+
+def _describe_node(node: ContextNode, references: Mapping[str, str]) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.to_builtins(node)
+    return document if node.reference is None else {**document, "reference": references.get(node.reference, node.reference)}
