@@ -126,7 +126,9 @@ class BlobStore:
         with self._open(digest) as source:
             identity = os.fstat(source.fileno())
             if identity.st_size <= _SMALL_BYTES:
-                self._write_small(self._read_all(source, digest, identity), destination)
+                data = self._read_all(source, digest, identity)
+                with translate_os_errors(f"write {destination}", elsewhere=None):
+                    write_new(destination, data)
                 return
             destination = Path(destination)
             check = Check(self._checksums, digest, identity.st_size)
@@ -263,10 +265,6 @@ class BlobStore:
         if digest_of(data) != digest:
             raise self._damaged_blob(digest, identity)
         return data
-
-    def _write_small(self, data: bytes, destination: str | Path) -> None:
-        with translate_os_errors(f"write {destination}", elsewhere=None):
-            write_new(destination, data)
 
     def _damaged_blob(self, digest: str, identity: os.stat_result) -> DamagedBlob:
         """Set a damaged blob aside, and return the error to raise."""

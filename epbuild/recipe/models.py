@@ -51,17 +51,12 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
         read=read,
         external_data=folder,
         verify=read_verify(fields),
-        prepare=read_preparations(fields),
+        prepare=tuple(_read_preparation(fields.of(item)) for item in fields.items("prepare")),
     )
 
 
 def _dimensions(fields: MappingReader) -> dict[str, int]:
     return {name: fields.integer(name) or 0 for name in fields.entries}
-
-
-def read_preparations(fields: MappingReader) -> tuple[PrepareStep, ...]:
-    """Read the entries of a model's `prepare`."""
-    return tuple(_read_preparation(fields.of(item)) for item in fields.items("prepare"))
 
 
 def _read_preparation(fields: MappingReader) -> PrepareStep:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import action_type, is_stored
 from epbuild.cache.blobs import BlobStore
-from epbuild.cluster.request import LocalOnlyError, action_of, files_of, read_request, request_of
+from epbuild.cluster.request import ActionRequest, LocalOnlyError, action_of, asked_toolchain, files_of, read_request, request_of
 from epbuild.core.digest import Blob, file_digest
 from epbuild.plan.steps import Action
 from epbuild.session.planning import read_plan
@@ -107,6 +107,17 @@ def test_a_file_is_named_by_its_digest_and_by_nothing_else(path: object, tmp_pat
     document["action"]["members"][0]["compiled_from"]["graph"] = path
     with pytest.raises(ValidationError):
         action_of(read_request(json.dumps(document)), BlobStore(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "entries", [None, "QNNExecutionProvider", [["QNNExecutionProvider", "0"]], [["../x", "0"]], [{}]], ids=str
+)
+def test_a_toolchain_whose_eps_are_others_here_is_refused(entries: object, tmp_path: Path) -> None:
+    action = {"toolchain": {"name": "t", "where": ["epbuild.yaml", 1, 1]}, "entries": [], "records": []}
+    request = ActionRequest(KEY, "t", "toolchain", action, ())
+    assert asked_toolchain(request, BlobStore(tmp_path)).toolchain.name == "t"
+    with pytest.raises(ValidationError):
+        asked_toolchain(replace(request, action={**action, "entries": entries}), BlobStore(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, '{"key": "x"}'])
