@@ -242,7 +242,8 @@ def open_session(
     given. Raises EpbuildError and Cancelled.
     """
     begin, began, variables = time.monotonic(), clock(str(request.recipe)), ReadVariables()
-    progress, cancelled = progress or NoProgress(), cancelled or threading.Event()
+    progress = NoProgress() if progress is None else progress  # an empty list of events is false
+    cancelled = cancelled or threading.Event()
     recipe, plan = read_plan(request, NeededModels(request, progress, cancelled, fetcher) if builds else None, variables)
     lock = hold_lock(recipe, plan, strict=request.locked)
     if builds:
