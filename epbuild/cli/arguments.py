@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from epbuild.cli import completion
-from epbuild.cli.names import recipe_and_steps
+from epbuild.cli.names import expand_step_files, recipe_and_steps
 from epbuild.cli.options import Excludes, OptionGroup, UsageError, amount, choice, option, options
 from epbuild.core.defaults import DEFAULT_RECIPE
-from epbuild.core.errors import Argument, PlanError, Position, Problem
+from epbuild.core.errors import Position
 from epbuild.core.units import bytes_of, seconds_of
 from epbuild.remote.settings import Mode
 from epbuild.session.request import RemoteChoice
@@ -218,47 +217,3 @@ class ClusterOfPlan(Cluster, frozen=True, kw_only=True):
         str | None,
         option("--executor", metavar="ADDRESS", help="Show which machines of a cluster can make what is missing, and how long."),
     ] = None
-
-
-_COMMENT = re.compile(r"(^|\s)#.*")
-_FORM = "Write one id or glob a line, in UTF-8; what follows a # is a comment."
-
-
-def expand_step_files(names: Sequence[str]) -> tuple[tuple[str, ...], Mapping[str, Position]]:
-    """Return ids and globs with each `@FILE` replaced by the steps in it, and the position of each of these.
-
-    Raises PlanError (EPB278) for a file that cannot be read or names no step: no step would mean every step.
-    """
-    steps: dict[str, Position | None] = {}
-    for name in names:
-        steps |= dict(_read_steps(name)) if name.startswith("@") else {name: None}
-    return tuple(steps), {step: where for step, where in steps.items() if where is not None}
-
-
-def _read_steps(name: str) -> Iterator[tuple[str, Position]]:
-    path = name[1:]
-    try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        why = error.strerror if isinstance(error, OSError) else error
-        raise PlanError(Problem("EPB278", f"the file of steps cannot be read: {why}", Argument(name), None)) from error
-    found = False
-    for number, line in enumerate(content.split(b"\n"), 1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            where = Position(path, number, len(line[: error.start].decode("utf-8", "replace")) + 1)
-            raise PlanError(Problem("EPB278", "the file of steps is not UTF-8", where, _FORM)) from error
-        step = _COMMENT.sub("", text).strip()
-        if step:
-            found = True
-            yield step, Position(path, number, text.index(step) + 1)
-    if not found:
-        raise PlanError(Problem("EPB278", "the file of steps names none", Position(path, 1, 1), _FORM))
-
-
-class LogLines:
-    """Progress lines on standard error. Standard output is for the answer alone."""
-
-    def report(self, text: str, /) -> None:
-        typer.echo(text, err=True)

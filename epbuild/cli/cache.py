@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -16,7 +15,7 @@ from epbuild.remote.settings import SIGNING_KEY
 from epbuild.report.json.documents import print_json
 from epbuild.report.json.store import cache_check_document, cache_stats_document
 from epbuild.report.terminal.problems import print_problems
-from epbuild.report.terminal.store import NoBar, byte_progress, print_cache_check, print_cache_stats
+from epbuild.report.terminal.store import byte_progress, print_cache_check, print_cache_stats
 from epbuild.session.request import RemoteChoice, Request
 
 app = application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
@@ -66,7 +65,7 @@ def verify(
             _request(arguments.Target(names=names, recipe=recipe), settings, RemoteChoice(insecure=insecure)), json=json
         )
     place = cache_directory()
-    with nullcontext(NoBar()) if json else byte_progress("checking") as progress:
+    with byte_progress("checking", shown=not json) as progress:
         found = check_cache(place, progress)
     if json:
         print_json(cache_check_document(place, found))
@@ -80,7 +79,7 @@ def _verify_remote(request: Request, *, json: bool) -> int:
     from epbuild.report.json.store import remote_check_document
     from epbuild.report.terminal.store import print_remote_check
 
-    with nullcontext(NoBar()) if json else byte_progress("checking") as progress:
+    with byte_progress("checking", shown=not json) as progress:
         found = check_results(request, progress)
     if json:
         print_json(remote_check_document(found))
@@ -110,7 +109,7 @@ def push(
     from epbuild.report.terminal.store import print_push
 
     request = _request(target, settings, RemoteChoice("write", insecure=insecure))
-    with nullcontext(NoBar()) if json else byte_progress("writing") as progress:
+    with byte_progress("writing", shown=not json) as progress:
         done = push_results(request, progress, replace=replace)
     if json:
         print_json(push_document(done))

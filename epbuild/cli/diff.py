@@ -23,6 +23,13 @@ _RULES = (
 )  # fmt: skip
 
 
+class _LogLines:
+    """Progress lines on standard error. Standard output is for the answer alone."""
+
+    def report(self, text: str, /) -> None:
+        typer.echo(text, err=True)
+
+
 @app.command(rules=_RULES)
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="The earlier artifact.", show_default=False)],
@@ -37,7 +44,7 @@ def diff(
     Each is a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model. Exit code 1: they differ, in
     more than their recipe accepts; 2: one of them cannot be read.
     """
-    found = compare(a, b, arguments.LogLines())
+    found = compare(a, b, _LogLines())
     if json:
         print_json(comparison_document(str(a), str(b), found))
     elif markdown:

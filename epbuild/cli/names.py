@@ -1,13 +1,18 @@
-"""Names on a command line: a recipe, then steps."""
+"""Names on a command line: a recipe, then steps, also those in a file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from epbuild.core.defaults import DEFAULT_RECIPE
+from epbuild.core.errors import Argument, PlanError, Position, Problem
 
 _SEPARATORS = "/\\"
 _GLOB = frozenset("*?[")
+_COMMENT = re.compile(r"(^|\s)#.*")
+_FORM = "Write one id or glob a line, in UTF-8; what follows a # is a comment."
 
 
 def recipe_and_steps(names: Sequence[str], recipe: str | None = None) -> tuple[str, tuple[str, ...]]:
@@ -30,3 +35,36 @@ def _is_step(name: str) -> bool:
     before = name[: max(colon, 0)]
     is_drive = len(before) == 1 and before.isalpha()
     return colon >= 0 and not is_drive and not any(separator in before for separator in _SEPARATORS)
+
+
+def expand_step_files(names: Sequence[str]) -> tuple[tuple[str, ...], Mapping[str, Position]]:
+    """Return ids and globs with each `@FILE` replaced by the steps in it, and the position of each of these.
+
+    Raises PlanError (EPB278) for a file that cannot be read or names no step: no step would mean every step.
+    """
+    steps: dict[str, Position | None] = {}
+    for name in names:
+        steps |= dict(_read_steps(name)) if name.startswith("@") else {name: None}
+    return tuple(steps), {step: where for step, where in steps.items() if where is not None}
+
+
+def _read_steps(name: str) -> Iterator[tuple[str, Position]]:
+    path = name[1:]
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        why = error.strerror if isinstance(error, OSError) else error
+        raise PlanError(Problem("EPB278", f"the file of steps cannot be read: {why}", Argument(name), None)) from error
+    found = False
+    for number, line in enumerate(content.split(b"\n"), 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            where = Position(path, number, len(line[: error.start].decode("utf-8", "replace")) + 1)
+            raise PlanError(Problem("EPB278", "the file of steps is not UTF-8", where, _FORM)) from error
+        step = _COMMENT.sub("", text).strip()
+        if step:
+            found = True
+            yield step, Position(path, number, text.index(step) + 1)
+    if not found:
+        raise PlanError(Problem("EPB278", "the file of steps names none", Position(path, 1, 1), _FORM))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -63,7 +62,7 @@ def locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
     return {name: tuple(toolchain.platforms) for name, toolchain in read_lock(text, str(path)).toolchains.items()}
 
 
-class UnfitMachine(NamedTuple):
+class UnfitMachine(Struct, frozen=True, order=True):
     """Machine that cannot do some work, with the reason as a clause."""
 
     machine: str

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.cli.arguments import expand_step_files
+from epbuild.cli.names import expand_step_files
 from epbuild.core.errors import PlanError, Position
 from tests.support.commands import RECIPE, epbuild, write_model
 

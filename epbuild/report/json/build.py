@@ -85,7 +85,7 @@ class CoveredView(View, frozen=True, kw_only=True):
     reason: str | None
     size: int | None
     seconds: float | None
-    accuracy: dict[str, float] | None
+    accuracy: Mapping[str, float] | None
 
 
 class CoverageDocument(Document, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ def print_matrix(jobs: Iterable[RunnerJob]) -> None:
 
 def coverage_document(rows: Sequence[ModelCovered]) -> CoverageDocument:
     """Return `coverage --json`."""
-    return CoverageDocument(rows=tuple(view(CoveredView, row, left=_left(row), accuracy=_figures(row.accuracy)) for row in rows))
+    return CoverageDocument(rows=tuple(view(CoveredView, row, left=_left(row)) for row in rows))
 
 
 def explanation_document(recipe: str, found: Sequence[Explanation]) -> ExplanationDocument:
@@ -183,10 +183,7 @@ def workloads_document(loads: Sequence[Workload], address: str) -> WorkloadsDocu
     """Return the missing work of a plan, and the machines of a cluster that can do it."""
     return WorkloadsDocument(
         executor=address,
-        workloads=tuple(
-            view(WorkloadView, load, others=[UnfitMachineView(machine=one.machine, why=one.why) for one in load.others])
-            for load in loads
-        ),
+        workloads=tuple(view(WorkloadView, load) for load in loads),
     )
 
 
@@ -207,10 +204,6 @@ def _step(found: Survey, status: StepStatus) -> StepView:
 def _left(row: ModelCovered) -> list[LeftView]:
     groups = row.outside.groups if row.outside is not None else ()
     return [LeftView(operator=one.operator, count=len(one.nodes), reason=one.reason, nodes=one.nodes) for one in groups]
-
-
-def _figures(accuracy: Mapping[str, float] | None) -> dict[str, float] | None:
-    return dict(accuracy) if accuracy is not None else None
 
 
 def _cause(explanation: Explanation) -> CauseView:

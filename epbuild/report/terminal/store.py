@@ -146,9 +146,9 @@ class Bar:
 
 
 @contextmanager
-def byte_progress(doing: str) -> Iterator[Bar | NoBar]:
-    """Show progress in bytes: as a bar on a terminal, elsewhere not at all."""
-    if not is_screen(sys.stdout):
+def byte_progress(doing: str, *, shown: bool = True) -> Iterator[Bar | NoBar]:
+    """Show progress in bytes as a bar, if it is to be `shown` and this is a terminal."""
+    if not shown or not is_screen(sys.stdout):
         yield NoBar()
         return
     from rich.console import Console
