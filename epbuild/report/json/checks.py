@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType, field
 
 from epbuild import __version__
-from epbuild.commands.doctor.devices import EpDevice, EpHealth, ToolchainHealth
 from epbuild.core.redact import concealed, redacted
 from epbuild.report.json.documents import Document, View, view
 from epbuild.verify.findings import Finding
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `verify` and `diff` do not need the checks of doctor
+    from epbuild.commands.doctor.devices import EpHealth, ToolchainHealth
     from epbuild.commands.doctor.doctor import Diagnoses
     from epbuild.diff.difference import Comparison
 
@@ -115,12 +115,20 @@ class AttemptView(View, frozen=True, kw_only=True):
     compiled: bool
 
 
+class DeviceView(View, frozen=True, kw_only=True):
+    """Device as ONNX Runtime reports it."""
+
+    type: str
+    vendor: str
+    metadata: dict[str, str]
+
+
 class EpView(View, frozen=True, kw_only=True):
     """EP of a toolchain with its devices."""
 
     ep: str
     packages: str
-    devices: tuple[EpDevice, ...]
+    devices: tuple[DeviceView, ...]
     emulated: bool
     missing: str | None
     limit: str | None

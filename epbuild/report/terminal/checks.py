@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from epbuild.commands.doctor.doctor import Diagnoses
-from epbuild.commands.doctor.health import HealthCheck, HealthState
 from epbuild.core.redact import concealed, redacted
 from epbuild.core.units import counted
 from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.findings import Finding, Outcome
+
+if TYPE_CHECKING:  # `verify` does not need the checks of doctor
+    from epbuild.commands.doctor.doctor import Diagnoses
+    from epbuild.commands.doctor.health import HealthCheck, HealthState
 
 _OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
 _OUTCOME_COLORS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
