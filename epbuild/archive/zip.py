@@ -114,7 +114,7 @@ class _Member:
 
     @property
     def large(self) -> bool:
-        """Whether its sizes have eight bytes. This must be known before it is compressed."""
+        """True if its sizes have eight bytes. This must be known before it is compressed."""
         return self.size + (0 if self.level is None else self.size // _GROWTH) >= _MAX32
 
     def local(self) -> bytes:

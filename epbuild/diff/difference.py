@@ -46,7 +46,7 @@ class Difference(Struct, frozen=True):
 
     @property
     def lone(self) -> bool:
-        """Whether it is a model, or several, that only one artifact has."""
+        """True if it is a model, or several, that only one artifact has."""
         return self.place == _LONE_ARTIFACT or (len(self.place) == 2 and self.place[0] == "models")
 
     @property
@@ -55,7 +55,7 @@ class Difference(Struct, frozen=True):
 
     @property
     def of_bytes(self) -> bool:
-        """Whether it says only that the bytes of a context differ. The size of a context is another fact."""
+        """True if it says only that the bytes of a context differ. The size of a context is another fact."""
         return self.sense == "context" and self.place[-1] == "context" and None not in (self.old, self.new)
 
     @property
@@ -73,11 +73,11 @@ class Comparison(Struct, frozen=True):
     without_manifest: tuple[Side, ...] = ()
     """Artifacts without a manifest, whose options, toolchain and source models are unknown and not compared."""
     explained: bool = True
-    """Whether another difference explains why contexts differ."""
+    """True if another difference explains why contexts differ."""
     sizes: tuple[SizeChange, ...] = ()
     """All models, context binaries and external data files, also those of equal size."""
     accepted: bool = False
-    """Whether only bytes of contexts differ, and the recipes of both accept that."""
+    """True if only bytes of contexts differ, and the recipes of both accept that."""
     artifacts: tuple[str, ...] = ("",)
     """Folders, below the compared paths, of the artifacts with models that both sides have."""
 

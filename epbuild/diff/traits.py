@@ -52,9 +52,9 @@ class ModelTraits(Struct, frozen=True):
     file: str
     sha256: str
     holds_weights: bool
-    """Whether the model's file has initializers. Their values are in no header."""
+    """True if the model's file has initializers. Their values are in no header."""
     embeds: bool
-    """Whether the model's file has contexts."""
+    """True if the model's file has contexts."""
     inside: Facts
     outside: Facts
     data: Mapping[str, Mapping[str, str]]
@@ -73,7 +73,7 @@ class Traits(Struct, frozen=True):
     whole: Facts
     models: tuple[ModelTraits, ...]
     accepts_other_bytes: bool = False
-    """Whether its recipe accepts that a compile is not reproducible."""
+    """True if its recipe accepts that a compile is not reproducible."""
 
 
 def traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> Traits:

@@ -33,9 +33,9 @@ class ArtifactFolder:
     """The folder below the path that the user named: empty, or a POSIX path that ends in a slash."""
     manifest: Manifest | None = None
     flaw: str | None = None
-    """Why the manifest of the folder cannot be used."""
+    """Reason why the manifest of the folder cannot be used."""
     whole: bool = True
-    """Whether all files of the folder are checked, and not a single model."""
+    """True if all files of the folder are checked, and not a single model."""
     inner: frozenset[str] = field(default_factory=frozenset)
     """Folders below this one that are separate artifacts."""
     counting: Counting = field(default=uncounted, compare=False)
@@ -71,7 +71,7 @@ class ArtifactFolder:
 
     @property
     def has_manifest(self) -> bool:
-        """Whether there is a manifest, usable or not."""
+        """True if there is a manifest, usable or not."""
         return self.manifest is not None or self.flaw is not None
 
     def is_inner(self, name: str) -> bool:

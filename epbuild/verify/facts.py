@@ -32,9 +32,9 @@ class Model(Struct, frozen=True, dict=True):
     file: str
     """POSIX path below the artifact's folder."""
     asked_for: bool = False
-    """Whether the user named the model. Only then may it be a link to another place."""
+    """True if the user named the model. Only then may it be a link to another place."""
     name_nodes: bool = False
-    """Whether the header has the names of its nodes."""
+    """True if the header has the names of its nodes."""
 
     @property
     def path(self) -> Path:
@@ -65,7 +65,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the model can be read and has an EPContext node."""
+        """True if the model can be read and has an EPContext node."""
         return not isinstance(self.header, str) and self.header.is_compiled
 
     @property

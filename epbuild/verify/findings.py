@@ -20,7 +20,7 @@ class Flaw(Struct, frozen=True):
     text: str
     hint: str | None = None
     standalone: bool = False
-    """Whether the text has its own subject instead of following the file's name."""
+    """True if the text has its own subject instead of following the file's name."""
 
     @property
     def sentence(self) -> str:

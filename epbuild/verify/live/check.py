@@ -36,9 +36,9 @@ class LiveCheck(Struct, frozen=True):
     """Options of the live checks. Every model is loaded."""
 
     numbers: bool = False
-    """Whether models are compared with their sources."""
+    """True if models are compared with their sources."""
     strict: bool = False
-    """Whether a model that cannot be loaded here is a failure."""
+    """True if a model that cannot be loaded here is a failure."""
     options: LoadOptions = field(default_factory=LoadOptions)
     sources: Sources = field(default_factory=lambda: Sources({}))
     comparison: OutputComparison = field(default_factory=OutputComparison)

@@ -44,7 +44,7 @@ class OutputComparison(Struct, frozen=True):
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """Files or folders of inputs, by model; under the empty name, those for every other model."""
     made: MadeInputs | None = None
-    """How to make inputs if none are given; None: as in the recipe's `verify`, else from the seed 0."""
+    """Settings for made inputs, if none are given; None: those of the recipe's `verify`, else the seed 0."""
     asked: Thresholds = field(default_factory=Thresholds)
     """Thresholds for metrics; none: those of the recipe's `verify`, else those of the catalog for the EP."""
     atol: float | None = None
@@ -55,7 +55,7 @@ class OutputComparison(Struct, frozen=True):
 
     @property
     def by_element(self) -> bool:
-        """Whether elements are judged one by one."""
+        """True if elements are judged one by one."""
         return (self.atol, self.rtol) != (None, None)
 
     def bound(self, *, quantised: bool) -> float | None:

@@ -49,7 +49,7 @@ class Sample(Struct, frozen=True):
     name: str
     arrays: Arrays
     made: bool = False
-    """Whether it was made from a seed, and is weak evidence."""
+    """True if it was made from a seed, and is weak evidence."""
 
 
 def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:

@@ -172,11 +172,11 @@ class Tolerance(Struct, frozen=True):
 
 
 _EXACT = Tolerance(0, 0)
-# QNN's emulator is off by 0.0015 on the quickstart's classifier, and by 0.0025 of the largest logit on its decoder.
+# An EP's emulator is off by 0.0015 on the quickstart's classifier, and by 0.0025 of the largest logit on its decoder.
 _FLOATING = Tolerance(0.005, 0.005)
-# Eight layers with activations of eight bits are off by 0.0084 on the emulator, where most outputs are within 0.06.
+# Eight layers with 8-bit activations are off by 0.0084 on that emulator; most of their outputs are within 0.06.
 _QUANTISED = Tolerance(0.01, 0.05)
-# Two steps of eight bits, whatever the bits that they are written with.
+# Two steps of an 8-bit quantization, also if they are stored with more bits; by the size of an element in bytes.
 _STEPS = {1: Tolerance(2, 0), 2: Tolerance(512, 0)}
 
 

@@ -82,15 +82,15 @@ class MemberResult(Struct, frozen=True):
     subject: Subject
     measured: Measured | None = None
     source_failure: LoadFailure | None = None
-    """Why the CPU EP cannot run the source."""
+    """Failure of the source on the CPU EP."""
     compile_error: EpbuildError | None = None
-    """Why the model cannot be compiled un-shared."""
+    """Error of the compile without sharing."""
     failure: LoadFailure | None = None
-    """Why the process that ran the model failed. The model can have been measured all the same: another one can have failed after it."""
+    """Failure of the process that ran the model. A model that ran before the failure is measured all the same."""
     different: str = ""
-    """How an output differs in type or shape from that of the source."""
+    """Difference of an output from that of the source in type or shape, as a sentence."""
     unshared: LoadFailure | None = None
-    """Why the model was compiled un-shared: the models that share cannot be loaded."""
+    """Failure to load the models that share, because of which the model was compiled un-shared."""
 
 
 class _Reference(Struct, frozen=True):
@@ -204,7 +204,7 @@ def _result(reference: _Reference, attempt: Attempt) -> MemberResult:
     subject = reference.subject
     outputs = [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == subject.name]
     if len(outputs) < len(subject.samples):
-        # A process that ends well has run all: one that reports less must not pass for one that was never due.
+        # A process that ends well has run all samples. If it reports fewer, the model must not count as merely skipped.
         incomplete = LoadFailure(subject.name, "the process ended without running it on all inputs.", "EPB642")
         return MemberResult(subject, failure=attempt.failure or incomplete)
     try:

@@ -45,7 +45,7 @@ class RunnableSource(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_quantised(self) -> bool:
-        """Whether the model, or the result of its preparations, computes with quantized values."""
+        """True if the model, or the result of its preparations, computes with quantized values."""
         headers = [self.header, *([read_header(self.prepared.graph)] if self.prepared is not None else [])]
         return any(name in _QUANTISING for header in headers for _, name in header.operators)
 
@@ -124,37 +124,16 @@ class Sources:
         group = self.group(document, name)
         member = group.member(name) if group is not None else None
         own = self.named.get(name) or self.named.get("")
-        files = member.original if member is not None else None
+        files = member.original if member is not None and own is None else None
         is_prepared = member is not None and member.prepared is not None
         prepared = _prepared(model) if is_prepared else None
-        if own is None and files is not None and is_prepared and self._compares_prepared(name, files.graph, document, model):
+        if files is not None and is_prepared and self._compares_prepared(name, files.graph, document, model):
             files = prepared
         graph = own or (files.graph if files is not None else None)
         if graph is None:
             raise NoSource(self._missing(member, document))
-        try:
-            header = read_header(graph)
-            for location in header.external_locations:
-                check_reference(location)
-            known = files.external if files is not None and own is None else {}
-            external = {location: known.get(location, graph.parent / location) for location in header.external_locations}
-            digests = {location: file_digest(path) for location, path in external.items()}
-            digest = file_digest(graph)
-        except BadReference as error:
-            raise WrongSource(f"the source model {graph} cannot be used: {error}") from error
-        except MalformedModel as error:
-            raise WrongSource(f"the source model {graph} is not a whole ONNX file: {error}") from error
-        except OSError as error:
-            raise WrongSource(f"the source model's file {error.filename} cannot be read: {error.strerror or error}") from error
-        listed = model.get("source")
-        if listed is not None and "prepared" in listed and digest != listed["sha256"]:
-            listed = listed["prepared"]["from"]  # the model of the recipe, before its preparations
-        if listed is not None and listed["sha256"] != digest:
-            raise WrongSource(f"the source model {graph} is not the one that it was compiled from: its SHA-256 is {digest[:12]}…")
-        for location, expected in (listed["external_data"] if listed is not None else {}).items():
-            if digests.get(location) != expected:
-                raise WrongSource(f"the external data {location} of the source model {graph} is not what it was compiled from")
-        return RunnableSource(graph, external, header, member.model.free_dimensions if member is not None else {}, prepared)
+        sizes = member.model.free_dimensions if member is not None else {}
+        return _read_source(graph, files.external if files is not None else {}, sizes, prepared, model.get("source"))
 
     def _compares_prepared(self, name: str, source: Path, document: Mapping[str, Any] | None, model: Mapping[str, Any]) -> bool:
         """Return whether a model is compared with what was prepared: the recipe asks for it, or the source has other values."""
@@ -177,6 +156,41 @@ class Sources:
         if member.prepared is not None:
             return f"what {member.prepared} made is not in the cache; `epbuild run` makes it again"
         return "its source model has not been fetched yet; `epbuild run` does that"
+
+
+def _read_source(
+    graph: Path,
+    known: Mapping[str, Path],
+    sizes: Mapping[str, int],
+    prepared: ModelFiles | None,
+    listed: Mapping[str, Any] | None,
+) -> RunnableSource:
+    """Read a source, and check it against the source that a manifest lists. Raises WrongSource.
+
+    `known` has the places of its external data by location; without one, a file is beside the graph.
+    """
+    try:
+        header = read_header(graph)
+        for location in header.external_locations:
+            check_reference(location)
+        external = {location: known.get(location, graph.parent / location) for location in header.external_locations}
+        digests = {location: file_digest(path) for location, path in external.items()}
+        digest = file_digest(graph)
+    except BadReference as error:
+        raise WrongSource(f"the source model {graph} cannot be used: {error}") from error
+    except MalformedModel as error:
+        raise WrongSource(f"the source model {graph} is not a whole ONNX file: {error}") from error
+    except OSError as error:
+        raise WrongSource(f"the source model's file {error.filename} cannot be read: {error.strerror or error}") from error
+    if listed is not None:
+        if "prepared" in listed and digest != listed["sha256"]:
+            listed = listed["prepared"]["from"]  # the model of the recipe, before its preparations
+        if listed["sha256"] != digest:
+            raise WrongSource(f"the source model {graph} is not the one that it was compiled from: its SHA-256 is {digest[:12]}…")
+        for location, expected in listed["external_data"].items():
+            if digests.get(location) != expected:
+                raise WrongSource(f"the external data {location} of the source model {graph} is not what it was compiled from")
+    return RunnableSource(graph, external, header, sizes, prepared)
 
 
 def _prepared(model: Mapping[str, Any]) -> ModelFiles | None:

@@ -31,10 +31,10 @@ class OutputVerdict(Struct, frozen=True):
     figures: Figures
     outcome: Outcome
     reason: str = ""
-    """Why it did not pass: a clause."""
+    """Reason why it did not pass: a clause."""
     hint: str | None = None
     own_scale: bool = False
-    """Whether it was judged by its own scale, since zeros would meet the user's thresholds too."""
+    """True if it was judged by its own scale, since zeros would meet the user's thresholds too."""
 
 
 class Rules(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Rules(Struct, frozen=True):
 
     numbers: Numbers
     quantised: bool = False
-    """Whether the source computes with quantized values."""
+    """True if the source computes with quantized values."""
     asked: Thresholds = field(default_factory=Thresholds)
     bound: float | None = None
     """Tolerance of each number, if elements are judged one by one elsewhere. Then only outputs within it of zero are judged here."""
