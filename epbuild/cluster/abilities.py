@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from epbuild.catalog.catalog import CPU_EP, entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.cluster.placement import label_of_ability
-from epbuild.compile.probed import Probes
-from epbuild.compile.probing import ProbeResult
+from epbuild.compile.probing import ProbeResult, Probes
 from epbuild.core.errors import StoreError
 from epbuild.plan.ability import VIRTUAL, Ability, abilities_of
 from epbuild.plan.steps import Action

@@ -17,8 +17,7 @@ from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory
 from epbuild.cluster.abilities import Abilities
 from epbuild.cluster.placement import PLENTY
-from epbuild.compile.probed import Probes
-from epbuild.compile.probing import ProbeResult
+from epbuild.compile.probing import ProbeResult, Probes
 from epbuild.core.errors import EpbuildError
 from epbuild.toolchain.environment import toolchains_here
 

@@ -1,7 +1,6 @@
-"""One session group, made: staged, compiled in a fresh process, verified, stored.
+"""Compile of one session group: stage, compile in a new process, verify, store.
 
-Nothing of a group that fails is kept. `execute` takes an action that is complete in itself and returns digests, so that another machine
-could do the same.
+Nothing of a group that fails is kept. `execute` needs nothing besides the action, and returns digests: another machine can do the same.
 """
 
 from __future__ import annotations
@@ -52,27 +51,27 @@ from epbuild.worker.scripts import COMPILE
 _INPUT = "in"
 _OUTPUT = "out"
 
-# Compilers of EPs take and give back hundreds of megabytes at a time, and half of a compile went by in the kernel's clearing their pages.
-# Memory that is kept for the next time saves a quarter of it; large pages on top of that cost more than they save (docs/performance.md).
-# Another C library reads none of this: https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html. What only
-# loads models has none of it: it shows what an application will meet.
+# Compilers of EPs allocate and free hundreds of megabytes at a time, and half of a compile's time was the kernel clearing their pages.
+# Keeping freed memory saves a quarter of that; large pages cost more than they save (docs/performance.md). Only glibc reads these:
+# https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html. Processes that only load models run without
+# them, as applications do.
 ALLOCATION = {
     "GLIBC_TUNABLES": ":".join(
         f"glibc.malloc.{name}={value}"
         for name, value in {"mmap_threshold": 1 << 30, "trim_threshold": 2 << 30, "top_pad": 64 << 20}.items()
     )
 }
-"""Environment variables of a compile, for its speed alone; a target's own come before them."""
+"""Environment variables for the speed of a compile. Those of a target take precedence."""
 
 
 def execute(group: SessionGroup, execution: Execution) -> CompileResult:
-    """Compile, check and store a session group; returns its result, which names every artifact by digest.
+    """Compile, verify and store a session group. Return its result, which names every artifact by digest.
 
-    Raises BuildError or EnvironmentFailure when the worker fails, VerifyError when what it made is not what was asked for, StoreError when
-    it cannot be stored, Cancelled when the build is being stopped.
+    Raises BuildError or EnvironmentFailure if the worker fails, VerifyError if its output is not as requested, StoreError if storing
+    fails, and Cancelled.
     """
     begin = time.monotonic()
-    models, shared, ending, node_log = _make(group, execution)
+    models, shared, ending, node_log = _compile(group, execution)
     sources = {member.name: sized_header(read_header(member.graph), member.inputs) for member in group.members}
     weights_file = group.weights_file if shared is not None and shared.stored_bytes else None
     finished = [report for report in ending.reports if report.get("event") == "member_finished"]
@@ -85,7 +84,7 @@ def execute(group: SessionGroup, execution: Execution) -> CompileResult:
     results = tuple(
         ModelResult(
             member=model.member,
-            # What the source takes and gives: a user who has only the artifacts can then check that it is still so.
+            # Inputs and outputs of the source: users who have only the artifacts can compare them.
             source=source_signature(sources[model.member], model.header.outputs, weights_file),
             file=model.file,
             binaries=model.binaries,
@@ -103,11 +102,11 @@ def execute(group: SessionGroup, execution: Execution) -> CompileResult:
 
 
 def rebuild(group: SessionGroup, execution: Execution) -> dict[str, Path]:
-    """Compile and check a session group, and store nothing of it; returns its artifacts in the staging directory, by their names.
+    """Compile and verify a session group without storing it. Return its artifacts in the staging directory, by name.
 
-    Raises what `execute` does.
+    Raises the errors of `execute`.
     """
-    models = _make(group, execution).models
+    models = _compile(group, execution).models
     return {name: execution.staging / _OUTPUT / name for name in _artifacts(models)}
 
 
@@ -136,7 +135,7 @@ def _artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:
 
 
 class _Compiled(NamedTuple):
-    """What a worker compiled, checked; the initializers that the sources share, how the worker ended, and reasons in its log."""
+    """Verified models, size of the sources' shared initializers, end of the worker, and reasons in its log."""
 
     models: tuple[CompiledModel, ...]
     shared: WeightBytes | None
@@ -144,8 +143,8 @@ class _Compiled(NamedTuple):
     node_log: NodeLog
 
 
-def _make(group: SessionGroup, execution: Execution) -> _Compiled:
-    """Leave the group's artifacts, checked, in the staging directory."""
+def _compile(group: SessionGroup, execution: Execution) -> _Compiled:
+    """Compile and verify the group's artifacts in the staging directory."""
     shared = _stage(group, execution)
     node_log = node_log_of(group)
     worker = Worker("worker", COMPILE, group.timeout, {**ALLOCATION, **group.target.environment})
@@ -171,12 +170,13 @@ def _make(group: SessionGroup, execution: Execution) -> _Compiled:
 
 
 class _Staged(Struct, frozen=True):
-    """A file that a session group reads as it is; `apart`: it must not be another name of the user's file."""
+    """A file that a session group reads unchanged."""
 
     path: Path
     name: str
-    """Its path in the staging directory."""
+    """Path in the staging directory."""
     apart: bool = False
+    """Whether it must be a copy, and not a hard link to the user's file."""
 
 
 def _staged(group: SessionGroup) -> Iterator[_Staged]:
@@ -184,7 +184,7 @@ def _staged(group: SessionGroup) -> Iterator[_Staged]:
         if not member.inputs:
             yield _Staged(member.graph, member.source)
         folder = member.source.rpartition("/")[0]
-        # Two locations can be spellings of one file: what one of them needs is then so for both.
+        # Two locations can be spellings of one file: if one needs a copy, both do.
         apart = {posixpath.normpath(location).casefold() for location in member.known.subgraph_data}
         for location, path in member.external.items():
             yield _Staged(path, f"{folder}/{location}", posixpath.normpath(location).casefold() in apart)
@@ -193,10 +193,10 @@ def _staged(group: SessionGroup) -> Iterator[_Staged]:
 
 
 def _stage(group: SessionGroup, execution: Execution) -> WeightBytes | None:
-    """Lay the inputs out under their stable names: ORT refuses files reached through symlinks.
+    """Place the inputs under their stable names. Return the sizes of shared initializers if the sources got one weights file.
 
-    They are hard links where the file system can, but for the data of subgraphs, which ORT reads in a way that refuses these as well.
-    Returns what it came to where the sources were given one weights file.
+    The files are hard links where the file system allows it, as ORT refuses symbolic links. The data of subgraphs are copies, as ORT also
+    refuses hard links there.
     """
     (execution.staging / _OUTPUT).mkdir()
     try:
@@ -215,7 +215,7 @@ def _stage(group: SessionGroup, execution: Execution) -> WeightBytes | None:
 
 
 def _stage_sized(group: SessionGroup, staging: Path) -> None:
-    """Write the graphs of the members whose inputs are given sizes, with these, to the places that they are compiled from."""
+    """Write the graphs of members with fixed input sizes, with these sizes, to the places that they are compiled from."""
     for member in group.members:
         if not member.inputs:
             continue
@@ -229,12 +229,12 @@ def _stage_sized(group: SessionGroup, staging: Path) -> None:
 
 
 def _sized(group: SessionGroup, member: Member) -> str:
-    """Where the graph of a member is written with its sizes: its place, unless it is read once more on its way there."""
+    """Return the path for a member's graph with fixed sizes: its source path, unless sharing of initializers rewrites it again."""
     return member.source if group.weights_file is None else f"{_INPUT}/{member.name}.sized.onnx"
 
 
 def _share_initializers(group: SessionGroup, staging: Path) -> WeightBytes | None:
-    """Write the sources with one weights file beside each of them, where the group asks for it."""
+    """Write the sources with one weights file beside each of them, if the group requests it."""
     if group.weights_file is None or group.initializer_threshold is None:
         return None
     try:
@@ -262,7 +262,7 @@ def _stage_file(file: _Staged, execution: Execution) -> None:
     real = real_path(file.path)
     if staged.exists() and staged.samefile(real):
         return  # one file under two spellings of its name
-    staged.unlink(missing_ok=True)  # the same under another spelling; never written through, as it may be a link
+    staged.unlink(missing_ok=True)  # another spelling of the name; never overwritten in place, as it may be a link
     if file.apart:
         copy_file(real, staged)
         return
@@ -276,16 +276,16 @@ def _stage_file(file: _Staged, execution: Execution) -> None:
 
 
 def _message(group: SessionGroup, execution: Execution) -> dict[str, Any]:
-    """What the worker reads: the request's document, and beside it what only this machine knows."""
+    """Return the worker's request: the keyed document, and the paths of this machine beside it."""
     digests = execution.digests(group.files)
     request = CompileRequest.of(group, digests, execution.environment.identity(*group.uses))
-    # At this level, the log has why EPs leave nodes outside, and where each model begins.
+    # At this level, the log has the reasons for nodes outside the EPs, and the begin of each model.
     node_log = {"severity": VERBOSE, "mark": MARK} if node_log_of(group).asked else None
     return {**request.document, HERE: places(group.target.eps, group.custom_ops, node_log)}
 
 
 class _GroupLog(StepLog):
-    """Follows the members of a group: each line belongs to the step of the one that is being compiled."""
+    """Log of a group that assigns each line to the step of the member that is being compiled."""
 
     def __init__(self, group: SessionGroup, execution: Execution, node_log: NodeLog) -> None:
         super().__init__(group.steps[0], execution.progress)
@@ -307,9 +307,9 @@ class _GroupLog(StepLog):
 
 
 def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:
-    """Put the source's external data beside a compiled model that goes on using it: ONNX Runtime does not copy it.
+    """Copy the source's external data beside a compiled model that still uses it, as ONNX Runtime does not. Return their locations.
 
-    That is what a model does whose initializers were left in the source, and one whose EP shares weights through the source's data.
+    A model uses it if its initializers stay in the source, or if its EP shares weights through the source's data.
     """
     shared = group.share and any(ep.entry.sharing.weights == "source" for ep in group.target.eps)
     if not shared and member.compile.initializers != "source":
@@ -347,25 +347,25 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
     try:
         return check_compiled(folder, expected)
     except VerifyError as error:
-        words = last_words(ending.tail)
-        if not words:
+        quote = last_words(ending.tail)
+        if not quote:
             raise
-        logged = Problem("EPB610", f"while it compiled, the EP logged: {words}", StepId(group.id))
+        logged = Problem("EPB610", f"while it compiled, the EP logged: {quote}", StepId(group.id))
         raise VerifyError(*error.problems, logged) from error
 
 
 def node_log_of(group: SessionGroup) -> NodeLog:
-    """What reads the log of a group's worker."""
+    """Return the reader for the log of a group's worker."""
     return NodeLog(ep.entry.node_log for ep in group.target.eps if ep.entry.node_log is not None)
 
 
 def _source_weights(group: SessionGroup, execution: Execution) -> WeightBytes | None:
-    """What the weights of the sources of a group that shares come to by content; None where that cannot be read."""
+    """Return the sizes of the sources' weights, counted by content, of a sharing group. None if they cannot be read."""
     if not group.share or len(group.members) < 2:
         return None
     try:
         weights = count_weights([read_weights(member.graph, member.external) for member in group.members])
     except (OSError, MalformedModel):
-        return None  # what is compiled does not depend on it
+        return None  # no compiled file depends on it
     execution.recheck()
     return weights

@@ -24,9 +24,9 @@ _BY_SOMEBODY = f"If that was not deliberate, it was likely for lack of memory. {
 
 
 def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequence[LeftNode] = ()) -> EpbuildError | None:
-    """The error that a session group's `ending` amounts to; None when it succeeded. `log` is the file that the error names.
+    """Return the error for the `ending` of a session group's worker, or None if it succeeded. The error names the file `log`.
 
-    `refused` are the nodes of the model at fault that an EP reported as not supported.
+    `refused` are the nodes of the model at fault that an EP reported as unsupported.
     """
     found = diagnose(ending, [ep.entry for ep in group.target.eps])
     if found is None:
@@ -53,7 +53,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     hint = "".join(f"{text} " for text in dict.fromkeys(known.hint for _, known in known_limits if known.hint)) + hint
     limitation = next((found for found in known_limits if found[1].limit_of != "model"), None)
     if limitation is not None and limitation[1].limit_of == "target" and (raised or not found.from_outside):
-        # Before anything that this machine would be blamed for, such as its memory.
+        # Checked before faults of this machine, such as a lack of memory.
         ep, known = limitation
         why = f"{f': {raised}' if raised else ''}. {ep} cannot {known.what}: {known.why}.{quote}"
         return BuildError(Problem("EPB401", f"{subject} failed{why}", step, hint, f"it failed{why}"))
@@ -85,7 +85,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
 
 
 def _about_custom_ops(raised: str) -> str:
-    """What to do about custom operators, as a sentence with a space behind it; empty where they are not to blame."""
+    """Return a hint about custom operators, with a trailing space. Empty if they are not the cause."""
     unknown = _NO_OPERATOR.search(raised)
     if unknown is not None:
         return f"If {unknown[1]} is a custom operator, name its library or package in 'custom_ops'. "
@@ -97,9 +97,9 @@ def _about_custom_ops(raised: str) -> str:
 def _limitations(
     group: SessionGroup, member: Member, ending: Ending, refused: Sequence[LeftNode]
 ) -> list[tuple[str, Limitation]]:
-    """The limitations that the catalog knows, and that show in what was logged and reported; with whose they are.
+    """Return the catalog's limitations that match the log and the reports, each with its EP.
 
-    The reasons logged for single nodes count where none was taken. Then it is known why, so that a guess is left out.
+    If the EP took no node at all, the reasons logged for single nodes count, and replace the limitations of the model.
     """
     reported = "\n".join((*ending.tail, *(str(report.get("message", "")) for report in ending.reports)))
     found = [(whose, with_hint(limitation, member)) for whose, limitation in group.target.limitations(reported, "compile")]
@@ -110,7 +110,7 @@ def _limitations(
 
 
 def _why_nothing(refused: Sequence[LeftNode]) -> str:
-    """Why an EP took no node at all, as sentences with a space before them; empty where it logged no reason."""
+    """Return why an EP took no node at all, with a leading space. Empty if it logged no reason."""
     outside = Outside("", len(refused), tuple(refused))
     return f" It took none of {counted(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
 

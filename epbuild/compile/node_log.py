@@ -1,7 +1,7 @@
 """Reasons for nodes outside the EPs, from the log of a compile.
 
-Some EPs log whether they take each node, and why not, at the most verbose level of the log alone, among thousands of lines about
-every tensor. The catalog has the expressions that find it. Nothing of those lines is shown; of them, the log keeps the refusals.
+Some EPs log why they do not take a node only at the most verbose level, among thousands of lines about every tensor. The catalog has
+regular expressions for these reasons. None of those lines is shown, and the log file keeps only the refusals.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from epbuild.plan.result import LeftNode
 from epbuild.toolchain.process import Worth
 
 VERBOSE = 0
-"""The severity of a session's log at which everything is logged."""
+"""Severity of a session's log that includes everything."""
 MARK = "epbuild: compiling "
-"""Begins the line that the worker writes into the log before each model, with the model's name."""
-_MOST = 50_000
-_LONGEST = 400
+"""Begin of the line that the worker writes into the log before each model, followed by the model's name."""
+_MAX_REASONS = 50_000
+_MAX_LENGTH = 400
 _DETAIL = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \[([VIWEF]):[^\]]*\]\s*")
 
 
 class NodeLog:
-    """The reasons that were read so far. It takes the lines of a worker's log in their order; memory is bounded."""
+    """Reader of a worker's log that collects the reasons for refused nodes, in bounded memory."""
 
     def __init__(self, rules: Iterable[NodeLogRules]) -> None:
         self._rules = tuple(rules)
@@ -35,11 +35,11 @@ class NodeLog:
 
     @property
     def asked(self) -> bool:
-        """Whether there is anything to read, so that the EPs are to log all they can."""
+        """Whether an EP has rules, so that the session has to log everything."""
         return bool(self._rules)
 
     def read(self, line: str) -> Worth:
-        """Read a line, without colours and without space around it; returns what it is worth."""
+        """Read a line without colors and surrounding space. Return how to handle it."""
         if not self._rules:
             return "shown"
         if line.startswith(MARK):
@@ -53,12 +53,12 @@ class NodeLog:
         return self._entry
 
     def left(self, member: str, nodes: Sequence[NamedNode]) -> tuple[LeftNode, ...]:
-        """Nodes of a compiled model that are outside its EPs, with the reasons that were given."""
-        keys = ((member, node.name, node.operator.rpartition("::")[2]) for node in nodes)  # logs leave the domain out
+        """Return the nodes of a compiled model outside its EPs, with the logged reasons."""
+        keys = ((member, node.name, node.operator.rpartition("::")[2]) for node in nodes)  # logs omit the domain
         return tuple(LeftNode(*node, self._reasons.get(key)) for node, key in zip(nodes, keys, strict=True))
 
     def refused(self) -> tuple[LeftNode, ...]:
-        """The nodes of the last model that was begun which an EP logged as not taken."""
+        """Return the nodes of the current model that an EP logged as not taken."""
         found = ((key, reason) for key, reason in self._reasons.items() if key[0] == self._member and reason is not None)
         return tuple(LeftNode(node, operator, reason) for (_, node, operator), reason in found)
 
@@ -70,15 +70,15 @@ class NodeLog:
         self._entry = "kept" if any(re.search(rules.refused, text) for rules in self._rules) else "detail"
 
     def _goes_on(self, line: str) -> bool:
-        """Whether a line belongs to the entry before it; if that is about nodes, takes note of it."""
+        """Return whether a line continues the entry before it. Record the nodes and reasons in it."""
         for rules in self._rules:
             if node := re.search(rules.node, line):
                 self._nodes.append((self._member, node["node"], node["operator"]))
                 if node["node"]:
-                    self._reasons.pop(self._nodes[-1], None)  # the last entry holds
+                    self._reasons.pop(self._nodes[-1], None)  # the last entry counts
                 return True
             if reason := re.search(rules.reason, line):
-                self._note(reason["reason"].strip().rstrip(".")[:_LONGEST])
+                self._note(reason["reason"].strip().rstrip(".")[:_MAX_LENGTH])
                 return True
             if not line or re.search(rules.more, line):
                 return True
@@ -86,7 +86,7 @@ class NodeLog:
 
     def _note(self, reason: str) -> None:
         for key in self._nodes:
-            # Of nodes without a name it is unknown which of them a reason is for, unless it is that of all.
+            # Nodes without a name share a key: a reason is known only if it is the same for all of them.
             same = self._reasons.get(key, reason) == reason
-            if key in self._reasons or len(self._reasons) < _MOST:
+            if key in self._reasons or len(self._reasons) < _MAX_REASONS:
                 self._reasons[key] = reason if same else None

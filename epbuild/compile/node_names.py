@@ -1,6 +1,6 @@
-"""Names of EPContext nodes with their prefix, `compile.node_name_prefix`.
+"""Prefix of the names of EPContext nodes, `compile.node_name_prefix`.
 
-EPs need not take notice of it.
+Some EPs ignore the setting, so the nodes are renamed after the compile.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from epbuild.plan.target import PlannedEp
 
 
 def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
-    """Rename the EPContext nodes of a compiled model whose names do not begin as its member's settings have it.
+    """Rename the EPContext nodes of a compiled model that lack the prefix of the member's settings.
 
-    What is not as it should be in other ways is left for the verifier. Raises BuildError (EPB440) where the EP does not find its contexts
-    under other names, VerifyError (EPB441) where the result is not the same model, and OSError.
+    Other defects are left to the verifier. Raises BuildError (EPB440) if the EP does not find its contexts under other names, VerifyError
+    (EPB441) if anything but names would change, and OSError.
     """
     prefix = member.compile.node_name_prefix
     if not prefix:
@@ -37,13 +37,13 @@ def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
     names = dict(_names(group, member, header, prefix))
     if not names:
         return
-    with new_file(model, durable=False) as draft:  # in the staging directory, which nothing outlives
+    with new_file(model, durable=False) as draft:  # in the staging directory, which is temporary
         rename_nodes(model, draft, names)
         _check(group, member, header, read_header(draft), prefix)
 
 
 def _names(group: SessionGroup, member: Member, header: ModelHeader, prefix: str) -> Iterator[tuple[int, str]]:
-    """What each node is to be called, by its place in the header, where that is not what it is called."""
+    """Yield the index in the header and the new name of each node to rename."""
     nodes = header.ep_context_nodes
     eps = [_ep_of(group, node.source) for node in nodes]
     counts = Counter(ep.entry.ep for ep in eps if ep is not None)
@@ -76,7 +76,7 @@ def _refused(group: SessionGroup, member: Member, why: str) -> BuildError:
 
 
 def _check(group: SessionGroup, member: Member, before: ModelHeader, after: ModelHeader, prefix: str) -> None:
-    """Whether the nodes have their names, each another, and all else is as it was."""
+    """Raise VerifyError unless all nodes have the prefix and distinct names, and nothing else changed."""
     names = [node.name for node in after.ep_context_nodes]
     right = all(name.startswith(prefix) for name in names) and len(set(names)) == len(
         {node.name for node in before.ep_context_nodes}
@@ -87,7 +87,7 @@ def _check(group: SessionGroup, member: Member, before: ModelHeader, after: Mode
 
 
 def _without_names(header: ModelHeader) -> ModelHeader:
-    # Where an embedded context lies in the file has changed, and its size has not.
+    # The offset of an embedded context in the file changes with the names; its size does not.
     nodes = tuple(
         replace(node, name="", payload=(0, node.payload[1]) if node.payload else None) for node in header.ep_context_nodes
     )

@@ -1,4 +1,4 @@
-"""Preparations: programs that make one model of another."""
+"""Preparations: programs that turn one model into another."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from epbuild.toolchain.process import Ending
 from epbuild.worker.scripts import RUN_COMMAND
 
 REQUEST_FORMAT = 1
-_QUOTED = 2
-_LONGEST_QUOTE = 400
-_OF_A_SHELL = range(128 + 1, 128 + 65)  # 128 and the signal that ended the last command
-_OF_WINDOWS = 0xC0000000  # where the codes of its errors begin
+_MAX_QUOTES = 2
+_MAX_QUOTE = 400
+_SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's status: 128 and the signal that ended its last command
+_MIN_WINDOWS_ERROR = 0xC0000000
 _TRACEBACK = "Traceback (most recent call last)"
 
-# So that what is made does not change from run to run: sets of Python are ordered by hashes, which are salted otherwise.
+# For equal results in each run: otherwise hashes are salted, and Python's sets are ordered by hashes.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -58,7 +58,7 @@ def _name(preparation: Preparation) -> str:
 
 
 def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeader, Ending]:
-    """Leave the prepared model, checked, in the staging directory; returns its header."""
+    """Prepare and check the model in the staging directory. Return its header and the end of the worker."""
     _check_packages(preparation, execution)
     _stage(preparation, execution)
     step = StepId(preparation.id)
@@ -77,7 +77,7 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
 
 
 def _check_packages(preparation: Preparation, execution: Execution) -> None:
-    """Raises EnvironmentFailure where the toolchain lacks a package that a kind of epbuild's needs."""
+    """Raise EnvironmentFailure if the toolchain lacks a package that a built-in kind needs."""
     there = execution.environment.fingerprint.distributions
     lacking = [name for name, bringing in preparation.packages.items() if bringing.isdisjoint(there)]
     if lacking:
@@ -88,7 +88,7 @@ def _check_packages(preparation: Preparation, execution: Execution) -> None:
 
 
 def _stage(preparation: Preparation, execution: Execution) -> None:
-    """Copy all that the preparation may see: what it writes to is then never the user's."""
+    """Copy all files that the preparation reads, so that it never writes to a user's file."""
     staging, source = execution.staging, preparation.source
     if source is None:
         raise TypeError(preparation.id)
@@ -136,7 +136,7 @@ def _request(preparation: Preparation, execution: Execution) -> dict[str, Any]:
 
 
 def _program(preparation: Preparation, execution: Execution) -> str:
-    """The program of a command: the toolchain's interpreter, or what one of its packages has installed beside that."""
+    """Return the program of a command: the toolchain's interpreter, or a program that a package installed beside it."""
     name, interpreter = preparation.command[0], execution.environment.interpreter
     if name == PYTHON:
         return str(interpreter)
@@ -155,10 +155,10 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
     step, hint, printed = StepId(preparation.id), f"The whole log: {log}.", _printed(ending.tail)
     report = found.report
     if report and report["kind"] == "error" and preparation.script is None:
-        # The exit status of a program of the user's.
+        # The exit status of a user's program.
         return _program_error(preparation, replace(ending, how="exited", status=int(report["message"]), reports=()), log)
     title, advice = f"'{preparation.title}'", f"{report.get('hint') or ''} {hint}".strip()
-    why = shortened(found.raised or "", _LONGEST_QUOTE)
+    why = shortened(found.raised or "", _MAX_QUOTE)
     match found.cause:
         case "timed out":
             message = f"{title} did not end within {preparation.timeout:g} s and was stopped{printed}"
@@ -168,7 +168,7 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
             return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
         case "ended":
             return EnvironmentFailure(Problem("EPB454", f"{title} {found.end}{printed}", step, f"{MORE_MEMORY} {hint}"))
-        case "crashed":  # or something in it ended the process
+        case "crashed":  # or its own code ended the process
             return BuildError(Problem("EPB458", f"{title} {found.end}{printed}", step, hint))
         case "unfit":
             return EnvironmentFailure(Problem("EPB456", why, step, advice))
@@ -178,38 +178,36 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
 
 
 def _program_error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError:
-    """The error that the ending of a program of the user's amounts to."""
-    last = ending.tail[-_QUOTED:]
-    found, status = diagnose(replace(ending, tail=last)), ending.status
-    step, hint, printed = StepId(preparation.id), f"The whole log: {log}.", _printed(ending.tail)
-    end = found.end if found is not None else ""
-    if found is not None and found.cause in ("out of memory", "ended"):
-        end = end if found.cause == "ended" else "ran out of memory"
-        message = f"'{preparation.title}' {end}{printed}"
+    """Return the error for the exit status of a user's program."""
+    last = ending.tail[-_MAX_QUOTES:]
+    found = diagnose(replace(ending, tail=last))
+    cause, end = (found.cause, found.end) if found is not None else ("", "")
+    step, hint = StepId(preparation.id), f"The whole log: {log}."
+    message = f"'{preparation.title}' {'ran out of memory' if cause == 'out of memory' else end}{_printed(ending.tail)}"
+    if cause in ("out of memory", "ended"):
         return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
-    message = f"'{preparation.title}' {end}{printed}"
     if could_not_write(last):
         return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
-    return BuildError(Problem("EPB458" if _is_crash(status) else "EPB455", message, step, hint))
+    return BuildError(Problem("EPB458" if _is_crash(ending.status) else "EPB455", message, step, hint))
 
 
 def _is_crash(status: int) -> bool:
-    """Whether a program did not end by itself: a signal did it, or a shell reports it of what it ran, or Windows did."""
-    return status < 0 or status in _OF_A_SHELL or status >= _OF_WINDOWS
+    """Return whether a program did not end by itself: by a signal, by one that a shell reports, or by an error of Windows."""
+    return status < 0 or status in _SHELL_SIGNALS or status >= _MIN_WINDOWS_ERROR
 
 
 def _printed(lines: Sequence[str]) -> str:
-    """What a program printed last, to be added to a message: of a Python traceback its last line, which has the reason."""
+    """Return the last lines that a program printed, as an addition to a message; of a Python traceback, its last line."""
     printed = [line for line in lines if line.strip()]
     if not printed:
         return ""
     is_traceback = any(_TRACEBACK in line for line in printed)
-    words = printed[-1] if is_traceback else last_words(printed) if last_words(printed) else " | ".join(printed[-_QUOTED:])
-    return f". It printed: {shortened(' '.join(words.split()), _LONGEST_QUOTE)}"
+    text = printed[-1] if is_traceback else last_words(printed) or " | ".join(printed[-_MAX_QUOTES:])
+    return f". It printed: {shortened(' '.join(text.split()), _MAX_QUOTE)}"
 
 
 def _checked(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:
-    """The header of the prepared model, which is whole, and all of whose data is there. Raises BuildError otherwise."""
+    """Return the header of the prepared model. Raises BuildError unless the model and all its data are complete."""
     folder, path = execution.staging / "out", execution.staging / preparation.output
     printed, log = _printed(ending.tail), f"The whole log: {execution.shown_log}."
 

@@ -1,7 +1,7 @@
-"""Probes: whether an EP compiles on this machine, found out with a tiny model.
+"""Probes: compiles of a tiny model that show whether an EP works on this machine.
 
-The model is compiled as any other is: by a recipe, in a process of the toolchain, and checked. What that shows of a machine is
-little: that it does, or that the EP finds no device or driver here. Any other failure may be the toolchain's, and shows nothing.
+The model is compiled like any other: by a recipe, in a process of the toolchain, and verified. A probe can show that the EP works, or that
+it finds no device or driver here. Any other failure may be that of the toolchain, and shows nothing about the machine.
 """
 
 from __future__ import annotations
@@ -14,20 +14,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
+from epbuild.cache.records import ActionRecords
+from epbuild.cache.staging import staged
 from epbuild.compile.executor import rebuild
+from epbuild.core.digest import document_digest
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import EventList
 from epbuild.plan.ability import Ability
 from epbuild.plan.planner import make_plan
 from epbuild.plan.possible import obstacle
+from epbuild.plan.request import CONTRACT
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.load import load
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
+from epbuild.toolchain.platforms import drivers_of
 from epbuild.toolchain.process import Ending, RunWorker
 from epbuild.verify.live.session import session_of
 from epbuild.verify.live.worker import Load, LoadFailure, run_models, why_not_real
@@ -35,28 +41,28 @@ from epbuild.verify.live.worker import Load, LoadFailure, run_models, why_not_re
 _SECONDS = 120.0
 _WIDTH = 64
 NAME = "probe"
-"""What the model, its group, its target and its toolchain are called."""
-_OF_THE_MACHINE = frozenset({"EPB416"})
-"""Codes of failures that are a machine's, by what the catalog knows of its EP."""
+"""Name of the model, its group, its target and its toolchain."""
+_MACHINE_CODES = frozenset({"EPB416"})
+"""Codes of failures that the catalog attributes to a machine."""
 _NO_DEVICE = "NoDevice"
-"""What the worker's process reports where an EP has no device that fits."""
+"""Type in the worker's report if an EP has no suitable device."""
 _QUOTE = " The EP logged: "
 
 Outcome = Literal["does", "cannot", "unclear"]
 
 
 class ProbeResult(Struct, frozen=True):
-    """What came of a probe."""
+    """Result of a probe."""
 
     outcome: Outcome
     why: str
-    """What was done, or what stood in the way, as a clause."""
+    """Success or obstacle, as a clause."""
     device: str = ""
-    """The type of the device that the EP chose; empty where it chooses none."""
+    """Type of the device that the EP chose; empty if it chooses none."""
 
 
 def probe_ability(ability: Ability, environment: Environment, folder: Path, cancelled: threading.Event) -> ProbeResult:
-    """Try something in an environment that holds the EP, with files in an empty folder. Raises Cancelled, and OSError."""
+    """Probe an ability in an environment that has the EP, with files in an empty folder. Raises Cancelled and OSError."""
     endings = _Endings(environment.run_worker)
     execution = _execution(replace(environment, run_worker=endings), folder, cancelled)
     try:
@@ -75,7 +81,7 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
 def compile_probe(
     group: SessionGroup, environment: Environment, folder: Path, cancelled: threading.Event
 ) -> tuple[ProbeResult, Path | None]:
-    """Compile the group of a probe in an empty folder: what comes of it, and the compiled model. Raises Cancelled, and OSError."""
+    """Compile the group of a probe in an empty folder. Return the result and the compiled model. Raises Cancelled and OSError."""
     endings = _Endings(environment.run_worker)
     try:
         compiled = rebuild(
@@ -87,15 +93,14 @@ def compile_probe(
 
 
 def _refused(error: EpbuildError, endings: _Endings) -> ProbeResult:
-    """What an error shows of this machine."""
-    is_of_machine = endings.has_no_device or any(problem.code in _OF_THE_MACHINE for problem in error.problems)
+    is_of_machine = endings.has_no_device or any(problem.code in _MACHINE_CODES for problem in error.problems)
     return ProbeResult("cannot" if is_of_machine else "unclear", error.problems[0].message.rstrip("."))
 
 
 def _run(ability: Ability, group: SessionGroup, execution: Execution, endings: _Endings) -> ProbeResult:
-    """Whether the EP chooses a real device; one that is built in chooses none, and has to open what it compiles.
+    """Probe whether the EP runs on a real device. A built-in EP chooses no device, so it has to open a compiled model.
 
-    Of a plugin EP nothing is compiled: what the device of this machine is called in the target's options, its EP does not report.
+    A plugin EP compiles nothing here, as it does not report the name of this machine's device in the target's options.
     """
     scratch = execution.staging.with_name("run")
     scratch.mkdir()
@@ -116,12 +121,12 @@ def _run(ability: Ability, group: SessionGroup, execution: Execution, endings: _
 
 
 def _is_of_machine(failure: LoadFailure, endings: _Endings) -> bool:
-    """Whether a failure is for want of a device or a driver; what an EP does not find in its toolchain is the toolchain's."""
+    """Return whether a failure is due to a missing device or driver, and not to the toolchain."""
     return failure.cannot_load and (endings.has_no_device or not endings.is_unfit)
 
 
 def _clause(message: str) -> str:
-    """A message without what it quotes of a log."""
+    """Return a message without its quotation of a log."""
     return message.partition(_QUOTE)[0].rstrip(".")
 
 
@@ -133,7 +138,7 @@ def _execution(environment: Environment, folder: Path, cancelled: threading.Even
 
 
 def planned_probe(ability: Ability, environment: Environment, folder: Path) -> SessionGroup:
-    """The group of a probe for an ability, planned by a recipe that is written to a folder. Raises EpbuildError, and OSError."""
+    """Return the group of a probe, planned from a recipe that is written to a folder. Raises EpbuildError and OSError."""
     write_probe_model(folder / f"{NAME}.onnx")
     place = folder / "epbuild.yaml"
     place.write_text(json.dumps(_recipe(ability, environment)), encoding="utf-8")
@@ -158,7 +163,7 @@ def _recipe(ability: Ability, environment: Environment) -> Mapping[str, Any]:
 
 
 def _settings(ability: Ability) -> Mapping[str, Any]:
-    """The options and the device of a target: those of a first recipe for the EP, and the device that is asked for."""
+    """Return the options and the device of a target: those of the EP's sample recipe, and the requested device."""
     start, option = ability.entry.start, ability.entry.device_option
     options = dict(start.options) if start is not None else {}
     if start is not None and start.option is not None:
@@ -174,7 +179,7 @@ def _settings(ability: Ability) -> Mapping[str, Any]:
 
 
 def write_probe_model(path: Path) -> None:
-    """A model that every EP takes whole: two multiplications with something between them."""
+    """Write a model that every EP takes completely: two matrix multiplications with an activation between them."""
     import numpy as np
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -200,7 +205,7 @@ def _releases(ability: Ability, environment: Environment) -> str:
 
 @dataclass
 class _Endings:
-    """Runs workers, and keeps how the last one ended."""
+    """Runner of workers that keeps the reports of the last one."""
 
     run_worker: RunWorker
     reports: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
@@ -221,3 +226,51 @@ class _Endings:
     @property
     def device(self) -> str:
         return next((str(report["type"]) for report in self.reports if report.get("event") == "device"), "")
+
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Probes with results in a cache. Any number of threads may use one."""
+
+    root: Path
+
+    def known(self, ability: Ability, environment: Environment) -> ProbeResult | None:
+        """Return the stored result of a probe, or None. Raises StoreError."""
+        record = self._records.get(document_digest(_probe_document(ability, environment)))
+        try:
+            return None if record is None else msgspec.convert(record["result"], ProbeResult)
+        except (msgspec.ValidationError, KeyError):
+            return None
+
+    def of(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> ProbeResult:
+        """Return the result of a probe, from the cache if it is known. Raises StoreError, OSError and Cancelled."""
+        known = self.known(ability, environment)
+        if known is not None:
+            return known
+        with staged(self.root / "work", "probe") as folder:
+            found = probe_ability(ability, environment, folder, cancelled)
+        if found.outcome != "unclear":  # the cause may be temporary, such as a lack of memory
+            document = _probe_document(ability, environment)
+            self._records.put(document_digest(document), {"document": document, "result": msgspec.to_builtins(found)})
+        return found
+
+    @property
+    def _records(self) -> ActionRecords:
+        return ActionRecords(self.root / "probes")
+
+
+def _probe_document(ability: Ability, environment: Environment) -> dict[str, Any]:
+    """Return everything that the result of a probe depends on."""
+    entry = ability.entry
+    return {
+        "format": _FORMAT,
+        "contract": CONTRACT,
+        "ep": [entry.ep, entry.digest],
+        "device": ability.device,
+        "runs": ability.runs,
+        "toolchain": environment.identity([entry]),
+        "drivers": sorted([str(how), version] for how, version in drivers_of([entry]).items()),
+    }

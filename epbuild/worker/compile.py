@@ -1,8 +1,7 @@
 """Compile of one session group: `python -I compile.py request.json`.
 
-The staging directory is its current directory. Results go to the pipe that was standard output when the process began, as JSON lines;
-whatever the EP prints natively on standard output is turned to standard error, since EPs do print there. Standard input is a lifeline: when
-it closes, epbuild is gone, and so is the worker.
+The current directory is the staging directory. Reports go as JSON lines to the pipe that was standard output at the start. Native output of
+EPs on standard output is redirected to standard error. Standard input is a lifeline: when it closes, epbuild is gone, and the worker ends.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import threading
 import time
 from typing import Any
 
-# Now: where a limit of memory is met, there is no room for more modules any more.
+# Imported at the start: once a memory limit is reached, there is no room for further modules.
 if sys.platform != "win32":
     import resource
 
 ON_WINDOWS: dict[str, Any] = {}
-"""What `windows.py`, beside this script, has for Windows."""
+"""Functions of `windows.py`, beside this script."""
 if sys.platform == "win32":
     ON_WINDOWS = runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "windows.py"))  # noqa: PTH100, PTH118, PTH120
 
@@ -40,19 +39,19 @@ OPTIMIZATION_LEVELS = {
 
 
 class Unfit(Exception):
-    """This machine or toolchain cannot do what was asked, whatever the model: no such EP, no such device."""
+    """The machine or the toolchain lacks a requirement, such as the EP or a device, whatever the model."""
 
 
 class NoDevice(Unfit):
-    """The EP offers no device here that fits."""
+    """The EP offers no suitable device."""
 
 
 class NotRegistered(Exception):
-    """ONNX Runtime does not take a library of custom operators."""
+    """ONNX Runtime refuses a library of custom operators."""
 
 
 class Channel:
-    """The pipe to epbuild, one JSON document a line."""
+    """Pipe to epbuild, with one JSON document a line."""
 
     def __init__(self) -> None:
         self._descriptor = os.dup(1)
@@ -66,7 +65,7 @@ class Channel:
 
 
 def follow_parent() -> None:
-    """End this process, and the group that it leads, as soon as the other end of standard input is gone."""
+    """End this process, and the group that it leads, as soon as the other end of standard input closes."""
 
     def wait() -> None:
         if ON_WINDOWS:
@@ -76,14 +75,14 @@ def follow_parent() -> None:
             while os.read(0, 4096):
                 pass
         if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
-            os.killpg(os.getpid(), signal.SIGKILL)  # with whatever the EP has started: nobody else is left to end it
+            os.killpg(os.getpid(), signal.SIGKILL)  # including processes that the EP started: no other process would end them
         os._exit(ORPHANED)
 
     threading.Thread(target=wait, daemon=True).start()
 
 
 def shortened(text: str) -> str:
-    """The beginning and the end of a text that is longer than anybody reads: some exceptions quote a whole model."""
+    """Return a text, or its beginning and its end if it is very long: some exceptions quote a whole model."""
     left_out = len(text) - LONGEST_MESSAGE
     if left_out <= 0:
         return text
@@ -92,7 +91,7 @@ def shortened(text: str) -> str:
 
 
 def peak_memory() -> int | None:
-    """The most bytes that were resident at once, or None where the platform does not report it."""
+    """Return the peak of resident memory in bytes, or None if the platform does not report it."""
     if ON_WINDOWS:
         found: int | None = ON_WINDOWS["peak_memory"]()
         return found
@@ -103,7 +102,7 @@ def peak_memory() -> int | None:
 
 
 def address_space() -> dict[str, int]:
-    """The most bytes that were mapped at once, and those that may be; nothing where there is no limit, or where it is unknown."""
+    """Return the peak of mapped memory and its limit, in bytes. Empty if there is no limit, or if either is unknown."""
     if sys.platform == "win32":
         return {}
     try:
@@ -125,12 +124,12 @@ def package_of(wanted: dict[str, Any]) -> Any:
 
 
 def library_of(ep: dict[str, Any]) -> str:
-    """The path of a plugin EP's library: the one that the request names, else asked of the package that ships it."""
+    """Return the path of a plugin EP's library: the one in the request, else the one that the EP's package returns."""
     return str(ep["library"] or package_of(ep).get_library_path())
 
 
 def operators_of(ops: dict[str, Any]) -> str:
-    """The path of a library of custom operators: the one that the request names, else that of the package, and inside it."""
+    """Return the path of a library of custom operators: the one in the request, else the one of the package, which must contain it."""
     if ops["library"]:
         return str(ops["library"])
     package = package_of(ops)
@@ -138,7 +137,7 @@ def operators_of(ops: dict[str, Any]) -> str:
         library = str(os.path.abspath(package.get_library_path()))  # noqa: PTH100
     except Exception as error:
         raise NotRegistered(f"the package '{ops['module']}' does not name its library of custom operators: {error}") from error
-    # What lies elsewhere is in no fingerprint: it could change, and nobody would compile again.
+    # No fingerprint covers a library elsewhere: a change of it would not cause a new compile.
     folders = [os.path.join(os.path.abspath(folder), "") for folder in getattr(package, "__path__", ())]  # noqa: PTH100, PTH118
     if not any(os.path.normcase(library).startswith(os.path.normcase(folder)) for folder in folders):
         raise NotRegistered(
@@ -148,7 +147,7 @@ def operators_of(ops: dict[str, Any]) -> str:
 
 
 def register_custom_ops(options: Any, custom_ops: list[dict[str, Any]]) -> None:
-    """Let sessions with these options know custom operators. Raises NotRegistered, or Unfit where there is no such package."""
+    """Register custom operators with the options of a session. Raises NotRegistered, or Unfit if a package is missing."""
     for ops in custom_ops:
         library = operators_of(ops)
         try:
@@ -158,14 +157,14 @@ def register_custom_ops(options: Any, custom_ops: list[dict[str, Any]]) -> None:
 
 
 def kind_of(error: Exception) -> str:
-    """What an exception blames: the machine or the toolchain, a library of custom operators, or else the model or the EP."""
+    """Return the origin of an exception: `unfit` (machine or toolchain), `custom_ops`, or `error` (the model or the EP)."""
     if isinstance(error, NotRegistered):
         return "custom_ops"
     return "unfit" if isinstance(error, (Unfit, ImportError, MemoryError)) else "error"
 
 
 def describe(device: Any) -> dict[str, Any]:
-    """What ONNX Runtime reports of an OrtEpDevice, as plain data."""
+    """Return the facts of an OrtEpDevice as plain data."""
     return {
         "ep": device.ep_name,
         "type": device.device.type.name.lower(),
@@ -175,7 +174,7 @@ def describe(device: Any) -> dict[str, Any]:
 
 
 def choose_device(onnxruntime: Any, ep: dict[str, Any]) -> Any:
-    """The OrtEpDevice that the request asks for; with no wish, the first of the types that the catalog prefers."""
+    """Return the OrtEpDevice that meets the request, of the first type that the catalog prefers. Raises NoDevice."""
     wanted = ep["device"]
     offered = [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep["name"]]
     fitting = []
@@ -199,8 +198,8 @@ def choose_device(onnxruntime: Any, ep: dict[str, Any]) -> Any:
     return fitting[0][1]
 
 
-def make_known(onnxruntime: Any, ep: dict[str, Any]) -> None:
-    """Have ONNX Runtime know an EP: a plugin EP is registered, and one that is built in has to be there. Raises Unfit."""
+def register_ep(onnxruntime: Any, ep: dict[str, Any]) -> None:
+    """Register a plugin EP with ONNX Runtime, or check that a built-in EP is available. Raises Unfit."""
     if ep["kind"] == "plugin":
         if not hasattr(onnxruntime, "register_execution_provider_library"):
             raise Unfit(
@@ -214,8 +213,8 @@ def make_known(onnxruntime: Any, ep: dict[str, Any]) -> None:
 
 
 def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
-    """Make an EP known to ONNX Runtime; its device, or None for one that is built in and chosen by name."""
-    make_known(onnxruntime, ep)
+    """Register an EP and return its device, or None for a built-in EP, which sessions select by name."""
+    register_ep(onnxruntime, ep)
     if ep["kind"] != "plugin":
         return None
     device = choose_device(onnxruntime, ep)
@@ -224,10 +223,10 @@ def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
 
 
 def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:
-    """Fresh SessionOptions for one member; the last of a sharing group stops the sharing and so writes the binary."""
+    """Return new SessionOptions for one member. The last one of a sharing group ends the sharing, which writes the binary."""
     options = onnxruntime.SessionOptions()
     if request["node_log"]:
-        # Only the session's: at this level the default logger makes the EP's libraries log everything too, five times as much.
+        # Only for the session: the default logger at this level makes the EP's libraries log five times as much.
         options.log_severity_level = request["node_log"]["severity"]
     register_custom_ops(options, request["custom_ops"])
     for ep, device in zip(request["eps"], devices):  # noqa: B905 - older interpreters
@@ -243,7 +242,7 @@ def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str,
     if member["compile"]["node_name_prefix"]:
         entries["ep.context_node_name_prefix"] = member["compile"]["node_name_prefix"]
     if member["read"] == "bytes":
-        # Relative, as the staged source is: the text is hashed into the output.
+        # Relative, as the path of the staged source: the EP hashes the text into its output.
         entries["session.model_external_initializers_file_folder_path"] = member["source"].rpartition("/")[0]
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
@@ -255,17 +254,17 @@ def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str,
 
 
 def providers_by_name(onnxruntime: Any, request: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """The EPs that a session is given beside its options: those of a request, in releases before 1.23, whose options hold none."""
+    """Return the EPs to pass to a session by name: all of a request before release 1.23, whose options hold no EPs; else none."""
     if hasattr(onnxruntime.SessionOptions, "add_provider"):
         return []
     return [(ep["name"], ep["options"]) for ep in request["eps"]]
 
 
 def new_session(onnxruntime: Any, source: Any, options: Any, providers: list[Any]) -> Any:
-    """A session on the EPs that it is given. Raises what ORT raises.
+    """Return a session on exactly the given EPs. Raises the exceptions of ORT.
 
-    ORT would try again with the CPU EP where an EP fails, and then report another failure or none. Its argument against that is
-    one that older releases ignore, but for what it sets.
+    If an EP fails, ORT would retry with the CPU EP, and report another failure or none. Older releases ignore the argument that
+    prevents this, so a property overrides the attribute that the argument sets.
     """
     kept = property(lambda session: False, lambda session, value: None)
     session = type("Session", (onnxruntime.InferenceSession,), {"_enable_fallback": kept})
@@ -273,7 +272,7 @@ def new_session(onnxruntime: Any, source: Any, options: Any, providers: list[Any
 
 
 def initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
-    """Where ModelCompiler is to put the initializers of nodes that stay outside the EP."""
+    """Return ModelCompiler's arguments for the place of the initializers of nodes outside the EP."""
     if member["compile"]["initializers"] == "external":
         return {
             "external_initializers_file_path": member["compile"]["external_file"],
@@ -285,7 +284,7 @@ def initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:
-    """Compile one model into its EPContext model; raises whatever ORT raises. What it returns is to be kept until its group is done."""
+    """Compile one model into its EPContext model. Keep the returned object until its group is done. Raises the exceptions of ORT."""
     source = member["source"]
     if member["read"] == "bytes":
         with open(source, "rb") as file:  # noqa: PTH123
@@ -299,7 +298,7 @@ def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, 
         options,
         source,
         embed_compiled_data_into_model=member["compile"]["embed"],
-        # Without this flag a backend that fails is a success, and the "compiled" model is the source.
+        # Without this flag a failure of the backend counts as success, and the "compiled" model is the source.
         flags=onnxruntime.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
         graph_optimization_level=getattr(onnxruntime.GraphOptimizationLevel, level),
         **initializer_arguments(member),
@@ -309,7 +308,7 @@ def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, 
 
 
 def compile_by_session(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], source: Any, options: Any) -> Any:
-    """Compile one model as releases before 1.23 do it: a session writes what its EPs compiled. Returns the session."""
+    """Compile one model with a release before 1.23, by a session that writes the compiled model. Return the session."""
     entries = {
         "ep.context_enable": "1",
         "ep.context_file_path": member["output"],
@@ -321,14 +320,14 @@ def compile_by_session(onnxruntime: Any, request: dict[str, Any], member: dict[s
         options.add_session_config_entry(key, value)
     session = new_session(onnxruntime, source, options, providers_by_name(onnxruntime, request))
     if not os.path.exists(member["output"]):  # noqa: PTH110
-        # In the words of ModelCompiler. Some releases write the source instead, which the verifier finds.
+        # The message of ModelCompiler. Some releases write the source instead, which the verifier detects.
         reason = "Check that the session EPs support compilation and can execute at least one subgraph in the model."
         raise RuntimeError(f"Unable to compile any nodes. {reason}")
     return session
 
 
 def check_release(onnxruntime: Any, request: dict[str, Any]) -> None:
-    """Refuse what a release without ModelCompiler cannot do; raises Unfit."""
+    """Raise Unfit for settings that a release without ModelCompiler does not support."""
     if hasattr(onnxruntime, "ModelCompiler"):
         return
     here = f"this onnxruntime, {onnxruntime.__version__},"
@@ -341,7 +340,7 @@ def check_release(onnxruntime: Any, request: dict[str, Any]) -> None:
 
 
 def compile_group(request: dict[str, Any], channel: Channel) -> None:
-    """Compile the members in order, reporting each; the first failure ends the group."""
+    """Compile and report the members in order. The first failure ends the group."""
     import onnxruntime
 
     channel.send("started", onnxruntime=onnxruntime.__version__)
@@ -351,7 +350,7 @@ def compile_group(request: dict[str, Any], channel: Channel) -> None:
     for member in request["members"]:
         channel.send("member_started", member=member["name"])
         if request["node_log"]:
-            # Into the log itself: it cannot be known how far a report, on another pipe, is ahead of it.
+            # Into the log itself, as reports on the other pipe may be ahead of it.
             sys.stderr.write(f"{request['node_log']['mark']}{member['name']}\n")
             sys.stderr.flush()
         begin = time.monotonic()
@@ -360,8 +359,8 @@ def compile_group(request: dict[str, Any], channel: Channel) -> None:
 
 
 def read_request(path: str) -> dict[str, Any]:
-    """The request, in which EPs and custom operators are as this machine has them: libraries are paths there, and no digests."""
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - older interpreters, and no need of more
+    """Return the request, with the paths of this machine for libraries of EPs and custom operators."""
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - sufficient, also for older interpreters
         request: dict[str, Any] = json.load(file)
     here = request.pop("here")
     request["eps"] = [{**ep, **place} for ep, place in zip(request["eps"], here.pop("eps"))]  # noqa: B905
@@ -369,13 +368,13 @@ def read_request(path: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str], work: Any = compile_group) -> int:
-    """The process, from the request to the exit status; `work` does what is requested, and reports it."""
+    """Run the process from the request to the exit status. `work` executes the request and reports."""
     channel = Channel()
     follow_parent()
     request = read_request(arguments[0])
     try:
         work(request, channel)
-    except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
+    except Exception as error:  # noqa: BLE001 - ORT's exceptions have no common base
         what = {"kind": kind_of(error), "type": type(error).__name__, "message": shortened(str(error))}
         channel.send("failed", **what, peak_memory=peak_memory(), **address_space())
         return FAILED
@@ -386,5 +385,5 @@ def main(arguments: list[str], work: Any = compile_group) -> int:
 if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stderr.flush()
-    # An EP whose sharing was never stopped aborts in its destructors: leave without running them.
+    # An EP whose sharing was never stopped aborts in its destructors: exit without running them.
     os._exit(status)

@@ -1,7 +1,7 @@
 """Load of compiled models: `python -I load.py request.json`.
 
-A scratch directory is its current directory. Sessions are opened first to last, run where the request has inputs for them, and closed last
-to first; each step is reported before it is tried, so that a crash shows its origin. Pipes, lifeline, registration and devices are those of
+The current directory is a scratch directory. Sessions are opened in order, run if the request has inputs for them, and closed in reverse
+order. Each step is reported before it starts, so that the origin of a crash is known. Pipes, lifeline, registration and devices work as in
 `compile.py`.
 """
 
@@ -19,11 +19,11 @@ _VERBOSE = 0
 
 
 compiling = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "compile.py")))  # noqa: PTH100, PTH118, PTH120
-"""`compile.py`, beside this script: an isolated Python does not look for modules here."""
+"""`compile.py`, beside this script, where an isolated Python does not search for modules."""
 
 
 def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], channel: Any) -> None:
-    """Send whether the EP's device takes a model, by what the EP itself wrote into it: ORT's answer or its refusal to answer."""
+    """Report whether the EP's device accepts a model, by the text that the EP wrote into it: ORT's answer, or why there is none."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
     written = model["compatibility"].get(ep["name"])
@@ -36,34 +36,34 @@ def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], ch
     else:
         try:
             answer, reason = runtime.get_model_compatibility_for_ep_devices([device], written).name, ""
-        except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
+        except Exception as error:  # noqa: BLE001 - ORT's exceptions have no common base
             answer, reason = None, compiling.shortened(str(error))
     channel.send("compatibility", model=model["name"], ep=ep["name"], answer=answer, reason=reason)
 
 
 def list_devices(onnxruntime: Any, request: dict[str, Any], channel: Any) -> None:
-    """Send every device that ONNX Runtime knows of once it knows the EPs; releases before 1.23 know of none."""
+    """Report every device that ONNX Runtime offers once the EPs are registered. Releases before 1.23 offer none."""
     for ep in request["eps"]:
-        compiling.make_known(onnxruntime, ep)
+        compiling.register_ep(onnxruntime, ep)
     for device in getattr(onnxruntime, "get_ep_devices", list)():
         channel.send("offered", **compiling.describe(device))
 
 
 def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any], devices: list[Any]) -> Any:
-    """A session for a model, on the EPs of the request; on the CPU EP where it names none. Raises whatever ORT raises."""
+    """Return a session for a model, on the EPs of the request, or on the CPU EP if there are none. Raises the exceptions of ORT."""
     options = compiling.session_options(onnxruntime, request, model, devices)
     providers = compiling.providers_by_name(onnxruntime, request) if request["eps"] else [compiling.CPU]
-    # With ORT's fallback, an EP that fails is reported as one that the session does not have.
+    # With ORT's fallback, a failing EP would be reported as missing from the session.
     return compiling.new_session(onnxruntime, model["file"], options, providers)
 
 
 def run(session: Any, inputs: dict[str, Any], outputs: str) -> list[str]:
-    """Run a session on the arrays of one file, write those that come out to another, in order, and return their names."""
+    """Run a session on the arrays of one file, write the outputs in order to another, and return their names."""
     import numpy
 
     with numpy.load(inputs["file"], allow_pickle=False) as arrays:
         values = {name: arrays[f"arr_{number}"] for number, name in enumerate(inputs["names"])}
-    # ONNX Runtime takes texts as objects, which the file cannot hold.
+    # ONNX Runtime reads texts as objects, which the file cannot hold.
     feeds = {name: value.astype(object) if value.dtype.kind == "U" else value for name, value in values.items()}
     names = [output.name for output in session.get_outputs()]
     results = session.run(names, feeds)
@@ -75,7 +75,7 @@ def run(session: Any, inputs: dict[str, Any], outputs: str) -> list[str]:
 
 
 def load_models(request: dict[str, Any], channel: Any) -> None:
-    """Open, run and close, reporting each; the first failure ends it."""
+    """Open, run and close the models, reporting each step. The first failure ends it."""
     import onnxruntime
 
     if request["verbose"]:
@@ -100,7 +100,7 @@ def load_models(request: dict[str, Any], channel: Any) -> None:
             channel.send("running", model=model["name"], run=number)
             names = run(session, inputs, inputs["outputs"])
             channel.send("ran", model=model["name"], run=number, outputs=names)
-        del session  # the list alone keeps it open
+        del session  # only the list may keep it open
     for model in reversed(models):
         channel.send("closing", model=model["name"])
         sessions.pop()
@@ -110,5 +110,5 @@ def load_models(request: dict[str, Any], channel: Any) -> None:
 if __name__ == "__main__":
     status = compiling.main(sys.argv[1:], load_models)
     sys.stderr.flush()
-    # As in compile.py: an EP that aborts in its destructors has nothing to do with whether its models load and run.
+    # As in compile.py: an abort in an EP's destructors does not show whether its models load and run.
     os._exit(status)

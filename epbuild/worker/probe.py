@@ -15,7 +15,7 @@ import sysconfig
 
 
 def distributions() -> dict[str, str]:
-    """Every installed distribution's name, normalised as package indexes do, and its version."""
+    """Return the version of every installed distribution, by its name as package indexes normalize it."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
@@ -25,14 +25,14 @@ def distributions() -> dict[str, str]:
 
 
 def folder_of(module: str) -> str | None:
-    """The directory of an importable package, found without importing it, by the name that Python has for it; None when there is none."""
+    """Return the directory of an importable package, without importing it, or None if there is no such package."""
     try:
         specification = importlib.util.find_spec(module)
-    except ImportError:  # the package that it should be inside of is not there
+    except ImportError:  # its parent package is missing
         return None
     if specification is None or not specification.submodule_search_locations:
         return None
-    # Not where links lead: they may lead elsewhere tomorrow.
+    # Links are not resolved, as their targets may change.
     return os.path.join(os.getcwd(), next(iter(specification.submodule_search_locations)))  # noqa: PTH109, PTH118
 
 

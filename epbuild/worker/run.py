@@ -1,8 +1,8 @@
-"""Run of one program of a user's: `python -I run.py request.json`.
+"""Run of one program of a user: `python -I run.py request.json`.
 
-The staging directory is its current directory. Runs the request's `command`, of which all that it prints goes to standard error, and
-reports how it ended as JSON lines on what was standard output when the process began. Standard input is a lifeline: when it closes,
-epbuild is gone, and so are this process and the program.
+The current directory is the staging directory. Output of the request's `command` goes to standard error. Reports on its end go as JSON
+lines to the pipe that was standard output at the start. Standard input is a lifeline: when it closes, epbuild is gone, and this process and
+the program end.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if sys.platform != "win32":
     import resource
 
 COMPILE: dict[str, Any] = runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "compile.py"))  # noqa: PTH100, PTH118, PTH120
-"""What `compile.py`, beside this script, has for the pipe and the lifeline."""
+"""Functions of `compile.py`, beside this script: the pipe and the lifeline."""
 
 
 def peak_memory() -> int | None:
-    """The most bytes that were resident at once in the program, or in this process; None where that is unknown."""
+    """Return the peak of resident memory of the program or of this process, in bytes. None if it is unknown."""
     own: int | None = COMPILE["peak_memory"]()
     if sys.platform == "win32" or own is None:
         return own
@@ -31,10 +31,10 @@ def peak_memory() -> int | None:
 
 
 def run(command: list[str], channel: Any) -> int:
-    """Run the program and report how it ended; returns the exit status of this process."""
+    """Run the program, report its end, and return the exit status of this process."""
     channel.send("started")
     try:
-        # Its standard output is this process's, which the channel has turned to standard error.
+        # The program inherits standard output, which the channel has redirected to standard error.
         status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
     except OSError as error:
         channel.send("failed", kind="unfit", type=type(error).__name__, message=f"{command[0]}: {error.strerror or error}")
@@ -49,7 +49,7 @@ def run(command: list[str], channel: Any) -> int:
 def main(arguments: list[str]) -> int:
     channel = COMPILE["Channel"]()
     COMPILE["follow_parent"]()
-    with open(arguments[0], encoding="utf-8") as file:  # noqa: PTH123 - older interpreters, and no need of more
+    with open(arguments[0], encoding="utf-8") as file:  # noqa: PTH123 - sufficient, also for older interpreters
         request: dict[str, Any] = json.load(file)
     return run(request["command"], channel)
 

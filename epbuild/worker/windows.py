@@ -1,6 +1,6 @@
 """Lifeline and memory of a worker on Windows.
 
-Loaded by path, and only there, as the scripts of this folder are no package where they run. None of it was run on Windows.
+Loaded by path, and only on Windows, as the scripts of this folder form no package where they run. It was never run on Windows.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Counters(ctypes.Structure):
 
 
 def wait_for_parent() -> bool:
-    """Wait until the other end of standard input is gone; False at once where that is no pipe, so that nobody can be waited for.
+    """Wait until the other end of standard input closes. Return False at once if standard input is no pipe.
 
-    Never by reading: Windows lets one call at a time do anything with such a pipe, and C libraries look at standard input when they are
-    loaded. With a read pending, no library would be loaded until epbuild is gone. A look ends at once.
+    It polls and never reads: Windows allows one pending call on such a pipe, and C libraries query standard input when they are loaded.
+    During a pending read, no library could be loaded until epbuild is gone.
     """
     import _winapi
     import msvcrt
@@ -43,7 +43,7 @@ def wait_for_parent() -> bool:
 
 
 def peak_memory() -> int | None:
-    """The most bytes of this process that were in memory at once, or None where it is not known."""
+    """Return the peak of resident memory of this process, in bytes, or None if it is unknown."""
     kernel = ctypes.CDLL("kernel32")
     kernel.GetCurrentProcess.restype = ctypes.c_void_p
     kernel.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from epbuild.catalog.catalog import entries_for, entry
 from epbuild.cluster.abilities import Abilities, possible_abilities
 from epbuild.cluster.placement import labels_here, labels_of
-from epbuild.compile.probed import Probes
-from epbuild.compile.probing import ProbeResult
+from epbuild.compile.probing import ProbeResult, Probes
 from epbuild.plan.ability import Ability
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import DeviceChoice

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from epbuild.cache.location import toolchain_directory
 from epbuild.catalog.catalog import entries_for
 from epbuild.catalog.entries import EpEntry
-from epbuild.compile.probed import Probes
+from epbuild.compile.probing import Probes
 from epbuild.core.errors import Position
 from epbuild.plan.ability import Ability
 from epbuild.recipe.model import ToolchainSpec
