@@ -18,7 +18,7 @@ from typing import Any
 
 from epbuild.cache.leases import Cancelled
 from epbuild.cluster.address import ClusterAddress
-from epbuild.cluster.dask import distributed
+from epbuild.cluster.dask import RefusedPickle, distributed
 from epbuild.cluster.dask_probe import METRIC
 from epbuild.cluster.dask_worker import TOPIC, cancel_request, event_of, run_request
 from epbuild.cluster.placement import (
@@ -40,7 +40,6 @@ from epbuild.cluster.protocol import (
     unoffered_error,
 )
 from epbuild.cluster.request import ActionRequest
-from epbuild.cluster.unpickling import RefusedPickle
 from epbuild.core.errors import BuildError, Problem
 from epbuild.engine.events import Progress
 

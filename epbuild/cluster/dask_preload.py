@@ -6,8 +6,8 @@ imports it: the scheduler imports the functions that it forwards, and must read 
 
 from __future__ import annotations
 
+from epbuild.cluster.dask import guard
 from epbuild.cluster.dask_worker import cancel_request, run_request
-from epbuild.cluster.unpickling import guard
 
 guard()
 

@@ -17,14 +17,12 @@ from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
 from epbuild.core.digest import Blob, digest_of
 from epbuild.core.errors import HttpCancelled, Problem
-from epbuild.fetch.failures import FetchError
 from epbuild.fetch.hub import HubFile
-from epbuild.fetch.partial import Partial
+from epbuild.fetch.partial import FetchError, Partial
 from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
 from epbuild.transfer.bucket import BucketStore
 from epbuild.transfer.http import HttpClient
-from epbuild.transfer.limits import Speed
-from epbuild.transfer.objects import Download, MissingPackageError, TimedDownload, TransferError
+from epbuild.transfer.objects import Download, MissingPackageError, Speed, TimedDownload, TransferError
 from epbuild.transfer.retry import RetryPolicy
 from epbuild.transfer.web import WebFile
 

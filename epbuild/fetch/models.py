@@ -18,7 +18,7 @@ from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.fetch.download import FetchProgress, fetch
-from epbuild.fetch.failures import writing
+from epbuild.fetch.partial import writing
 from epbuild.fetch.wheels import model_in_wheel
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel

@@ -1,18 +1,33 @@
-"""Partial download, which survives the process, with its version."""
+"""Partial download, which survives the process, and errors of fetching."""
 
 from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 from epbuild.core.digest import Blob, Hasher
-from epbuild.fetch.failures import writing
+from epbuild.core.errors import Problem, StoreError
 
 _BUFFER_BYTES = 1 << 20
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]+")
+
+
+class FetchError(StoreError):
+    """A remote file cannot be fetched, or has other content than its pin (EPB510 to EPB512, EPB320 to EPB322)."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise StoreError (EPB503) for an OSError while fetched files are written."""
+    try:
+        yield
+    except OSError as error:
+        hint = "Free some space there, or set EPBUILD_CACHE_DIR to a directory on another file system."
+        raise StoreError(Problem("EPB503", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
 
 
 class Partial:

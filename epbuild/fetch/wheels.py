@@ -18,7 +18,7 @@ from epbuild.core.atomic import rename
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.installer import is_network, reported, run_uv
-from epbuild.fetch.failures import FetchError, writing
+from epbuild.fetch.partial import FetchError, writing
 from epbuild.recipe.address import PackageAddress
 
 _METADATA = re.compile(r"[^/]+\.(?:dist-info|data)/")

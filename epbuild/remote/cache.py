@@ -23,8 +23,16 @@ from epbuild.core.errors import HttpCancelled, Problem
 from epbuild.remote.envelope import MAX_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.statistics import RemoteStatistics, RemoteTally
-from epbuild.transfer.limits import Speed, Timeouts
-from epbuild.transfer.objects import Content, Download, MissingObjectError, ObjectStore, TimedDownload, TransferError
+from epbuild.transfer.objects import (
+    Content,
+    Download,
+    MissingObjectError,
+    ObjectStore,
+    Speed,
+    TimedDownload,
+    Timeouts,
+    TransferError,
+)
 from epbuild.transfer.retry import CircuitBreaker, CircuitOpenError, RetryPolicy
 
 T = TypeVar("T")
@@ -141,14 +149,14 @@ class RemoteCache:
         """Return the record of a key, if there is one that may be used. Raises Cancelled."""
         found = self._found(kind, key)
         if kind.is_result and found != Miss(answered=False):
-            self._tally.looked_up(found=isinstance(found, RemoteRecord), usable=not isinstance(found, Unusable))
+            self._tally.add(asked=1, found=int(isinstance(found, RemoteRecord)), unusable=int(isinstance(found, Unusable)))
         return found
 
     def look_again(self, kind: RecordKind, key: str) -> LookUp:
         """Return the record of a key that was missing before, if it was published since. Raises Cancelled."""
         found = self._found(kind, key)
         if isinstance(found, RemoteRecord):
-            self._tally.found_later()
+            self._tally.add(found=1)
         return found
 
     def look_up_all(self, kind: RecordKind, keys: Iterable[str]) -> Mapping[str, LookUp]:
@@ -198,7 +206,7 @@ class RemoteCache:
                 raise LostBlob(_DAMAGED)
             if held:
                 write(held)
-        self._tally.fetched()
+        self._tally.add(blobs=1)
 
     def check(self, blob: Blob) -> None:
         """Read and check a blob without keeping it. Raises NotFetched if it is missing or damaged, and Cancelled."""
@@ -245,11 +253,11 @@ class RemoteCache:
                 self._call(self._writing, partial(self._put_blob, blob, store, anyway=replace))
             if replace or more or not is_mended:
                 self._call(self._writing, lambda: self._put_record(key, data))
-                self._tally.sent(len(data))
+                self._tally.add(sent_bytes=len(data))
         except (TransferError, CircuitOpenError, MissingBlob, DamagedBlob, ValueError):  # ValueError: too large for a reader
             return None
         if kind.is_result:
-            self._tally.published()
+            self._tally.add(published=1)
         return "written"
 
     def provide(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]]) -> bool:
@@ -315,20 +323,20 @@ class RemoteCache:
             if download.size not in (None, blob.size) or not store.put_stream(blob, source):
                 self._bad.add(blob.digest)
                 raise LostBlob(_DAMAGED)
-        self._tally.fetched()
+        self._tally.add(blobs=1)
 
     def _hash(self, blob: Blob) -> Blob:
         with self._tally.busy(), closing(self._open_blob(blob)) as download:
             return hash_stream(TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received))
 
     def _count_received(self, count: int) -> None:
-        self._tally.received(count)
+        self._tally.add(received_bytes=count)
         if self._cancelled.is_set():
             raise Cancelled("the remote cache")
 
     def _counted(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         for piece in pieces:
-            self._tally.sent(len(piece))
+            self._tally.add(sent_bytes=len(piece))
             if self._cancelled.is_set():
                 raise Cancelled("the remote cache")
             yield piece

@@ -11,8 +11,7 @@ from epbuild.remote.cache import BLOB_TIMEOUTS, RECORD_TIMEOUTS, RemoteCache, Re
 from epbuild.remote.keys import require_signing
 from epbuild.remote.settings import RemoteSettings
 from epbuild.transfer.folder import FolderStore
-from epbuild.transfer.limits import Timeouts
-from epbuild.transfer.objects import MissingPackageError, TransferError
+from epbuild.transfer.objects import MissingPackageError, Timeouts, TransferError
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ACCESS = (

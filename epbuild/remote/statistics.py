@@ -26,7 +26,7 @@ class RemoteStatistics(Struct, frozen=True):
 
 
 class RemoteTally:
-    """Thread-safe counters of the statistics."""
+    """Thread-safe counters of the statistics, by the names of its fields."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,23 +40,9 @@ class RemoteTally:
             running = time.monotonic() - self._since if self._under_way else 0.0
             return RemoteStatistics(**self._counts, seconds=self._seconds + running)
 
-    def looked_up(self, *, found: bool, usable: bool) -> None:
-        self._add(asked=1, found=int(found), unusable=int(not usable))
-
-    def found_later(self) -> None:
-        self._add(found=1)
-
-    def received(self, count: int) -> None:
-        self._add(received_bytes=count)
-
-    def fetched(self) -> None:
-        self._add(blobs=1)
-
-    def sent(self, count: int) -> None:
-        self._add(sent_bytes=count)
-
-    def published(self) -> None:
-        self._add(published=1)
+    def add(self, **counts: int) -> None:
+        with self._lock:
+            self._counts.update(counts)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -72,8 +58,3 @@ class RemoteTally:
                 self._under_way -= 1
                 if not self._under_way:
                     self._seconds += time.monotonic() - self._since
-
-    def _add(self, **counts: int) -> None:
-        with self._lock:
-            for name, count in counts.items():
-                self._counts[name] += count

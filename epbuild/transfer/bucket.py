@@ -12,8 +12,15 @@ from datetime import timedelta
 from typing import Any
 
 from epbuild.transfer.http import is_transient
-from epbuild.transfer.limits import Timeouts
-from epbuild.transfer.objects import Content, Download, FailureKind, MissingObjectError, MissingPackageError, TransferError
+from epbuild.transfer.objects import (
+    Content,
+    Download,
+    FailureKind,
+    MissingObjectError,
+    MissingPackageError,
+    Timeouts,
+    TransferError,
+)
 
 _CHUNK_BYTES = 1 << 20
 _PART_BYTES = 5 << 20

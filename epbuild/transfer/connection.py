@@ -22,7 +22,7 @@ from urllib3.exceptions import HTTPError
 
 from epbuild.core.digest import Write
 from epbuild.core.errors import HttpCancelled
-from epbuild.transfer.limits import SpeedMeter, Timeouts
+from epbuild.transfer.objects import SpeedMeter, Timeouts
 
 _CONNECTIONS = 64  # kept open to one server
 _POLL_SECONDS = 0.2

@@ -24,8 +24,7 @@ from urllib3.exceptions import HTTPError
 from epbuild import __version__
 from epbuild.core.errors import HttpCancelled
 from epbuild.transfer.connection import AnswerReader, AnswerTimeoutError, Body, BodyError, DeadlineConnection, connect_to
-from epbuild.transfer.limits import Timeouts
-from epbuild.transfer.objects import FailureKind, TransferError
+from epbuild.transfer.objects import FailureKind, Timeouts, TransferError
 
 _MAX_REDIRECTS = 10
 _MAX_BYTES = 1024 * 1024

@@ -14,8 +14,8 @@ import pytest
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.garbage import Garbage, Needs
 from epbuild.core.errors import EpbuildError, PlanError
-from epbuild.fetch.failures import FetchError
 from epbuild.fetch.models import Pins, fetch_model
+from epbuild.fetch.partial import FetchError
 from epbuild.fetch.wheels import wheel_digests
 from epbuild.recipe.address import PackageAddress
 from tests.support.fake_fetcher import Arrivals

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from epbuild.cluster.dask import guard
 from epbuild.cluster.dask_preload import dask_setup
-from epbuild.cluster.unpickling import guard
 
 
 @pytest.fixture(scope="session", autouse=True)

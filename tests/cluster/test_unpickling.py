@@ -10,8 +10,8 @@ from pathlib import Path
 import distributed
 import pytest
 
-from epbuild.cluster import unpickling
-from epbuild.cluster.unpickling import RefusedPickle, guard, read
+from epbuild.cluster import dask
+from epbuild.cluster.dask import RefusedPickle, guard, read
 
 
 class Touch:
@@ -51,4 +51,4 @@ def test_each_module_of_dask_that_reads_pickles_is_guarded() -> None:
         nodes = () if "tests" in parts else ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if any(isinstance(node, ast.Import) and any(alias.name == "pickle" for alias in node.names) for node in nodes):
             found.add(".".join(("distributed", *parts)))
-    assert found <= {*unpickling.READERS, "distributed.scheduler"}, "the scheduler is a process of its own"
+    assert found <= {*dask.READERS, "distributed.scheduler"}, "the scheduler is a process of its own"

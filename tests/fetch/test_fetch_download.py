@@ -18,10 +18,9 @@ from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EpbuildError, StoreError
 from epbuild.fetch.download import Attempts, FetchProgress, download, fetch
-from epbuild.fetch.failures import FetchError
+from epbuild.fetch.partial import FetchError
 from epbuild.recipe.address import Address, WebAddress, parse_address
-from epbuild.transfer.limits import Speed
-from epbuild.transfer.objects import Download
+from epbuild.transfer.objects import Download, Speed
 from epbuild.transfer.retry import RetryPolicy
 from tests.support.fake_fetcher import Arrivals
 from tests.support.file_server import File, FileServer, client_without_tls, serving

@@ -18,7 +18,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EpbuildError
 from epbuild.fetch.download import fetch
-from epbuild.fetch.failures import FetchError
+from epbuild.fetch.partial import FetchError
 from epbuild.recipe.address import parse_address
 from epbuild.transfer.bucket import BucketStore
 from tests.support.fake_fetcher import Arrivals

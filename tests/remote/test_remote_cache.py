@@ -31,8 +31,7 @@ from epbuild.remote.envelope import Reason, RemoteRecord, Unusable, seal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.opening import web_stores
 from epbuild.remote.reapi import ReapiResult
-from epbuild.transfer.limits import Speed
-from epbuild.transfer.objects import MissingObjectError
+from epbuild.transfer.objects import MissingObjectError, Speed
 from tests.remote.object_servers import SERVERS, ObjectServer
 from tests.support.cache_server import CacheServer, Fault, serving_cache
 from tests.support.quick_builds import wait_until

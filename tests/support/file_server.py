@@ -13,7 +13,7 @@ import urllib3
 
 from epbuild.recipe.address import WebAddress
 from epbuild.transfer.http import HttpClient
-from epbuild.transfer.limits import Timeouts
+from epbuild.transfer.objects import Timeouts
 from epbuild.transfer.retry import RetryPolicy
 
 

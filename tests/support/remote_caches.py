@@ -17,8 +17,7 @@ from epbuild.remote.cache import RemoteCache, RemoteStores
 from epbuild.remote.envelope import RecordKind
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.opening import bucket_stores, folder_stores, web_stores
-from epbuild.transfer.limits import Timeouts
-from epbuild.transfer.objects import Content, MissingObjectError
+from epbuild.transfer.objects import Content, MissingObjectError, Timeouts
 from tests.support.cache_server import CacheServer
 
 QUICK = Timeouts(1.0, 0.4, 0.4, 0.4), Timeouts(1.0, 0.4, 0.6, 0.5)

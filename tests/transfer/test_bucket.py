@@ -15,8 +15,7 @@ import pytest
 from epbuild.core.errors import StoreError
 from epbuild.recipe.remote_address import parse_remote
 from epbuild.remote.opening import bucket_stores
-from epbuild.transfer.limits import Timeouts
-from epbuild.transfer.objects import Content, TransferError
+from epbuild.transfer.objects import Content, Timeouts, TransferError
 
 NAME = "ab" * 32
 QUICK, SLOWER = Timeouts(1.0, 0.5, 0.6), Timeouts(2.0, 2.0, 2.0)

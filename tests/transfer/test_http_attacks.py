@@ -13,12 +13,11 @@ import pytest
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.fetch.download import fetch
-from epbuild.fetch.failures import FetchError
+from epbuild.fetch.partial import FetchError
 from epbuild.recipe.address import WebAddress
 from epbuild.transfer.connection import Body
 from epbuild.transfer.http import HttpClient
-from epbuild.transfer.limits import Speed, Timeouts
-from epbuild.transfer.objects import Content, TransferError
+from epbuild.transfer.objects import Content, Speed, Timeouts, TransferError
 from epbuild.transfer.retry import RetryPolicy
 from epbuild.transfer.web import WebStore
 from tests.support.fake_fetcher import Arrivals
