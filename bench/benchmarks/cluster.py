@@ -12,8 +12,7 @@ from rounds import Contender, interleave
 from two_workers import WORKERS, ShortActions
 from workshop import Workshop
 
-from epbuild.engine.action import Cost, Runnable
-from epbuild.engine.scheduler import Scheduler
+from epbuild.engine.scheduler import Cost, Runnable, Scheduler
 from epbuild.session.remote_build import MOST_AT_ONCE
 
 SHARE = 1.03

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -20,20 +21,13 @@ class WaitLine(Struct, frozen=True):
     step: str
     text: str
     progress: Progress
+    yield_place: Callable[[], None] | None = None
+    """Function that gives the place of the waiting action to another one, if there are places."""
 
     def waiting(self) -> None:
+        if self.yield_place is not None:
+            self.yield_place()
         self.progress.report(StepOutput(self.step, self.text))
-
-
-class _GivesWay(WaitLine, frozen=True):
-    """Line of a step whose action yields its place to another action while it waits."""
-
-    action: str
-    idle: Idle
-
-    def waiting(self) -> None:
-        self.idle.add(self.action)
-        super().waiting()
 
 
 class Leases:
@@ -47,7 +41,7 @@ class Leases:
     @contextmanager
     def hold(self, action: str, step: str, root: Path, key: str) -> Iterator[None]:
         """Keep other builds from running the same action. While another build runs it, wait and let other actions of this build run."""
-        listener = _GivesWay(step, "another build is at it; waiting", self._progress, action, self._idle)
+        listener = WaitLine(step, "another build is at it; waiting", self._progress, partial(self._idle.add, action))
         try:
             with lease(root, key, listener=listener, cancelled=self._cancelled):
                 self._idle.discard(action)

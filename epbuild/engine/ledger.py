@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from epbuild.core.errors import EpbuildError, Problem
-from epbuild.engine.action import Cost
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFailed, StepFinished, StepsCurrent
+from epbuild.engine.scheduler import Cost
 from epbuild.engine.tally import Tally
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from typing import Protocol
 
 from epbuild.core.errors import EpbuildError
-from epbuild.engine.action import Executor
 from epbuild.engine.scheduler import Scheduler
 
 _STOP_SECONDS = 1.5  # for running actions to end when the build is stopped
@@ -15,6 +15,19 @@ _POLL_SECONDS = 0.2  # maximal delay of an interrupt on platforms where waiting 
 
 _Ended = tuple[str, BaseException]
 """Failed action, with what it raised."""
+
+
+class Executor(Protocol):
+    """Executor of actions. `execute` is called in several threads at once, the other methods in one."""
+
+    def execute(self, action: str, /) -> None:
+        """Execute an action. Raises EpbuildError if it fails."""
+
+    def fail(self, action: str, error: EpbuildError, /) -> bool:
+        """Record that an action failed. Return whether the failure is allowed, so that the build goes on."""
+
+    def skip(self, action: str, /) -> None:
+        """Record that an action was not started."""
 
 
 class Idle:

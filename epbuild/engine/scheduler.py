@@ -8,12 +8,30 @@ beside the running ones lets a few smaller ones pass. An action that exceeds all
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 
-from epbuild.engine.action import Runnable
+from msgspec import Struct
 
 _MAX_PASSED = 4  # actions that may start before one that waits for memory
+
+
+class Cost(Struct, frozen=True):
+    """Expected seconds of an action: `measured`, or a guess that can only order the work."""
+
+    seconds: float
+    measured: bool
+
+
+class Runnable(Struct, frozen=True):
+    """Action to execute. Its key may depend on the results of the actions that it `needs`: the executor computes it."""
+
+    id: str
+    needs: Collection[str] = ()
+    """Ids of the actions to finish first. One that is not part of the build is finished already."""
+    cost: Cost = Cost(0.0, measured=False)
+    memory: int = 0
+    """Bytes of memory that it uses while it runs."""
 
 
 class State(Enum):

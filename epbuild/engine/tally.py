@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from epbuild.engine.action import Cost
 from epbuild.engine.events import Completion
+from epbuild.engine.scheduler import Cost
 
 _MIN_GUESSED = 1e-6  # seconds: a quotient by less may be infinite
 

@@ -68,7 +68,6 @@ def package_manifest(
     variants: Sequence[PackageVariant],
     recipe: str,
     files: Sequence[FileEntry],
-    version: str | None = None,
     provenance: str | None = None,
 ) -> JsonFile:
     """Return the `manifest.json` of a package.
@@ -91,7 +90,6 @@ def package_manifest(
         **({"description": description} if description else {}),
         "layout": "portable",
         "package_name": name,
-        **({"package_version": version} if version is not None else {}),
         "schema_version": _SCHEMA_VERSION,
     }
     return JsonFile(document, sort_keys=False)

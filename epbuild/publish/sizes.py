@@ -1,4 +1,4 @@
-"""Sizes of an output before and after its emission, and savings of sharing, as events."""
+"""Sizes of an output before and after its emission, and savings of sharing."""
 
 from __future__ import annotations
 

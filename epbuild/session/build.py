@@ -16,11 +16,11 @@ from epbuild.cache.leases import Cancelled
 from epbuild.cache.state import Measurement
 from epbuild.core.errors import EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import shown_path
-from epbuild.engine.action import Cost, Runnable
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import Idle
+from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult

@@ -29,10 +29,9 @@ from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Pr
 from epbuild.core.shown import shown_path
 from epbuild.diff.bytes_differ import FileDifference, compare_bytes
 from epbuild.diff.difference import compare
-from epbuild.engine.action import Runnable
 from epbuild.engine.events import OutputOf, Progress, StepFailed, StepStarted
 from epbuild.engine.loop import drive
-from epbuild.engine.scheduler import Scheduler
+from epbuild.engine.scheduler import Runnable, Scheduler
 from epbuild.engine.tally import Tally
 from epbuild.plan.made import Made
 from epbuild.session.build import Actions

@@ -23,9 +23,9 @@ from epbuild.cluster.placement import RELEASE, Placement, labels_of
 from epbuild.cluster.protocol import MachineReply, RequestExecutor, ToolchainDenyList, error_of
 from epbuild.cluster.request import ActionRequest, files_of, only_here, request_of, toolchain_request
 from epbuild.core.errors import Argument, EnvironmentFailure, EpbuildError, PlanError, Problem, StepId
-from epbuild.engine.action import Runnable
 from epbuild.engine.events import Progress, StepStarted, Warned
 from epbuild.engine.loop import Idle
+from epbuild.engine.scheduler import Runnable
 from epbuild.plan.steps import Action
 from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.session.events import ToolchainFailed, ToolchainReady, ToolchainStarted

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from epbuild.actions.types import action_type, read_result
 from epbuild.core.errors import BuildError, Problem, StepId
-from epbuild.engine.action import Runnable
 from epbuild.engine.events import Outcome
 from epbuild.engine.loop import Idle
+from epbuild.engine.scheduler import Runnable
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action
 from epbuild.session.execution import KeyedAction

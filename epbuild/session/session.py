@@ -18,11 +18,10 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import EnvironmentFailure, Problem
-from epbuild.engine.action import Runnable
 from epbuild.engine.capacity import memory_here
 from epbuild.engine.events import NoProgress, Progress, RunFinished, RunStarted, Warned
 from epbuild.engine.loop import drive
-from epbuild.engine.scheduler import Scheduler
+from epbuild.engine.scheduler import Runnable, Scheduler
 from epbuild.plan.possible import obstacles
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan, SessionGroup

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from epbuild.actions.types import action_type
 from epbuild.cache.state import Memory, StepRecord
 from epbuild.cache.workspace import Workspace, action_name
-from epbuild.engine.action import Cost
+from epbuild.engine.scheduler import Cost
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.survey.status import Survey

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from epbuild.core.errors import BuildError, EpbuildError, Problem
 from epbuild.engine import scheduler as module
-from epbuild.engine.action import Cost, Runnable
 from epbuild.engine.loop import Idle, drive
-from epbuild.engine.scheduler import Scheduler, State
+from epbuild.engine.scheduler import Cost, Runnable, Scheduler, State
 
 PATIENCE = 10
 """Seconds after which a wait that should have ended fails its test instead of hanging it."""

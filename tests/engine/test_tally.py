@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.engine.action import Cost
 from epbuild.engine.events import Completion
+from epbuild.engine.scheduler import Cost
 from epbuild.engine.tally import Tally
 
 

@@ -100,8 +100,8 @@ def test_a_variant_for_the_cpu_ep_names_no_device() -> None:
 
 
 def test_the_manifest_has_only_keys_of_onnx_runtime_and_lists_every_file() -> None:
-    document = written(compiled("prefill"), files=FILES[::-1], version="2", provenance="provenance.intoto.json")
-    assert set(document) == {"schema_version", "package_name", "package_version", "layout", "components", "additional_metadata"}
+    document = written(compiled("prefill"), files=FILES[::-1], provenance="provenance.intoto.json")
+    assert set(document) == {"schema_version", "package_name", "layout", "components", "additional_metadata"}
     assert (document["schema_version"], document["layout"]) == ("1.0", "portable")
     own = document["additional_metadata"]["epbuild"]
     assert (own["format"], own["recipe"], own["provenance"]) == (1, "tiny", "provenance.intoto.json")

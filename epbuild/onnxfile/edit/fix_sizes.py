@@ -77,10 +77,10 @@ class _Sizes(Struct, frozen=True):
                 values.append(field)
         for value in values:
             name = self._name(value)
-            if is_main and value.number == proto.GRAPH_INPUT:
-                yield from self._value((*path, value), self._shapes.get(name), keep=True)
-            else:
-                yield from self._value((*path, value), None, keep=name in uninferred)
+            is_input = is_main and value.number == proto.GRAPH_INPUT
+            shape = self._shapes.get(name) if is_input else None
+            for field in self._wire.message(value, frozenset({proto.VALUE_TYPE})):
+                yield from self._type((*path, value, field), shape, keep=is_input or name in uninferred)
 
     def _node(self, path: tuple[Field, ...], uninferred: set[str]) -> Iterator[Splice]:
         domain = ""
@@ -101,10 +101,6 @@ class _Sizes(Struct, frozen=True):
         for field in self._wire.message(value, frozenset({proto.VALUE_NAME})):
             name = self._wire.text(field)
         return name
-
-    def _value(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
-        for field in self._wire.message(path[-1], frozenset({proto.VALUE_TYPE})):
-            yield from self._type((*path, field), shape, keep=keep)
 
     def _type(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
         for kind in self._wire.message(path[-1], frozenset({*proto.TYPES_WITH_SHAPE, *proto.NESTED_TYPES})):
