@@ -12,8 +12,8 @@ import pytest
 
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError
-from epbuild.engine.action import Cost, Runnable
 from epbuild.engine.loop import Idle
+from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.result import CompileResult, Measurements
 from epbuild.session.execution import KeyedAction
 from epbuild.session.remote_build import MadeElsewhere
