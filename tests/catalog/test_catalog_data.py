@@ -6,10 +6,11 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import jsonschema
 import pytest
+from msgspec import Struct
 
 import epbuild.catalog
 from epbuild.catalog.catalog import entries_for, entry, known_eps, session_keys
@@ -265,3 +266,14 @@ def test_files_that_options_name_are_found_and_other_values_are_not_paths(
     ep: str, packages: list[str], name: str, value: str, files: tuple[str, ...]
 ) -> None:
     assert entry(ep, packages).options[name].files(value) == files
+
+
+def test_the_fields_of_entries_and_of_their_sections_are_the_keys_of_catalog_files() -> None:
+    properties = schema("catalog")["properties"]
+    assert {*EpEntry.__struct_encode_fields__} == {*properties, "user_file"}
+    sections = [(name, kind) for name, hint in get_type_hints(EpEntry).items() for kind in (hint, *get_args(hint))]
+    found = {name: kind for name, kind in sections if isinstance(kind, type) and issubclass(kind, Struct)}
+    written = {name: section["properties"] for name, section in properties.items() if "properties" in section}
+    assert found.keys() - written.keys() == {"cannot", "names", "options", "refuse"}, "tables of rows"
+    for name, keys in written.items():
+        assert {*found[name].__struct_encode_fields__, "origin"} == {*keys, "origin"}, name
