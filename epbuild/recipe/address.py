@@ -1,4 +1,4 @@
-"""Addresses of remote models, parsed; nothing here touches a network."""
+"""Addresses of remote models. Parsing uses no network."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _ALL_FORMS = {**_FORMS, "package": _PACKAGE_FORM}
 
 
 class BadAddress(BadText):
-    """A text is no address of a remote file. The message contains no secrets."""
+    """Invalid address of a remote file. The message contains no secrets."""
 
 
 class WebAddress(Struct, frozen=True):
-    """A file on a web server."""
+    """File on a web server."""
 
     url: str
 
@@ -53,7 +53,7 @@ class WebAddress(Struct, frozen=True):
 
 
 class ObjectAddress(Struct, frozen=True):
-    """An object in a bucket of Amazon S3 or Google Cloud Storage, or in a container of Azure Blob Storage."""
+    """Object in a bucket of Amazon S3 or Google Cloud Storage, or in a container of Azure Blob Storage."""
 
     scheme: Literal["s3", "gs", "az"]
     bucket: str
@@ -68,7 +68,7 @@ class ObjectAddress(Struct, frozen=True):
 
 
 class HubAddress(Struct, frozen=True):
-    """A file in a model repository of the Hugging Face Hub, at a revision: a branch, a tag or a commit."""
+    """File in a model repository of the Hugging Face Hub, at a revision: a branch, a tag or a commit."""
 
     repository: str
     file: str
@@ -83,13 +83,13 @@ class HubAddress(Struct, frozen=True):
 
 
 class PackageAddress(Struct, frozen=True):
-    """A file in the wheel of a Python distribution, at a version of it; the installer's settings decide in which index."""
+    """File in the wheel of a version of a Python distribution. The installer's settings decide the index."""
 
     distribution: str
-    """In the spelling that package indexes compare."""
+    """Normalized name (PEP 503)."""
     version: str
     file: str
-    """From the root of the wheel, or from the one folder of it that has such a file."""
+    """Path from the root of the wheel, or from the only folder with such a file."""
 
     def __str__(self) -> str:
         return self.text
@@ -104,7 +104,7 @@ class PackageAddress(Struct, frozen=True):
 
 
 Address = WebAddress | ObjectAddress | HubAddress | PackageAddress
-"""`text` is the whole address as a recipe has it, `str()` what people may see of it, `file` the path of the file there, with '/'."""
+"""`text` is the whole address as in the recipe, `str()` the address without secrets, and `file` the POSIX path of the file."""
 
 
 def beside(address: Address, location: str) -> Address:
@@ -117,7 +117,7 @@ def beside(address: Address, location: str) -> Address:
 
 
 def is_immutable(address: Address) -> bool:
-    """Whether the address alone determines the content, as a commit of the hub or a release of a package does."""
+    """Return whether the address alone determines the content: a commit of the hub, or a release of a package."""
     return isinstance(address, PackageAddress) or (
         isinstance(address, HubAddress) and _COMMIT.fullmatch(address.revision) is not None
     )

@@ -171,7 +171,7 @@ def _hint_for_missing_recipe(path: Path) -> str:
 
 
 def _recipes_in(folder: Path) -> list[str]:
-    """Return the names of the first few recipes in a folder; none of a folder that cannot be read."""
+    """Return the names of the first few recipes in a folder. An unreadable folder has none."""
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".yml"})
     except OSError:

@@ -1,4 +1,4 @@
-"""References of images in registries; nothing here touches a network."""
+"""References of images in registries. Parsing uses no network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class BadImageReference(BadText):
-    """A text is no reference of an image. The message contains no secrets."""
+    """Invalid reference of an image. The message contains no secrets."""
 
     def __init__(self, message: str, hint: str = _FORM) -> None:
         super().__init__(message, hint)

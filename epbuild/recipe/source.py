@@ -75,7 +75,7 @@ def _parse(text: str, file: str) -> ReadText:
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
-    """PyYAML's error in one sentence, at the place where a person would look for the mistake."""
+    """Return PyYAML's error as one sentence, at the likely position of the mistake."""
     mark, start = error.problem_mark, error.context_mark
     what = error.problem or "it cannot be read"
     if mark is None:

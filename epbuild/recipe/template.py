@@ -77,7 +77,7 @@ class TemplateNames(Mapping[str, Scalar]):
 
 
 def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
-    """`text` with every `${name}` replaced; a text that is one reference and nothing else becomes the value with its type.
+    """Return `text` with every `${name}` replaced. A text that is one reference alone becomes the value with its type.
 
     Raises TemplateError for a name that is not in `names`, a `${` without `}`, or a result longer than `MAX_TEXT`.
     """
@@ -96,7 +96,7 @@ def variables_in(text: str) -> frozenset[str]:
 
 
 def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[str]) -> str:
-    """`text` with the `names` replaced, and still a template: the references to `later` names stay, for `substitute`.
+    """Return `text` with the `names` replaced, as a template: references to `later` names stay, for `substitute`.
 
     Raises TemplateError for a name that is in neither, a `${` without `}`, or a result longer than `MAX_TEXT`.
     """
