@@ -134,10 +134,9 @@ def execute(arguments: Sequence[str]) -> int:
     except SystemExit as error:  # typer's way to end completion
         return error.code if isinstance(error.code, int) else 0
     except EpbuildError as error:
-        from epbuild.report.terminal.problems import print_count, print_problems
+        from epbuild.report.terminal.problems import print_errors
 
-        print_problems(error.problems)
-        print_count(error.problems)
+        print_errors(error.problems)
         return _failed(error.exit_code, arguments)
     except ClickException as error:
         _print(f"error: {sentence(error)} See `epbuild --help`.")

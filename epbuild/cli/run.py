@@ -187,10 +187,9 @@ def build_and_watch(watch: SourceWatch, listening: Callable[[], AbstractContextM
                     progress.report(FilesChanged(changed))
                 code = _build(watch.request, progress)
         except EpbuildError as error:
-            from epbuild.report.terminal.problems import print_count, print_problems
+            from epbuild.report.terminal.problems import print_errors
 
-            print_problems(error.problems)
-            print_count(error.problems)
+            print_errors(error.problems)
             code, failed = error.exit_code, error
         watch.end(failed)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,14 +174,11 @@ def output_of(emission: Emission, status: ActionStatus, outputs: Outputs) -> Rep
 
 def accuracy_of(action: Verification, result: VerificationResult) -> Iterator[ReportedAccuracy]:
     for checked in action.members:
+        row_of = partial(ReportedAccuracy, step=action.id, group=action.group, target=action.target.name, member=checked.name)
         rows = {row.output: row for row in result.figures if row.member == checked.name}
         for verdict in verdicts_of(action, checked, result):
             row = rows[verdict.figures.output]
-            yield ReportedAccuracy(
-                step=action.id,
-                group=action.group,
-                target=action.target.name,
-                member=checked.name,
+            yield row_of(
                 output=row.output,
                 outcome=verdict.outcome,
                 reason=verdict.reason or None,
@@ -191,13 +189,8 @@ def accuracy_of(action: Verification, result: VerificationResult) -> Iterator[Re
                 on=row.on,
                 reference=row.reference,
             )
-        unjudged = result.unjudged_member(checked.name)
-        if unjudged is not None:
-            yield ReportedAccuracy(
-                step=action.id,
-                group=action.group,
-                target=action.target.name,
-                member=checked.name,
+        if (unjudged := result.unjudged_member(checked.name)) is not None:
+            yield row_of(
                 output=None,
                 outcome="unjudgeable",
                 reason=unjudged.reason,

@@ -99,8 +99,9 @@ def print_warnings(problems: Iterable[Problem], kind: Kind = "warning", *, all_w
     writer.write_hidden()
 
 
-def print_count(problems: Sequence[Problem]) -> None:
-    """Write the number of problems to standard error, if any has a position in a file."""
+def print_errors(problems: Sequence[Problem]) -> None:
+    """Write all errors to standard error, and their number if any has a position in a file."""
+    print_problems(problems)
     if any(isinstance(problem.where, Position) for problem in problems):
         sys.stderr.write(f"{len(problems)} error{'' if len(problems) == 1 else 's'}\n")
 

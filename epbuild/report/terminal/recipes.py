@@ -12,6 +12,7 @@ import typer
 
 from epbuild.commands.init.answers import FirstRecipe
 from epbuild.commands.init.choices import KINDS, FoundModel, LeftOut, StarterKind, without_recipe
+from epbuild.commands.init.recipe import RecipeChoices
 from epbuild.commands.init.sizing import BadSizes, SizeAnswer, Sizes
 from epbuild.commands.lock import Locking
 from epbuild.core.defaults import DEFAULT_RECIPE
@@ -98,15 +99,8 @@ def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
     show.show_left(recipe.left)
     if obstacle := choices.kind.obstacle():
         print_line(f"Not here: {choices.kind.entry.ep} {obstacle}.")
-    guesses = sum(not sized.chosen for model in choices.models for sized in choices.sizes.get(model, {}).values())
-    if guesses:
-        what = f"The sizes of {counted(guesses, 'input')} are guesses, marked in the recipe"
-        print_line(f"{what}: look at them, or give them with --size.")
     several = " --keep-going" if len(choices.models) > 1 and not choices.share_weights else ""
-    path = recipe.path
-    shown = "" if path == Path(DEFAULT_RECIPE) else f" {path}" if " " not in str(path) else f' "{path}"'
-    counts = f"{counted(len(choices.models), 'model')} for {counted(len(choices.targets), 'target')}"
-    print_line(f"Wrote {path}: {counts}. Next: epbuild run{shown}{several}")
+    _print_written(recipe.path, choices, "look at them, or give them with --size", several)
 
 
 def _read_kind(text: str) -> str:
@@ -134,13 +128,17 @@ def print_imported(done: ImportedRecipe) -> None:
     for item in done.left:
         for line in wrap(printable(str(item)), "  ", "    "):
             sys.stderr.write(f"{line}\n")
-    choices = done.choices
-    guesses = sum(not sized.chosen for sizes in choices.sizes.values() for sized in sizes.values())
+    _print_written(done.path, done.choices, "look at them")
+
+
+def _print_written(path: Path, choices: RecipeChoices, advice: str, options: str = "") -> None:
+    """Print the number of guessed sizes, the contents of the recipe, and the command that builds it."""
+    guesses = sum(not sized.chosen for model in choices.models for sized in choices.sizes.get(model, {}).values())
     if guesses:
-        print_line(f"The sizes of {counted(guesses, 'input')} are guesses, marked in the recipe: look at them.")
+        print_line(f"The sizes of {counted(guesses, 'input')} are guesses, marked in the recipe: {advice}.")
+    shown = "" if path == Path(DEFAULT_RECIPE) else f" {path}" if " " not in str(path) else f' "{path}"'
     counts = f"{counted(len(choices.models), 'model')} for {counted(len(choices.targets), 'target')}"
-    shown = "" if str(done.path) == DEFAULT_RECIPE else f" {done.path}"
-    print_line(f"Wrote {done.path}: {counts}. Next: epbuild run{shown}")
+    print_line(f"Wrote {path}: {counts}. Next: epbuild run{shown}{options}")
 
 
 _COLORS = {"added": "32", "updated": "33", "removed": "31"}

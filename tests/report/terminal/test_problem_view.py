@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import unicodedata
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import Position, Problem, StepId
-from epbuild.report.terminal.problems import excerpt, print_count, print_problems
+from epbuild.report.terminal.problems import excerpt, print_errors, print_problems
 from tests.report.events import Terminal
 
 GUTTER = len("   12 | ")
@@ -284,5 +285,7 @@ def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatc
 def test_a_list_of_places_to_mend_ends_with_their_number(
     capsys: pytest.CaptureFixture[str], problems: list[Problem], text: str
 ) -> None:
-    print_count(problems)
-    assert capsys.readouterr() == ("", text)
+    print_errors(problems)
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "".join(re.findall(r"^\d+ errors?\n\Z", written.err, re.MULTILINE)) == text
