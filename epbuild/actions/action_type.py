@@ -81,14 +81,14 @@ class ActionType(ABC, Generic[A, R]):
         """Raise EpbuildError if the resolved action cannot run on this machine."""
 
     @abstractmethod
-    def run(self, action: A, execution: Execution) -> R:
-        """Run the action and return its result. Raises EpbuildError and Cancelled."""
+    def run(self, action: A, document: Mapping[str, Any], execution: Execution) -> R:
+        """Run the action that has this key document, and return its result. Raises EpbuildError and Cancelled."""
 
     def finish(self, action: A, result: R, work: Workplace) -> Iterator[R]:
         """Yield the result with one more of its missing parts each time. Raises what `run` raises."""
         return iter(())
 
-    def rebuild(self, action: A, execution: Execution) -> Mapping[str, Path]:
+    def rebuild(self, action: A, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
         """Run the action, store nothing, and return its artifacts by name. Raises what `run` raises."""
         return {}
 

@@ -69,10 +69,10 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         if problems:
             raise PlanError(*problems)
 
-    def run(self, action: SessionGroup, execution: Execution) -> CompileResult:
+    def run(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> CompileResult:
         from epbuild.compile.executor import execute
 
-        return execute(action, execution)
+        return execute(action, document, execution)
 
     def finish(self, action: SessionGroup, result: CompileResult, work: Workplace) -> Iterator[CompileResult]:
         from epbuild.compile.executor import measure_alone
@@ -82,10 +82,10 @@ class Compile(ActionType[SessionGroup, CompileResult]):
                 result = with_alone(result, member, measure_alone(action, member, execution))
             yield result
 
-    def rebuild(self, action: SessionGroup, execution: Execution) -> Mapping[str, Path]:
+    def rebuild(self, action: SessionGroup, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
         from epbuild.compile.executor import rebuild
 
-        return rebuild(action, execution)
+        return rebuild(action, document, execution)
 
     def unmet_expectations(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
         return unmet_expectations(action, result)

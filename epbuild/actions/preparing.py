@@ -37,12 +37,12 @@ class Prepare(ActionType[Preparation, PreparationResult]):
     def key_document(self, action: Preparation, inputs: KeyInputs) -> dict[str, Any]:
         return preparation_document(action, inputs.digests, inputs.toolchain)
 
-    def run(self, action: Preparation, execution: Execution) -> PreparationResult:
+    def run(self, action: Preparation, document: Mapping[str, Any], execution: Execution) -> PreparationResult:
         from epbuild.compile.preparing import prepare
 
         return prepare(action, execution)
 
-    def rebuild(self, action: Preparation, execution: Execution) -> Mapping[str, Path]:
+    def rebuild(self, action: Preparation, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
         from epbuild.compile.preparing import rebuild
 
         return rebuild(action, execution)

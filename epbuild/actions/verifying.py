@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -43,7 +43,7 @@ class Verify(ActionType[Verification, VerificationResult]):
     def identity(self, action: Verification, toolchain: Identified) -> dict[str, Any]:
         return toolchain.identity(*action.uses)
 
-    def run(self, action: Verification, execution: Execution) -> VerificationResult:
+    def run(self, action: Verification, document: Mapping[str, Any], execution: Execution) -> VerificationResult:
         from epbuild.compile.executor import measure_alone
         from epbuild.verify.live.action import check_numbers
 

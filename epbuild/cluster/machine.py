@@ -105,7 +105,7 @@ class Machine(Struct, frozen=True):
                 document = _document_here(action, environment, request, store)
                 with self._open(action, environment, progress, cancelled) as execution:
                     try:
-                        result = _made_result(action, execution)
+                        result = _made_result(action, document, execution)
                     except StoreError:
                         raise
                     except EpbuildError as error:
@@ -216,11 +216,11 @@ def _document_here(action: Action, environment: Environment, request: ActionRequ
     return document
 
 
-def _made_result(action: Action, execution: Execution) -> ActionResult:
+def _made_result(action: Action, document: Mapping[str, object], execution: Execution) -> ActionResult:
     """Execute an action and finish it. Raises EpbuildError and Cancelled."""
     kind = action_type(action)
     kind.check(action)
-    result: ActionResult = kind.run(action, execution)
+    result: ActionResult = kind.run(action, document, execution)
     for more in kind.finish(action, result, _Folders(execution)):
         result = more
     return result

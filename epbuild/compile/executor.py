@@ -64,14 +64,14 @@ ALLOCATION = {
 """Environment variables for the speed of a compile. Those of a target take precedence."""
 
 
-def execute(group: SessionGroup, execution: Execution) -> CompileResult:
+def execute(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> CompileResult:
     """Compile, verify and store a session group. Return its result, which names every artifact by digest.
 
     Raises BuildError or EnvironmentFailure if the worker fails, VerifyError if its output is not as requested, StoreError if storing
     fails, and Cancelled.
     """
     begin = time.monotonic()
-    models, shared, ending, node_log = _compile(group, execution)
+    models, shared, ending, node_log = _compile(group, document, execution)
     sources = {member.name: sized_header(read_header(member.graph), member.inputs) for member in group.members}
     weights_file = group.weights_file if shared is not None and shared.stored_bytes else None
     finished = [report for report in ending.reports if report.get("event") == "member_finished"]
@@ -101,13 +101,22 @@ def execute(group: SessionGroup, execution: Execution) -> CompileResult:
     return CompileResult(kept.artifacts, kept.log, measured, results, shared_initializers=shared, source_weights=source_weights)
 
 
-def rebuild(group: SessionGroup, execution: Execution) -> dict[str, Path]:
+def rebuild(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> dict[str, Path]:
     """Compile and verify a session group without storing it. Return its artifacts in the staging directory, by name.
 
     Raises the errors of `execute`.
     """
-    models = _compile(group, execution).models
+    models = _compile(group, document, execution).models
     return {name: execution.staging / _OUTPUT / name for name in _artifacts(models)}
+
+
+def document_now(group: SessionGroup, execution: Execution) -> dict[str, Any]:
+    """Return the key document of a group that no plan has: a probe, or a member of a sharing group alone."""
+    try:
+        digests = execution.digests(group.files)
+    except OSError as error:
+        raise _not_staged(group, error) from error
+    return CompileRequest.of(group, digests, execution.environment.identity(*group.uses)).keyed
 
 
 def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> int:
@@ -120,7 +129,11 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
     alone = replace(group, members=(replace(member, expect=Expectation()),), share=False, steps=(compile_step,))
     execution.progress.report(StepOutput(share, f"compiling {name} alone, to measure what sharing saves"))
     try:
-        files = rebuild(alone, dataclasses.replace(execution, progress=OutputOf(execution.progress, share, f"{name} alone: ")))
+        files = rebuild(
+            alone,
+            document_now(alone, execution),
+            dataclasses.replace(execution, progress=OutputOf(execution.progress, share, f"{name} alone: ")),
+        )
     except EpbuildError as error:
         problems = (
             replace(problem, message=f"the model '{name}' could not be measured alone: {problem.message}", where=StepId(share))
@@ -143,9 +156,9 @@ class _Compiled(NamedTuple):
     node_log: NodeLog
 
 
-def _compile(group: SessionGroup, execution: Execution) -> _Compiled:
+def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> _Compiled:
     """Compile and verify the group's artifacts in the staging directory."""
-    shared = _stage(group, execution)
+    shared = _stage(group, document, execution)
     node_log = node_log_of(group)
     worker = Worker("worker", COMPILE, group.timeout, {**ALLOCATION, **group.target.environment})
     ending = execution.run(worker, StepId(group.id), _GroupLog(group, execution, node_log))
@@ -192,7 +205,7 @@ def _staged(group: SessionGroup) -> Iterator[_Staged]:
         yield _Staged(file.path, file.staged)
 
 
-def _stage(group: SessionGroup, execution: Execution) -> WeightBytes | None:
+def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> WeightBytes | None:
     """Place the inputs under their stable names. Return the sizes of shared initializers if the sources got one weights file.
 
     The files are hard links where the file system allows it, as ORT refuses symbolic links. The data of subgraphs are copies, as ORT also
@@ -204,14 +217,17 @@ def _stage(group: SessionGroup, execution: Execution) -> WeightBytes | None:
             _stage_file(file, execution)
         _stage_sized(group, execution.staging)
         shared = _share_initializers(group, execution.staging)
-        request = json.dumps(_message(group, execution), indent=1, sort_keys=True)
+        request = json.dumps(_message(group, document), indent=1, sort_keys=True)
         (execution.staging / REQUEST).write_text(request, encoding="utf-8")
     except OSError as error:
-        message = f"the sources could not be staged: {error.strerror or error}"
-        raise EnvironmentFailure(
-            Problem("EPB412", message, StepId(group.id), "Check the space and the permissions of the recipe's folder.")
-        ) from error
+        raise _not_staged(group, error) from error
     return shared
+
+
+def _not_staged(group: SessionGroup, error: OSError) -> EnvironmentFailure:
+    message = f"the sources could not be staged: {error.strerror or error}"
+    hint = "Check the space and the permissions of the recipe's folder."
+    return EnvironmentFailure(Problem("EPB412", message, StepId(group.id), hint))
 
 
 def _stage_sized(group: SessionGroup, staging: Path) -> None:
@@ -275,13 +291,14 @@ def _stage_file(file: _Staged, execution: Execution) -> None:
         copy_file(real, staged)
 
 
-def _message(group: SessionGroup, execution: Execution) -> dict[str, Any]:
-    """Return the worker's request: the keyed document, and the paths of this machine beside it."""
-    digests = execution.digests(group.files)
-    request = CompileRequest.of(group, digests, execution.environment.identity(*group.uses))
+def _message(group: SessionGroup, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message for the worker: the key document, options that are not part of the key, and facts of this machine."""
+    target = group.target
+    eps = [{**ep, "options": dict(planned.provider_options)} for ep, planned in zip(document["eps"], target.eps, strict=True)]
     # At this level, the log has the reasons for nodes outside the EPs, and the begin of each model.
     node_log = {"severity": VERBOSE, "mark": MARK} if node_log_of(group).asked else None
-    return {**request.document, HERE: places(group.target.eps, group.custom_ops, node_log)}
+    here = places(target.eps, group.custom_ops, node_log)
+    return {**document, "eps": eps, "session_options": dict(target.session_options), HERE: here}
 
 
 class _GroupLog(StepLog):

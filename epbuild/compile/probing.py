@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.staging import staged
-from epbuild.compile.executor import rebuild
+from epbuild.compile.executor import document_now, rebuild
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import EventList
@@ -71,7 +71,7 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
             return ProbeResult("cannot", reason.rstrip("."))
         if ability.runs:
             return _run(ability, group, execution, endings)
-        rebuild(group, execution)
+        rebuild(group, document_now(group, execution), execution)
     except EpbuildError as error:
         refused = _refused(error, endings)
         return replace(refused, why=_clause(refused.why))
@@ -84,9 +84,8 @@ def compile_probe(
     """Compile the group of a probe in an empty folder. Return the result and the compiled model. Raises Cancelled and OSError."""
     endings = _Endings(environment.run_worker)
     try:
-        compiled = rebuild(
-            replace(group, timeout=_SECONDS), _execution(replace(environment, run_worker=endings), folder, cancelled)
-        )
+        execution = _execution(replace(environment, run_worker=endings), folder, cancelled)
+        compiled = rebuild(replace(group, timeout=_SECONDS), document_now(group, execution), execution)
     except EpbuildError as error:
         return _refused(error, endings), None
     return ProbeResult("does", "compiles", endings.device), compiled[f"{NAME}_ctx.onnx"]
@@ -112,7 +111,7 @@ def _run(ability: Ability, group: SessionGroup, execution: Execution, endings: _
         )
     if ability.entry.kind == "plugin":
         return ProbeResult("does", f"runs on {found.devices}", str(found.of("device")[0]["type"]))
-    compiled = rebuild(group, execution)[f"{NAME}_ctx.onnx"]
+    compiled = rebuild(group, document_now(group, execution), execution)[f"{NAME}_ctx.onnx"]
     opened = run_models([Load(NAME, compiled)], session, scratch, execution.cancelled)
     if opened.failure is not None:
         outcome: Outcome = "cannot" if _is_of_machine(opened.failure, endings) else "unclear"

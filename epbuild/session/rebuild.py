@@ -177,7 +177,7 @@ class _Rebuilding:
         ident = made.action.id
         try:
             return action_type(made.action).rebuild(
-                made.action, dataclasses.replace(execution, progress=OutputOf(self._progress, ident))
+                made.action, made.document, dataclasses.replace(execution, progress=OutputOf(self._progress, ident))
             )
         except EnvironmentFailure:
             raise

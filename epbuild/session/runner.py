@@ -75,7 +75,7 @@ class ActionRunner(Struct, frozen=True):
                 return NewResult(result, "built" if found.is_new else "restored", found.machine)
             action_type(action).check(action)
         with work.open("") as execution:
-            return NewResult(action_type(action).run(action, execution), "built")
+            return NewResult(action_type(action).run(action, subject.document, execution), "built")
 
     def finish(self, action: Action, result: ActionResult, work: Workplace) -> Iterator[ActionResult]:
         """Yield the result with one more of its missing parts each time. Raises what `run` raises."""

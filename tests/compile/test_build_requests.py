@@ -15,7 +15,7 @@ import pytest
 from epbuild.compile.executor import ALLOCATION
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.toolchain.process import Ending
-from tests.support.fake_builds import QNN, Workshop
+from tests.support.fake_builds import CLASSIFIER, QNN, SHARE, Workshop
 from tests.support.moments import at_each_call
 
 OPENVINO = "OpenVINOExecutionProvider"
@@ -202,3 +202,16 @@ def test_what_killed_builds_left_half_written_in_the_store_does_not_pile_up(work
         os.utime(folder / "old", (1, 1))
     workshop.build()
     assert [[path.name for path in folder.iterdir()] for folder in drafts] == [["new"], ["new"]]
+
+
+def test_the_worker_gets_the_key_document_with_the_options_that_are_not_keyed(with_two_eps: Workshop, heard: Heard) -> None:
+    assert with_two_eps.build().exit_code == 0
+    for first, step in (("prefill", SHARE), ("classifier", CLASSIFIER)):
+        sent, keyed = dict(heard.requests[first]), with_two_eps.record(step).key_document
+        sent.pop("here")
+        sent.pop("session_options")
+        for ep in sent["eps"]:
+            ep.pop("options")
+        expected = {**keyed, "eps": [{name: ep[name] for name in ep if name != "options"} for ep in keyed["eps"]]}
+        expected.pop("session_options")
+        assert sent == expected
