@@ -26,7 +26,7 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.findings import Finding, Outcome
 from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples, recipe_samples
-from epbuild.verify.live.metrics import Tolerance, default_float, default_tolerance
+from epbuild.verify.live.metrics import Tolerance, default_tolerance
 from epbuild.verify.live.numbers_check import CompileUnshared, Measured, MemberResult, NumbersCheck, Subject
 from epbuild.verify.live.source import NoSource, RunnableSource, Sources, WrongSource
 from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, hint_of, overall
@@ -60,9 +60,9 @@ class OutputComparison(Struct, frozen=True):
 
     def bound(self, *, quantised: bool) -> float | None:
         """Return the absolute tolerance of a float; None if elements are not judged one by one."""
-        if not self.by_element:
-            return None
-        return default_float(quantised=quantised).atol if self.atol is None else self.atol
+        import numpy as np
+
+        return self.tolerance(quantised=quantised)(np.dtype(np.float32)).atol if self.by_element else None
 
     def tolerance(self, *, quantised: bool) -> Callable[[np.dtype[Any]], Tolerance]:
         """Return the tolerance of outputs as a function of their type."""

@@ -186,12 +186,8 @@ def default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance:
     Integers of 8 and 16 bits are taken for quantized values. Wider ones, booleans and texts must be equal.
     """
     if dtype.kind == "f":
-        return default_float(quantised=quantised)
+        return _QUANTISED if quantised else _FLOATING
     return _STEPS.get(dtype.itemsize, _EXACT) if dtype.kind in "iu" else _EXACT
-
-
-def default_float(*, quantised: bool) -> Tolerance:
-    return _QUANTISED if quantised else _FLOATING
 
 
 class Worst(Struct, frozen=True):
