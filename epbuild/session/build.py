@@ -28,10 +28,10 @@ from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import verification_id
 from epbuild.publish.sizes import SharingSaved, savings
 from epbuild.session.coverage import covered_models
-from epbuild.session.emitting import Publishing, step_record
+from epbuild.session.emitting import Emitter, step_record
 from epbuild.session.execution import Executions, KeyedAction
 from epbuild.session.provisioning import Provisioning, name_of
-from epbuild.session.runner import ActionRunner, NewResult, NotMade
+from epbuild.session.runner import ActionRunner, MissingResultError, NewResult
 from epbuild.session.shared_results import SharedResults
 from epbuild.survey.costs import expected_cost, subject_of
 from epbuild.survey.status import Survey, Surveyor
@@ -84,7 +84,7 @@ class Actions:
         """All known results, including those that do not meet expectations."""
         self._failures: dict[str, Sequence[Problem]] = {}
         self._ledger = Ledger(steps, progress)
-        self._publishing = Publishing(found, surveyor, self, progress, self._ledger)
+        self._emitter = Emitter(found, surveyor, self, progress, self._ledger)
 
     @property
     def made(self) -> Mapping[str, Made]:
@@ -105,7 +105,7 @@ class Actions:
                 continue
             self._made[ident] = status.made
             self._results[ident] = status.made.result
-            if recorded.get(ident) != status.made.key:  # the store has it, or another configuration made it here
+            if recorded.get(ident) != status.made.key:  # found in the store, or built here by another configuration
                 known.append(step_record(ident, status.made.key, status.document, msgspec.to_builtins(status.made.result)))
             if status.state == "restorable":
                 self._ledger.end_current(current)  # in the order of the steps
@@ -116,7 +116,7 @@ class Actions:
         self._ledger.end_current(current)
         if known:
             self._memory.record_steps(known)
-        self._publishing.adopt()
+        self._emitter.adopt_current()
 
     def expect(self, jobs: int) -> float | None:
         """Start to count progress, with `jobs` actions at once. Returns the expected seconds, if they are known."""
@@ -148,14 +148,14 @@ class Actions:
         self._ledger.begin(action)
         found = self._plan.actions[action]
         if isinstance(found, Emission):
-            self._publishing.publish(found)
+            self._emitter.emit(found)
         else:
             self._build(found)
 
     def fail(self, action: str, error: EpbuildError) -> bool:
         """Report that an action failed. Returns whether other actions may go on."""
         allowed = action in self._plan.may_fail
-        if not isinstance(error, NotMade):  # nothing is known of its coverage
+        if not isinstance(error, MissingResultError):  # nothing is known of its coverage
             self._failures[action] = error.problems
         step = self._ledger.fail(action, error, allowed=allowed, remembered=action in self._remembered)
         if allowed:
@@ -165,7 +165,7 @@ class Actions:
     def _hold_back(self, action: str, failed: str) -> None:
         """Hold back the actions that need a failed one, and warn of their outputs from an earlier build."""
         held = {action}
-        for ident, other in self._plan.actions.items():  # each after those that it needs
+        for ident, other in self._plan.actions.items():  # each after its needs
             if not held.intersection(other.needs) or ident in self._held_back:
                 continue
             held.add(ident)
@@ -184,7 +184,7 @@ class Actions:
         """Fail the `missing` actions, whose results may not be built, and skip all others."""
         for ident in self._found.todo:
             if ident in missing:
-                self.fail(ident, NotMade(self._plan.actions[ident]))
+                self.fail(ident, MissingResultError(self._plan.actions[ident]))
             else:
                 self.skip(ident)
 

@@ -26,12 +26,12 @@ class BuildResult(Struct, frozen=True):
     """Result of a build that ran to its end."""
 
     outcomes: Mapping[str, Outcome]
-    """What came of each step that was asked for, and of what these need, by id."""
+    """Outcomes of the requested steps, and of the steps that they need, by id."""
     failures: Mapping[str, tuple[Problem, ...]]
-    """Why steps failed, by id; also those that the recipe allows to."""
+    """Reasons of failed steps by id, including those that may fail."""
     warnings: tuple[Problem, ...]
     finished: RunFinished
-    """The counts, and what the command line exits with."""
+    """Counts, and the exit code of the command line."""
 
 
 class BuildFailed(BuildError):

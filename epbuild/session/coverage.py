@@ -85,7 +85,7 @@ def _verify_problems(
         return ()
     if isinstance(result, VerificationResult):
         return tuple(number_problems(action, checked, result, fails=True))
-    return failures.get(action.id, ())  # of all models of the group: none of them is published
+    return failures.get(action.id, ())  # of all models of the group: none of them is emitted
 
 
 def _accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:

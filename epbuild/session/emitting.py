@@ -59,7 +59,7 @@ class Results(Protocol):
         """Build an action again whose result the store has lost."""
 
 
-class Publishing:
+class Emitter:
     """Emitter of the outputs of one build. For any thread."""
 
     def __init__(self, found: Survey, surveyor: Surveyor, actions: Results, progress: Progress, ledger: Ledger) -> None:
@@ -72,7 +72,8 @@ class Publishing:
         self._hidden = HiddenFolders()
         self._left = {orphan.step: orphan for orphan in reversed(found.orphans)}
 
-    def adopt(self) -> None:
+    def adopt_current(self) -> None:
+        """Record and report the outputs that are in place."""
         current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in self._found.todo]
         statuses = [(emission, self._found.actions[emission.id]) for emission in current]
         self._outputs.adopt(
@@ -81,7 +82,7 @@ class Publishing:
         self._clear_away({emission.path: emission for emission in current})
         self._ledger.end_current(step for emission in current for step in self._ledger.steps[emission.id])
 
-    def publish(self, emission: Emission) -> None:
+    def emit(self, emission: Emission) -> None:
         """Write an output to its place if it is out of date, or push it without writing it.
 
         Raises EpbuildError, and Cancelled if the build is being stopped.
@@ -93,12 +94,12 @@ class Publishing:
         with self._actions.leases.hold(
             emission.id, emission.id, self._surveyor.workspace.directory, lease_name(self._outputs.place(emission.path))
         ):
-            begin = time.monotonic()  # to wait for another build is no work
-            there = self._outputs.last(emission.path)  # of this configuration or of another one, perhaps in another form
+            begin = time.monotonic()  # waiting for another build is no work
+            there = self._outputs.last(emission.path)  # of this configuration or another one, perhaps in another form
             tree = self._plan(emission)
             is_same = there is not None and there.action_key == tree.key
             if there is not None and is_same and not self._surveyor.damage(emission.root, there.files):
-                # Another build has done it since this one looked, or what was compiled again came out as before.
+                # Another build has emitted it since the survey, or a new compile had the same result.
                 with suppress(OSError):
                     recover_swaps(emission.path, self._surveyor.written(emission, there), self._hidden)
                 self._outputs.adopt([self._emitted(emission, tree.key, tree.key_document)])
@@ -107,9 +108,9 @@ class Publishing:
             last = last_files(emission.path, there.files if there is not None else self._moved(emission))
             written = self._surveyor.written(emission, there)
             if there is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
-                # No rename puts a folder in the place of a file, or a file in that of a folder.
+                # A rename cannot replace a file by a folder, or a folder by a file.
                 remove_output(there, self._outputs.base, self._surveyor.digests, ())
-            # What was there and is not may have been moved away by a build that was killed just now.
+            # A missing output may have been moved away by a build that was killed just now.
             hidden = self._hidden if there is None or emission.path.exists() else None
             tree, files = self._write(tree, written, hidden)
             self._outputs.record(self._emitted(emission, tree.key, tree.key_document), files, settled=written.announcement)
@@ -124,7 +125,8 @@ class Publishing:
         """Push an image. Each blob comes from the store, or from the remote cache."""
         self._progress.report(StepStarted(emission.steps[0], "pushing"))
         begin = time.monotonic()
-        _, files = self._write(self._plan(emission), self._written(emission), None)
+        tree, written = self._plan(emission), self._surveyor.written(emission, self._outputs.last(emission.path))
+        _, files = self._write(tree, written, None)
         self._end(emission, files, time.monotonic() - begin, f"pushed to {emission.push}")
 
     def _end(self, emission: Emission, files: Mapping[str, Any], seconds: float, note: str, changed: Event | None = None) -> None:
@@ -142,15 +144,12 @@ class Publishing:
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
         return step_record(emission.id, key, document, result)
 
-    def _written(self, emission: Emission) -> Written:
-        return self._surveyor.written(emission, self._outputs.last(emission.path))
-
     def _moved(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
         """Return the files that the emission wrote to its former place, under their present names."""
         left = self._left.get(emission.id)
         if left is None or not emission.is_file:
             return left.files if left is not None else {}
-        # An archive, and the statement about it, are called as the output is.
+        # An archive and its statement have the name of the output.
         return {f"{emission.path.name}{name.removeprefix(left.directory.name)}": file for name, file in left.files.items()}
 
     def _clear_away(self, current: Mapping[Path, Emission]) -> None:
@@ -159,7 +158,7 @@ class Publishing:
             emission = current[directory]
             with suppress(OSError, StoreError), self._outputs.held_if_free(directory) as free:
                 if free:
-                    recover_swaps(emission.path, self._written(emission))
+                    recover_swaps(emission.path, self._surveyor.written(emission, self._outputs.last(emission.path)))
 
     def _made(self, emission: Emission) -> list[Made]:
         return [self._actions.made[ident] for ident in emission.needs]

@@ -169,7 +169,7 @@ class RemoteCacheUsed(Event, frozen=True):
 
     remote: str
     asked: int
-    """The results that it answered for."""
+    """Results that the cache answered for."""
     found: int
     unusable: int
     received_bytes: int
@@ -189,7 +189,7 @@ class OutputRemoved(Event, frozen=True):
     foreign: tuple[str, ...] = ()
     """Kept, since epbuild did not make them."""
     size: int = 0
-    """The bytes that went."""
+    """Bytes that were removed."""
 
 
 class ModelCovered(Event, frozen=True):
@@ -197,22 +197,22 @@ class ModelCovered(Event, frozen=True):
 
     step: str
     model: str
-    """The model's name, after its group's where several groups have one of that name for the target."""
+    """Name of the model, after its group's if several groups have a model of that name for the target."""
     target: str
     outcome: Coverage
     ep_context_nodes: int | None = None
     outside: Outside | None = None
-    """The nodes that stayed outside; None where nothing was compiled."""
+    """Nodes outside the EP; None if nothing was compiled."""
     reason: str | None = None
-    """Why nothing was compiled, or why its `verify` failed."""
+    """Reason why nothing was compiled, or why `verify` failed."""
     size: int | None = None
-    """The bytes of all that it takes to run the model; a context binary that models share counts for each of them."""
+    """Bytes of all files that the model needs. A shared context binary counts for each model."""
     seconds: float | None = None
-    """What the compile took, whenever that was."""
+    """Seconds of the compile, whenever it ran."""
     accuracy: Mapping[str, float] | None = None
-    """Figures of how near its numbers are to those of its source; None where nobody looked."""
+    """Figures of the accuracy; None if it was not measured."""
     verify: str | None = None
-    """The `verify` step that failed, if one did."""
+    """Failed `verify` step, if any."""
 
 
 class ComparisonStarted(Event, frozen=True):
@@ -220,7 +220,7 @@ class ComparisonStarted(Event, frozen=True):
 
     groups: int
     seconds_left: float | None = None
-    """What that is likely to take, by what was measured."""
+    """Expected seconds, if known."""
 
 
 class StepCompared(Event, frozen=True):
@@ -233,13 +233,13 @@ class StepCompared(Event, frozen=True):
     size: int
     differences: tuple[FileDifference, ...] = ()
     known: str | None = None
-    """Why the target is known to differ, where it is, whether it did or not."""
+    """Reason why the target is known to differ, if it is, whether it did or not."""
     kept: str | None = None
-    """The folder that has both, where they differ."""
+    """Folder that keeps both if they differ."""
     problems: tuple[Problem, ...] = ()
-    """A problem for each file that differs and is not known to."""
+    """One problem for each file that differs unexpectedly."""
     progress: Completion | None = None
-    """How far the comparisons are with it."""
+    """Progress of all comparisons."""
 
 
 class ComparisonFinished(Event, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,11 +22,12 @@ from epbuild.engine.loop import Idle
 from epbuild.plan.key import differences
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Action
+from epbuild.session.provisioning import Provisioning
 from epbuild.survey.status import Surveyor
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution, Workplace
 
-_MOST_STORING = 4  # when more than these wait for the disk, further compiles would only pile up
+_MOST_STORING = 4  # further compiles would only queue for the disk
 
 
 class KeyedAction(Struct, frozen=True):
@@ -47,7 +48,7 @@ class WatchedExecution(Execution):
     surveyor: Surveyor
     idle: Idle
     written: Mapping[Path, tuple[int, ...]]
-    """What changes when users or other processes write to a file of theirs; blobs are what they are named by, whatever their times."""
+    """Stats of the users' files as `last_written` returns them. Blobs have the content that they are named by."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
         return digests_of(self.surveyor, self.subject, files)
@@ -58,7 +59,7 @@ class WatchedExecution(Execution):
         kind, environment = action_type(action), self.environment.now()
         digests = self.surveyor.digests.of_many(action.files)
         changes = differences(document, kind.key_document(action, KeyInputs(digests, kind.identity(action, environment), needed)))
-        # What was another for a while and is now what it was may have been read in between.
+        # A file that changed and changed back may have been read in between.
         touched = [str(path) for path, before in self.written.items() if last_written(path) != before]
         touched += environment.touched_since(self.environment)
         if not changes and touched:
@@ -77,18 +78,11 @@ class WatchedExecution(Execution):
         return self.surveyor.digests.relinking(paths)
 
 
-class CurrentToolchains(Protocol):
-    """Toolchains of a build as they are now."""
-
-    def current(self, action: Action) -> Environment:
-        """Return the environment of an action. Raises EpbuildError."""
-
-
 class Executions:
     """Factory of executions for the actions of one build."""
 
     def __init__(
-        self, surveyor: Surveyor, toolchains: CurrentToolchains, progress: Progress, cancelled: threading.Event, idle: Idle
+        self, surveyor: Surveyor, toolchains: Provisioning, progress: Progress, cancelled: threading.Event, idle: Idle
     ) -> None:
         self._surveyor = surveyor
         self._toolchains = toolchains
@@ -108,7 +102,7 @@ class Executions:
         own = set(action.files) - {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}
         log = log_file(workspace.directory, name, self._surveyor.memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
-        if not is_regular(log):  # a checkout may bring a link or a pipe along
+        if not is_regular(log):  # a checkout may contain a link or a pipe
             log.unlink(missing_ok=True)
         with workspace.staging(name.replace("/", "-").replace(":", "-")) as staging:
             yield WatchedExecution(

@@ -41,9 +41,9 @@ class HeldLock(Struct, frozen=True):
     """None where there is no lock of this recipe."""
     platform: str | None = None
     environments: Mapping[str, LockedEnvironment] = field(default_factory=dict)
-    """The toolchains of the plan that the lock fits, each as it is locked for this platform."""
+    """Toolchains of the plan that the lock fits, as locked for this platform."""
     elsewhere: Mapping[str, Mapping[str, LockedEnvironment]] = field(default_factory=dict)
-    """The same toolchains as they are locked for other platforms, where epbuild makes them."""
+    """The same toolchains as locked for other platforms, if epbuild provisions them."""
     warnings: tuple[Problem, ...] = ()
 
     def deviations(self, plan: Plan, environments: Mapping[str, Environment], digests: Digests) -> tuple[Problem, ...]:
@@ -84,7 +84,7 @@ class HeldLock(Struct, frozen=True):
 
     def _other_model(self, model: ModelSpec, files: ModelFiles, digests: Mapping[Path, str]) -> list[Problem]:
         locked = self.lock.models.get(model.name) if self.lock else None
-        if locked is None:  # which is reported already
+        if locked is None:  # reported already
             return []
         there = {"graph": digests[files.graph], **{location: digests[path] for location, path in files.external.items()}}
         wanted = {"graph": locked.graph, **locked.data}

@@ -60,7 +60,7 @@ def misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
     reported: set[str] = set()
     held = {release.requirement: release.name for release in lock.wheels}
     for requirement, (address, model) in releases.items():
-        if requirement not in held and model.name in lock.models:  # else the model is reported already
+        if requirement not in held and model.name in lock.models:  # otherwise the model is reported already
             others = [other for other, name in held.items() if name == address.distribution and other not in releases]
             reported.update(others)
             instead = f", only that of {', '.join(others)}" if others else ""
@@ -142,7 +142,7 @@ def _toolchain_reason(toolchain: ToolchainSpec, locked: LockedToolchain, lock: s
 def _catalog_reasons(recipe: Recipe, lock: Lock, name: str) -> Iterator[str]:
     try:
         known = catalog_facts(recipe)
-    except (BadCatalog, KeyError, OSError):  # which planning reports better
+    except (BadCatalog, KeyError, OSError):  # planning reports these better
         return
     for subject in sorted(known.keys() | lock.catalog.keys()):
         now, then = known.get(subject), lock.catalog.get(subject)

@@ -39,13 +39,6 @@ if TYPE_CHECKING:
     from epbuild.fetch.models import Pins, RemoteModel
 
 
-class FetchModels(Protocol):
-    """Source of remote models."""
-
-    def fetch(self, remote: RemoteModels, model: ModelSpec) -> Path:
-        """Return the path of a model, once it is fetched."""
-
-
 class ReadVariables(Mapping[str, str]):
     """Environment of this process that records every variable that is read."""
 
@@ -66,7 +59,7 @@ class ReadVariables(Mapping[str, str]):
 
 
 def read_plan(
-    request: Request, fetching: FetchModels | None = None, environment: Mapping[str, str] | None = None
+    request: Request, fetching: NeededModels | None = None, environment: Mapping[str, str] | None = None
 ) -> tuple[Recipe, Plan]:
     """Return the recipe and its plan. Writes nothing.
 
@@ -83,14 +76,14 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
     try:
         return load(request.recipe, environment=environment, settings=request.settings)
     except BrokenRecipe as error:
-        # Together, so that one run shows all that there is to mend.
+        # One run shows everything that is to be fixed.
         raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
 
 
-def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, workspace: Workspace) -> Plan:
+def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, workspace: Workspace) -> Plan:
     """Return the plan of a recipe. Raises what `read_plan` raises."""
     remote = RemoteModels(workspace, BlobStore(cache_directory()))
-    remote_of(request, recipe)  # what is wrong with it is found before anything is fetched
+    remote_of(request, recipe)  # wrong settings fail before anything is fetched
     if request.locked:
         check_lock(recipe)  # before anything is fetched
     if fetching is not None:
@@ -157,12 +150,12 @@ class RemoteModels(Struct, frozen=True):
     workspace: Workspace
     store: BlobStore
     wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The SHA-256 that a lock has of the wheels of a release, by its requirement: what is fetched has to be one of these."""
+    """Locked SHA-256 of the wheels of a release, by requirement. A fetched wheel must have one of them."""
     only_checked: bool = False
-    """Whether what was fetched before is no answer for a release in `wheels`, unless it was one of these then."""
+    """Whether a model that was fetched before counts only if its wheel had one of the locked SHA-256 then."""
 
     fetcher: ModelFetcher | None = None
-    """None: that of epbuild."""
+    """Fetcher of models. None: that of epbuild."""
 
     def known(self, model: ModelSpec) -> Path | None:
         """Return the path of a model that was fetched before and still exists. Contacts no machine."""
@@ -247,7 +240,7 @@ class NeededModels(Struct, frozen=True):
             return known
         if self.request.is_offline:
             raise PlanError(Problem("EPB525", f"the model '{model.name}' is not here yet", model.path_where, ONLINE))
-        # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
+        # The plan is read without creating a workspace, but a fetched model must be remembered in one.
         with lasting_workspace(self.request.recipe) as workspace:
             lasting = replace(remote, workspace=workspace, fetcher=self.fetcher)
             return lasting.fetched(model, self.progress, self.cancelled)
@@ -257,7 +250,7 @@ class NeededModels(Struct, frozen=True):
 def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
     """Open the workspace beside a recipe, created if missing, and register it with the store."""
     with Workspace.open(workspace_of(recipe)) as workspace:
-        with suppress(StoreError):  # where nothing can be written, what has to write fails
+        with suppress(StoreError):  # code that has to write reports that nothing can be written
             tag_cache(cache_directory())
             Roots(cache_directory()).register(workspace.directory)
         yield workspace

@@ -61,13 +61,13 @@ class Provisioning:
     ) -> None:
         self.known = known
         self.warnings: list[Problem] = []
-        """What was warned of since toolchains are made."""
+        """Warnings about provisioned toolchains."""
         self._under = under
         self._sink = sink
         self._progress = progress
         self._cancelled = cancelled
         self._futures: dict[str, Future[Environment]] = {}
-        """Those that were not here when the build began."""
+        """Toolchains that did not exist when the build began."""
         self._guard = threading.Lock()
         self._refused: set[str] = set()
         self._noted = False
@@ -84,18 +84,18 @@ class Provisioning:
         if not all(future.done() for future in self._futures.values()):
             from concurrent.futures import wait
 
-            self._cancelled.set()  # nobody needs them any more
+            self._cancelled.set()  # no action needs them any more
             wait(self._futures.values(), _STOP_SECONDS)
 
     def record(self) -> None:
         """Record the identities of environments that exist as locked, and those that a remote cache knew."""
-        with suppress(StoreError):  # it only saves time
+        with suppress(StoreError):  # records only save time
             self.known.remember_known()
         for name, environment in self.known.environments.items():
             if name not in self._futures:
                 self._record(name, environment)
 
-    def make_unknown(self, actions: Iterable[Action]) -> None:
+    def provision_unknown(self, actions: Iterable[Action]) -> None:
         """Provision all toolchains of unknown identity at once, as keys depend on them. Raises ToolchainError."""
         unknown = [action for action in actions if action.runs_in is not None and self.known.of(action) is None]
         names = [name_of(action) for action in unknown if self.known.is_for_here(action)]
@@ -152,7 +152,7 @@ class Provisioning:
     def _fulfil(self, name: str, future: Future[Environment]) -> None:
         try:
             future.set_result(self._make(name))
-        except BaseException as error:  # noqa: BLE001 - what waits for it has to know
+        except BaseException as error:  # noqa: BLE001 - waiting actions raise it
             future.set_exception(error)
 
     def _make(self, name: str) -> Environment:

@@ -73,7 +73,7 @@ def rebuild_and_compare(
 
 def kept_place(workspace: Path, action: str) -> Path:
     """Return the folder that keeps both versions of an action that differ."""
-    # As with logs, no name in a recipe has a '+', so that no two actions have one place.
+    # As with logs: no name in a recipe has a '+', so two actions never share a folder.
     return workspace / _FOLDER / re.sub(r"[^A-Za-z0-9._-]", "+", action)
 
 
@@ -116,7 +116,7 @@ class _Rebuilding:
             with _explained(ident):
                 _remove(place)
             subject = KeyedAction(made.action, made.key, made.document, made.needed)
-            # No member is called by an empty name: the log is nobody's else.
+            # No member has an empty name, so no other run has this log.
             with self._actions.executions.open(subject, f"{ident}//{_NEW}") as execution:
                 files, trees = self._remake(made, execution), execution.staging / _FOLDER
                 with _explained(ident):
@@ -125,7 +125,7 @@ class _Rebuilding:
                     if differences:
                         _remove(place)
                         _move(trees, place)
-                    execution.log.unlink(missing_ok=True)  # it is there for a compile that fails
+                    execution.log.unlink(missing_ok=True)  # it is kept only for a failed compile
                 size = sum(artifact.size for artifact in made.result.artifacts.values())
         known = kind.known_differences(made.action)
         verdict = verdict_on(differences, known)

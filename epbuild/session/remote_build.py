@@ -43,7 +43,7 @@ _NAME_CACHE = "Name one under `cache.remote` in the recipe, or in EPBUILD_REMOTE
 LOOK_AT_CACHE = "Check that workers write to the remote cache that this build reads, with a key under `cache.trust`."
 
 
-class MadeElsewhere(Struct, frozen=True):
+class RemoteResult(Struct, frozen=True):
     """Result of an action that another machine built or found."""
 
     result: Mapping[str, Any]
@@ -58,14 +58,14 @@ def open_cluster(
     surveyor: Surveyor,
     progress: Progress,
     toolchains: PlanToolchains,
-) -> Iterator[Elsewhere]:
+) -> Iterator[RemoteMachines]:
     """Connect to the machines of a scheduler. Raises PlanError without a remote cache, and Lost if it cannot be reached."""
     if shared.cache is None or shared.results is None:
         message = "other machines read inputs from a remote cache and write results to it, and this build uses none"
         raise PlanError(Problem("EPB538", message, Argument(address.text), _NAME_CACHE))
     executor = DaskExecutor(address, shared.cancelled)
     try:
-        found = Elsewhere(executor, shared.cache, shared.results, surveyor, progress, toolchains)
+        found = RemoteMachines(executor, shared.cache, shared.results, surveyor, progress, toolchains)
         if (warning := found.others()) is not None:
             progress.report(Warned(warning))
         yield found
@@ -73,7 +73,7 @@ def open_cluster(
         executor.close()
 
 
-class Elsewhere:
+class RemoteMachines:
     """Other machines of one build. For any thread."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Elsewhere:
     def _labels(self, action: Action) -> frozenset[str]:
         return labels_of(action, self._toolchains.locked_for(action)[0])
 
-    def make(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> MadeElsewhere | None:
+    def make(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
         """Have an action run by another machine. It takes no place of this machine while it waits.
 
         Returns None if the machines that offered it lack a device or a driver, and this machine may have it. Raises the error of the
@@ -154,7 +154,7 @@ class Elsewhere:
         if result is None:
             message = f"{reply.machine} made it, and its result cannot be had from the remote cache"
             raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), LOOK_AT_CACHE))
-        return MadeElsewhere(result, reply.machine, reply.outcome == "made")
+        return RemoteResult(result, reply.machine, reply.outcome == "made")
 
     def _reply(self, action: Action, request: ActionRequest, labels: frozenset[str]) -> MachineReply:
         """Return the reply of the first machine that can run an action, else of the last one that cannot."""
@@ -197,7 +197,7 @@ class Elsewhere:
         """Keep the log of a failure, and remove the log of an earlier run. A result has its own log."""
         workspace, recipe = self._surveyor.workspace, self._surveyor.memory.configuration.recipe
         place = log_file(workspace.directory, action.id, recipe)
-        with suppress(NotFetched, MissingBlob, OSError):  # a log that cannot be had changes nothing
+        with suppress(NotFetched, MissingBlob, OSError):  # a missing log changes nothing
             place.unlink(missing_ok=True)
             if reply.log is not None and reply.outcome not in ("made", "found"):
                 self._cache.fetch(reply.log, self._surveyor.store)
@@ -271,7 +271,7 @@ class IdentityRequests:
             self._progress.report(ToolchainFailed(name))
             if not self._known.is_for_here(item.action):
                 raise
-            for problem in error.problems:  # which then is made here
+            for problem in error.problems:  # the toolchain is provisioned here
                 self._progress.report(Warned(problem))
             return
         runtime = next((package.version for package in item.locked.packages if package.name == "onnxruntime"), "")

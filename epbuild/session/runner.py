@@ -19,10 +19,10 @@ from epbuild.session.execution import KeyedAction
 from epbuild.toolchain.execution import Workplace
 
 if TYPE_CHECKING:
-    from epbuild.session.remote_build import Elsewhere
+    from epbuild.session.remote_build import RemoteMachines
 
 
-class NotMade(BuildError):
+class MissingResultError(BuildError):
     """The result of an action is missing, and may not be built (EPB406)."""
 
     def __init__(self, action: Action) -> None:
@@ -47,7 +47,7 @@ class ActionRunner(Struct, frozen=True):
     """Whether missing results may be built."""
     retry: bool = False
     """Whether actions are run again that failed before with the same key."""
-    elsewhere: Elsewhere | None = None
+    elsewhere: RemoteMachines | None = None
     """Other machines that run actions."""
 
     def is_for_others(self, action: Action) -> bool:
@@ -57,7 +57,7 @@ class ActionRunner(Struct, frozen=True):
     def check(self, action: Action) -> None:
         """Raise EpbuildError if an action cannot or may not be run."""
         if not self.compiles:
-            raise NotMade(action)
+            raise MissingResultError(action)
         if not self.is_for_others(action):
             action_type(action).check(action)
 
@@ -80,5 +80,5 @@ class ActionRunner(Struct, frozen=True):
     def finish(self, action: Action, result: ActionResult, work: Workplace) -> Iterator[ActionResult]:
         """Yield the result with one more of its missing parts each time. Raises what `run` raises."""
         if not self.compiles and action_type(action).missing_parts(action, result):
-            raise NotMade(action)
+            raise MissingResultError(action)
         yield from action_type(action).finish(action, result, work)

@@ -50,7 +50,7 @@ from epbuild.toolchain.identity import toolchain_records
 if TYPE_CHECKING:
     from epbuild.remote.cache import RemoteCache, Warn
     from epbuild.session.build import Actions
-    from epbuild.session.remote_build import Elsewhere
+    from epbuild.session.remote_build import RemoteMachines
     from epbuild.survey.snapshot import Moment
 
 
@@ -173,7 +173,7 @@ class Session:
         )
 
     @contextmanager
-    def _remote_build(self) -> Iterator[Elsewhere | None]:
+    def _remote_build(self) -> Iterator[RemoteMachines | None]:
         """Connect to the other machines of the request, if it names a cluster."""
         if self.request.cluster is None:
             yield None
@@ -260,7 +260,7 @@ def open_session(
         if builds:
             _identify_elsewhere(request, known, plan, shared, progress)
             _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))
-            provisioning.make_unknown(plan.actions.values())  # other toolchains are provisioned when an action needs them
+            provisioning.provision_unknown(plan.actions.values())  # other toolchains are provisioned when an action needs them
         workspace = stack.enter_context(
             lasting_workspace(request.recipe) if builds else Workspace.open(workspace_of(request.recipe), create=False)
         )

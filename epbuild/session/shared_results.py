@@ -16,7 +16,7 @@ from epbuild.engine.events import Progress, Warned
 from epbuild.remote.settings import RemoteSettings
 from epbuild.session.events import RemoteCacheUsed, ResultsShared
 
-if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
+if TYPE_CHECKING:  # the client of remote caches is loaded only if one is used
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from epbuild.remote.cache import Published, RemoteCache, Warn
@@ -47,15 +47,6 @@ def remote_cache(
         cache.close()
 
 
-def results_of(cache: RemoteCache | None, store: BlobStore, warn: Warn) -> RemoteResults | None:
-    """Return the results in a remote cache, for one build; None if there is no cache."""
-    if cache is None:
-        return None
-    from epbuild.survey.remote_results import RemoteResults
-
-    return RemoteResults(cache, store, warn)
-
-
 class SharedResults:
     """Results that a build reads from its remote cache and writes to it, if it has one. For any thread."""
 
@@ -75,7 +66,7 @@ class SharedResults:
         self._writing_toolchains: list[Future[object]] = []
         self._warned = False
         self.results: RemoteResults | None = None
-        """What there is to read."""
+        """Results in the remote cache, if the build reads them."""
 
     @property
     def cache(self) -> RemoteCache | None:
@@ -91,7 +82,10 @@ class SharedResults:
     def opened(self, settings: RemoteSettings | None, *, reads: bool = True) -> Iterator[None]:
         """Open the remote cache of these settings, and use its results if `reads`. Raises what `remote_cache` raises."""
         with remote_cache(settings, self._warn, self._cancelled) as self._cache:
-            self.results = results_of(self._cache, self._store, self._warn) if reads else None
+            if self._cache is not None and reads:
+                from epbuild.survey.remote_results import RemoteResults
+
+                self.results = RemoteResults(self._cache, self._store, self._warn)
             if self._cache is not None and self._cache.writes:
                 from concurrent.futures import ThreadPoolExecutor
 
@@ -101,7 +95,7 @@ class SharedResults:
             finally:
                 if self._pool is not None:
                     if not all(future.done() for future in (*self._writing, *self._writing_toolchains)):
-                        self._cancelled.set()  # the build ends before its time
+                        self._cancelled.set()  # the build ends early
                     self._pool.shutdown(cancel_futures=True)
 
     def add(self, key: str, record: Mapping[str, Any], *, more: bool = False) -> None:
@@ -132,7 +126,7 @@ class SharedResults:
                 self._offer.result()
         for future in self._writing_toolchains:
             with suppress(StoreError, Cancelled):
-                future.result()  # which only saves others time
+                future.result()  # these records only save others time
         lost = 0
         for number, future in enumerate(self._writing):
             if not future.done():

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from epbuild.session.lock import HeldLock
 
 Place = tuple[str, str]
-"""A toolchain and a platform, by their names; this machine's platform is the empty text where it has no name."""
+"""Names of a toolchain and a platform. The platform of this machine is empty if it has no name."""
 
 
 class SharedRecords(Protocol):
@@ -77,13 +77,13 @@ class PlanToolchains:
         self._sources = sources
         self._here = lock.platform or ""
         self._possible: dict[tuple[str, str], tuple[Place, ...]] = {}
-        """Where what runs in a toolchain for a target can run, by their names."""
+        """Places where an action can run, by the names of its toolchain and target."""
         self._used = {
             action.target.name: action.uses[0] for action in plan.actions.values() if isinstance(action, InTarget)
         }.values()
         used = {place for action in plan.actions.values() for place in self._places(action)}
         self.environments: dict[str, Environment] = {}
-        """Those that are here, by name; others are added when they are made."""
+        """Existing environments by name. Others are added when they are provisioned."""
         for name in self.needs:
             if (name, self._here) in used and self.is_ready(name):
                 with suppress(NotProbed):

@@ -16,8 +16,8 @@ from epbuild.engine.loop import Idle
 from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.result import CompileResult, Measurements
 from epbuild.session.execution import KeyedAction
-from epbuild.session.remote_build import MadeElsewhere
-from epbuild.session.runner import ActionRunner, NewResult, NotMade
+from epbuild.session.remote_build import RemoteResult
+from epbuild.session.runner import ActionRunner, MissingResultError, NewResult
 from epbuild.toolchain.execution import Execution
 from tests.support.fake_builds import sharing_group
 
@@ -39,7 +39,7 @@ class Here:
 class Machines:
     """Other machines with one answer."""
 
-    def __init__(self, answer: MadeElsewhere | None, *, takes: bool = True) -> None:
+    def __init__(self, answer: RemoteResult | None, *, takes: bool = True) -> None:
         self.answer = answer
         self._takes = takes
         self.asked: list[str] = []
@@ -47,7 +47,7 @@ class Machines:
     def takes(self, action: object) -> bool:
         return self._takes
 
-    def make(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> MadeElsewhere | None:
+    def make(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
         self.asked.append(subject.key)
         return self.answer
 
@@ -56,8 +56,8 @@ def runner(machines: Machines) -> ActionRunner:
     return ActionRunner(elsewhere=machines)  # type: ignore[arg-type]
 
 
-def answer(result: Mapping[str, Any], *, is_new: bool = True) -> MadeElsewhere:
-    return MadeElsewhere(result, "builder", is_new)
+def answer(result: Mapping[str, Any], *, is_new: bool = True) -> RemoteResult:
+    return RemoteResult(result, "builder", is_new)
 
 
 def run(machines: Machines) -> NewResult:
@@ -94,7 +94,7 @@ def test_what_may_not_be_built_is_neither_checked_nor_sent_to_other_machines() -
     machines = Machines(None)
     never = ActionRunner(compiles=False, elsewhere=machines)  # type: ignore[arg-type]
     assert not never.is_for_others(GROUP)
-    with pytest.raises(NotMade) as failure:
+    with pytest.raises(MissingResultError) as failure:
         never.check(GROUP)
     assert [problem.code for problem in failure.value.problems] == ["EPB406"]
     assert "share:decoder/npu" in str(failure.value.problems[0].hint)

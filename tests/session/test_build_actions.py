@@ -16,7 +16,7 @@ from epbuild.core.errors import BuildError, VerifyError
 from epbuild.engine.events import EventList, StepFailed, StepFinished
 from epbuild.session.build import Actions
 from epbuild.session.events import ModelCovered
-from epbuild.session.runner import ActionRunner, NotMade
+from epbuild.session.runner import ActionRunner, MissingResultError
 from epbuild.session.session import Session, open_session
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop
@@ -166,7 +166,7 @@ def test_an_output_brings_back_a_result_that_the_store_has_lost(workshop: Worksh
 def test_missing_results_that_may_not_be_built_fail_and_all_others_are_skipped(workshop: Workshop) -> None:
     with open_actions(workshop, ActionRunner(compiles=False)) as (actions, events, _):
         actions.give_up([CLASSIFIER])
-        with pytest.raises(NotMade, match="neither here nor in a remote cache"):
+        with pytest.raises(MissingResultError, match="neither here nor in a remote cache"):
             actions.execute(SHARE)
     assert [event.step for event in events if isinstance(event, StepFailed)] == [CLASSIFIER]
     assert set(outcomes(events)) == {*COMPILES, SHARE, EMIT_DECODER, EMIT_CLASSIFIER}

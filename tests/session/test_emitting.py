@@ -15,7 +15,7 @@ from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import Idle
 from epbuild.plan.made import Made
-from epbuild.session.emitting import Publishing, remove_orphans
+from epbuild.session.emitting import Emitter, remove_orphans
 from epbuild.session.events import OutputRemoved
 from epbuild.session.session import Session, open_session
 from epbuild.survey.status import Survey
@@ -48,10 +48,10 @@ class Emitting:
         self.results = Results(made, events)
         ledger = Ledger({ident: [ident] for ident in found.plan.emissions}, events)
         ledger.expect({}, 1)
-        self.publishing = Publishing(found, session.surveyor, self.results, events, ledger)
+        self.emitter = Emitter(found, session.surveyor, self.results, events, ledger)
 
     def emit(self, ident: str) -> None:
-        self.publishing.publish(self.found.plan.emissions[ident])
+        self.emitter.emit(self.found.plan.emissions[ident])
 
     def ends(self) -> dict[str, str]:
         return {event.step: event.outcome for event in self.events if isinstance(event, StepFinished)}
@@ -133,7 +133,7 @@ def test_results_that_stay_lost_fail_the_emission_and_leave_the_output(built: Wo
 def test_current_outputs_are_adopted_without_being_written(built: Workshop) -> None:
     before = {path: path.stat().st_mtime_ns for path in built.folder.glob("dist/*/*")}
     with emitting(built) as it:
-        it.publishing.adopt()
+        it.emitter.adopt_current()
     assert {path: path.stat().st_mtime_ns for path in built.folder.glob("dist/*/*")} == before
     assert it.ends() == {}
 

@@ -117,13 +117,13 @@ def test_a_toolchain_that_exists_is_not_made() -> None:
     case = Case(FakeToolchains())
     case.toolchains.environments["qnn"] = ENVIRONMENT
     assert case.provisioning.environment(GROUP) is ENVIRONMENT
-    case.provisioning.make_unknown([GROUP])
+    case.provisioning.provision_unknown([GROUP])
     assert (case.toolchains.made, case.provisioning.made, list(case.events)) == (0, False, [])
 
 
 def test_unknown_toolchains_are_made_before_there_are_keys() -> None:
     case = Case(FakeToolchains())
-    case.provisioning.make_unknown([GROUP, GROUP])
+    case.provisioning.provision_unknown([GROUP, GROUP])
     assert case.toolchains.environments == {"qnn": ENVIRONMENT}
     assert case.toolchains.made == 1
 
@@ -131,7 +131,7 @@ def test_unknown_toolchains_are_made_before_there_are_keys() -> None:
 def test_a_toolchain_for_other_platforms_is_never_made() -> None:
     case = Case(FakeToolchains())
     case.toolchains.is_here = False
-    case.provisioning.make_unknown([GROUP])
+    case.provisioning.provision_unknown([GROUP])
     with pytest.raises(EnvironmentFailure, match="another platform") as failure:
         case.provisioning.environment(GROUP)
     assert [problem.code for problem in failure.value.problems] == ["EPB416"]
