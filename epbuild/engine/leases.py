@@ -22,7 +22,7 @@ class WaitLine(Struct, frozen=True):
     text: str
     progress: Progress
     yield_place: Callable[[], None] | None = None
-    """Function that gives the place of the waiting action to another one, if there are places."""
+    """Function that lets another action run in the place of the waiting one."""
 
     def waiting(self) -> None:
         if self.yield_place is not None:

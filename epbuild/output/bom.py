@@ -58,7 +58,7 @@ class BomModel(Struct, frozen=True):
 def list_compiled_models(
     models: Iterable[ManifestModel], built: Iterable[Made], data: Mapping[str, Sequence[str]], folder: str = ""
 ) -> list[BomModel]:
-    """Return the models of one group for one target, which lie below `folder`, from those of the manifest there.
+    """Return the models of one group for one target, which are below `folder`, from the models of the manifest there.
 
     `built` are the session groups that compiled them. `data` has the locations of the external data beside the model, by source model.
     """

@@ -29,7 +29,7 @@ class Listed(NamedTuple):
     sha256: str | None = None
     size: int | None = None
     by_name: bool = False
-    """Whether the file is epbuild's whatever it holds. All other files must match their SHA-256, since anyone can write a list."""
+    """Whether the file is epbuild's with any content. All other files must match their SHA-256, since anyone can write a list."""
 
 
 def listed_files(output: Path) -> dict[str, Listed]:
@@ -151,7 +151,7 @@ class Written(Owned):
         return self._find_unchanged(folder, listed=folder)
 
     def archive_as_written(self, path: Path) -> Collection[str]:
-        """Return those among an archive and its statement, which lie in one folder, that are as epbuild wrote them."""
+        """Return the names of an archive and its statement, both in one folder, as far as they are as epbuild wrote them."""
         return self._find_unchanged(path.parent, listed=path)
 
     def changed(self, path: Path) -> list[str]:

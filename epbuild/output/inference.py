@@ -17,7 +17,7 @@ WRITES_FILES = frozenset(
         "session.optimized_model_filepath",
     }
 )
-"""Session options with which ONNX Runtime does not open a package, whatever their values (measured)."""
+"""Session options with which ONNX Runtime opens no package, whatever the value (measured)."""
 
 
 class Inference(Struct, frozen=True):

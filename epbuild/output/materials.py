@@ -137,7 +137,7 @@ def toolchain_of(item: Made) -> str:
 
 
 def gather(recipe: RecipeFiles, built: Iterable[Made], assets: Iterable[InputFile] = ()) -> Materials:
-    """Return the materials of an output that consists of the results `built`, in whatever order they are given.
+    """Return the materials of an output that consists of the results `built`, which may be in any order.
 
     Raises ValueError if two results mean different things by one name: then they do not belong to one plan.
     """
@@ -182,11 +182,11 @@ def _by_name(items: Iterable[_Named]) -> dict[str, _Named]:
 
 def _models(built: Made) -> Iterator[SourceMaterial]:
     for member, listed in zip(built.group.members, built.document["members"], strict=True):
-        # A prepared model goes by its source in the recipe.
+        # A prepared model is listed as its source in the recipe.
         prepared = built.prepared(member.name)
         begins = prepared[0].begins if prepared else listed
         path, folder = member.model.path, member.data_folder
-        # A file in that folder, so that the data lies beside it.
+        # A file in that folder, so that the data is found beside it.
         beside = path if folder is None else posixpath.join(folder, "graph")
         data = (_source(beside, location, digest) for location, digest in begins["external"].items())
         yield SourceMaterial(member.model.name, _source(path, None, begins["graph"]), tuple(sorted(data)))

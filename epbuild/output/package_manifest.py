@@ -23,7 +23,7 @@ from epbuild.output.manifest import FORMAT, list_files
 from epbuild.plan.outputs import GENAI_CONFIG
 
 ASSETS = "shared_assets"
-"""Folder of a package in which ONNX Runtime looks for files that variants share."""
+"""Folder of a package that has the files that variants share."""
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option with the folder of a model's external data and context binaries. It may name a shared asset."""
 

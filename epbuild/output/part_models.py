@@ -94,7 +94,7 @@ def describe_target(part: Part) -> dict[str, Any]:
 
 
 def list_custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the custom operators of a key document as applications look them up."""
+    """Return the custom operators of a key document, as applications find them by name."""
     return [
         {"library": ops["name"], "sha256": ops["library"]} if ops["library"] else {"module": ops["name"]}
         for ops in document.get("custom_ops", ())

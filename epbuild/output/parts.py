@@ -106,7 +106,7 @@ class Arrangement(Struct, frozen=True):
 
 
 def statement_path(emission: Emission) -> str | None:
-    """Return the path of the statement in an output; None if there is none, or if it lies beside an archive."""
+    """Return the path of the statement in an output; None if there is none, or if it is a file beside an archive."""
     return PROVENANCE if emission.provenance and not emission.is_file else None
 
 
@@ -240,7 +240,7 @@ def _add_file(found: dict[str, OutputFile], file: OutputFile, step: str) -> None
 
 
 def _stored_identity(file: OutputFile) -> str:
-    """Return the identity of the content in the store, whatever its references become."""
+    """Return the identity of the content in the store, before references are rewritten."""
     content = file.content
     return content.stored.digest if isinstance(content, RelinkedModel) else content.identity
 

@@ -48,7 +48,7 @@ The content of JSON files counts by itself, so that after an update of epbuild o
 
 
 class Layout(Protocol):
-    """Way in which the parts of an output are arranged. The properties that planning needs are in `recipe/forms.py`."""
+    """Way in which the parts of an output are arranged. The properties that planning needs are in `recipe/outputs.py`."""
 
     described_as: str | None
     """Name in the key document of the output's title and description; None if the files do not have them."""

@@ -1,1 +1,1 @@
-"""Outputs put in place whole, pushed, and taken away again."""
+"""Emission of outputs: written atomically, pushed to registries, and removed."""

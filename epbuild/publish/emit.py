@@ -261,7 +261,7 @@ class OutputWriter:
 
 
 def copy_all(artifacts: Iterable[Artifact], copy: Callable[[Artifact], None]) -> None:
-    """Call `copy` for each artifact, in several threads for large ones: hashing them takes a processor. Raises what `copy` raises."""
+    """Call `copy` for each artifact, in several threads for large ones: hashing them keeps a processor busy. Raises what `copy` raises."""
     large = []
     for artifact in artifacts:
         if artifact.size >= _LARGE_BYTES:

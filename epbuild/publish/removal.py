@@ -30,7 +30,7 @@ class Cleaned(Struct, frozen=True):
     size: int
     kept: Mapping[str, Why]
     owner: str | None = None
-    """Other recipe that has the output too, so that all of it stays."""
+    """Another recipe that has the output too, so that all files stay."""
 
     def kept_as(self, why: Why) -> tuple[Path, ...]:
         """Return the files that stayed for a reason."""

@@ -26,14 +26,14 @@ def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
     Names are written as given: call `check_reference` first. Other references, and every other byte, stay.
     """
 
-    def relinked(model: BinaryIO) -> list[Splice]:
+    def find_changes(model: BinaryIO) -> list[Splice]:
         splices = []
         for node in parse_header(model).ep_context_nodes:
             if node.reference is not None and names.get(node.reference, node.reference) != node.reference:
                 splices.append(_replaced(node.reference_path, names[node.reference].encode()))
         return splices
 
-    splice(source, destination, relinked)
+    splice(source, destination, find_changes)
 
 
 def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> None:
@@ -42,7 +42,7 @@ def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> N
     No other part of a model refers to a node by its name. `partition_name`, the graph's name in the context, stays.
     """
 
-    def renamed(model: BinaryIO) -> list[Splice]:
+    def find_changes(model: BinaryIO) -> list[Splice]:
         wire, splices = WireReader(model), []
         for place, node in enumerate(parse_header(model).ep_context_nodes):
             if place in names:
@@ -54,7 +54,7 @@ def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> N
                 splices.append(Splice(node.path, end, end, encode_bytes(proto.NODE_NAME, names[place].encode())))
         return splices
 
-    splice(source, destination, renamed)
+    splice(source, destination, find_changes)
 
 
 def embed(source: Path, destination: Path, binary: Path) -> None:
@@ -64,14 +64,14 @@ def embed(source: Path, destination: Path, binary: Path) -> None:
     `PROTOBUF_LIMIT`.
     """
 
-    def embedded(model: BinaryIO) -> list[Splice]:
+    def find_changes(model: BinaryIO) -> list[Splice]:
         nodes = parse_header(model).ep_context_nodes
         referring = [node for node in nodes if node.reference is not None]
         if len(referring) != 1:
             raise ValueError(f"{len(referring)} nodes refer to a context binary where one belongs")
         return [_replaced(referring[0].reference_path, binary), *_modes(WireReader(model), nodes, 1)]
 
-    splice(source, destination, embedded)
+    splice(source, destination, find_changes)
 
 
 def extract(source: Path, destination: Path, binary: Path, reference: str) -> None:
@@ -80,7 +80,7 @@ def extract(source: Path, destination: Path, binary: Path, reference: str) -> No
     `reference` is written as given. Raises ValueError unless exactly one node of `source` embeds a context. If it fails, no file is left.
     """
 
-    def extracted(model: BinaryIO) -> list[Splice]:
+    def find_changes(model: BinaryIO) -> list[Splice]:
         nodes = parse_header(model).ep_context_nodes
         embedding = [node for node in nodes if node.payload is not None]
         if len(embedding) != 1:
@@ -93,7 +93,7 @@ def extract(source: Path, destination: Path, binary: Path, reference: str) -> No
 
     written: list[Path] = []
     try:
-        splice(source, destination, extracted)
+        splice(source, destination, find_changes)
     except BaseException:
         for path in written:
             path.unlink()

@@ -11,7 +11,7 @@ from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.read import proto
 from epbuild.onnxfile.read.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader
 
-# Field numbers and names, as onnx.proto gives them.
+# Field numbers of onnx.proto, and names for people.
 _MODEL = {
     1: "IR version", 2: "producer name", 3: "producer version", 4: "domain", 5: "model version", 6: "doc string", 8: "opset import",
     20: "training graph", 25: "function",

@@ -1,4 +1,4 @@
-"""Field numbers of ONNX's messages, as onnx.proto gives them."""
+"""Field numbers of ONNX's messages, from onnx.proto."""
 
 MODEL_IR_VERSION = 1
 MODEL_PRODUCER_NAME = 2

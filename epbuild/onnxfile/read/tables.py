@@ -1,4 +1,4 @@
-"""Number of rows of the tables that a model looks its inputs up in."""
+"""Number of rows of the lookup tables of a model's inputs."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _written_down(document: Mapping[str, Any], path: Path, host: str) -> Credent
 def docker_config() -> Path:
     """Return the path of Docker's `config.json`, in $DOCKER_CONFIG or else in `.docker` of the user's home."""
     folder = os.environ.get("DOCKER_CONFIG", "")
-    return Path(folder or os.path.expanduser("~/.docker")) / "config.json"  # noqa: PTH111 - raises nothing where there is no home
+    return Path(folder or os.path.expanduser("~/.docker")) / "config.json"  # noqa: PTH111 - raises no error if there is no home
 
 
 def _credentials(user: str, password: str, source: str) -> Credentials:

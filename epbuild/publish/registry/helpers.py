@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 
-_TIMEOUT_SECONDS = 60  # some ask the user, or a cloud
+_TIMEOUT_SECONDS = 60  # some prompt the user, or query a cloud
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_FOUND = "credentials not found in native keychain"
 _INCOMPLETE = {
