@@ -75,15 +75,25 @@ def _exhaustive(config: pytest.Config) -> bool:
     return bool(config.option.markexpr.strip() == "exhaustive")
 
 
+def _leaves_gate(config: pytest.Config) -> bool:
+    """Return whether all tests are run: no path, no keyword and no marker asks for those of the gate."""
+    return config.args == config.getini("testpaths") and not config.option.keyword and "gate" not in config.option.markexpr
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked as exhaustive, unless that is asked for: then with it what is a sample otherwise. Real EPs are slow."""
-    asked = _exhaustive(config)
-    left_out = [item for item in items if item.get_closest_marker("exhaustive")] if not asked else []
+    """Mark tests of real EPs as slow. Deselect what was not asked for: exhaustive tests, and in a run of everything those of the gate.
+
+    Asked for exhaustive tests, mark those too that run a sample otherwise.
+    """
+    unwanted = set() if _exhaustive(config) else {"exhaustive", "gate"} if _leaves_gate(config) else {"exhaustive"}
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
     for item in items:
         function = getattr(item, "obj", None)
         if getattr(function, "is_hypothesis_test", False) or "exhaustive" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.exhaustive)
+        if item.get_closest_marker("gate"):
+            item.add_marker(pytest.mark.slow)
         if _REAL_EPS in item.path.parents:
             item.add_marker(pytest.mark.slow)
             if _HERE not in _SUPPORTED:

@@ -18,7 +18,7 @@ from readme_renderer.markdown import render
 
 from epbuild import __version__
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.gate
 
 ROOT = Path(__file__).parents[1]
 UV = [sys.executable, "-m", "uv"]

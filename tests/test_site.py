@@ -124,7 +124,7 @@ def pages(site: Path) -> dict[str, Page]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_page_is_the_same_on_the_forge_and_the_site_and_loads_nothing_external(site: Path) -> None:
     for name, page in pages(site).items():
         source = ROOT / ("README.md" if name == "index.md" else f"docs/{name}")
@@ -135,14 +135,14 @@ def test_a_page_is_the_same_on_the_forge_and_the_site_and_loads_nothing_external
         assert [address for address in page.loads if re.match(r"(https?:)?//", address)] == [], name
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_every_page_can_be_searched(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     found = {entry["location"].partition("#")[0] for entry in index["docs"]}
     assert len(found) == len(DOCUMENTS) + 1
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_the_site_has_each_schema_under_its_own_name(site: Path, name: str) -> None:
     served = json.loads((site / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8"))
@@ -165,7 +165,7 @@ class Quiet(SimpleHTTPRequestHandler):
         """Nothing: the browser has what went wrong."""
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_reader_finds_and_copies_on_a_wide_screen_and_on_a_phone(address: str) -> None:
     wrong: list[str] = []
     with opened_browser() as browser:

@@ -269,7 +269,7 @@ def pour_zeros(content: Artifact, write: Write) -> None:
     write(piece[: content.size % MIB])
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.skipif(sys.platform == "win32", reason="there zeros take room")
 @pytest.mark.parametrize(
     ("form", "size"),
@@ -296,7 +296,7 @@ def test_a_zip_archive_of_more_than_four_gibibytes_is_whole(form: Form, tmp_path
         run("unzip", "-tqq", "large.zip", "b", "c", folder=tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_zip_archive_has_room_for_more_than_65535_files() -> None:
     files = {f"{number}": b"" for number in range(65_536)}
     with zipfile.ZipFile(io.BytesIO(archived("zip", files))) as archive:

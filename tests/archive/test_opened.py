@@ -170,7 +170,7 @@ def test_a_cut_archive_is_damaged_wherever_it_was_cut(form: ArchiveName, tmp_pat
         assert (problem.code, problem.where, error.value.exit_code) == ("EPB619", path, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_flipped_byte_in_what_zstd_compressed_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
     files = with_manifest(FILES)
     path, whole = tmp_path / "a.tar.zst", archived("tar.zst", files)

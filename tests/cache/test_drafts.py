@@ -113,6 +113,7 @@ def test_a_file_that_may_not_be_removed_keeps_its_permissions(tmp_path: Path) ->
     assert path.stat().st_mode & 0o777 == 0o444
 
 
+@pytest.mark.gate
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "drafted",

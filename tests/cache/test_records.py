@@ -109,7 +109,7 @@ def test_a_record_of_a_newer_version_is_a_miss_and_stays_for_that_version(record
     assert place(tmp_path).read_bytes() == other
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_no_flip_of_one_bit_gives_anything_but_a_miss(records: ActionRecords, tmp_path: Path) -> None:
     records.put(KEY, {"result": {"sizes": [1, 2.5, None, True], "name": "größe"}})
     sound = place(tmp_path).read_bytes()

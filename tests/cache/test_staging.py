@@ -45,6 +45,7 @@ def test_what_is_in_use_stays_while_others_sweep(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.gate
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_leaves_nothing_whichever_moment_it_comes_at(tmp_path: Path) -> None:
     def work() -> None:

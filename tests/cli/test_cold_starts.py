@@ -11,7 +11,7 @@ import pytest
 from tests.support import warm_start
 from tests.support.commands import RECIPE, environment, write_model
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.gate
 
 COMMANDS = {
     "--version": 0,

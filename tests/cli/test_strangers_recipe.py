@@ -179,6 +179,7 @@ TELLING = (
 )
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("place", WRONG)
 def test_no_command_shows_the_value_of_a_variable(place: str, tmp_path: Path) -> None:
     recipe = write_project(tmp_path)

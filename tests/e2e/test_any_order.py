@@ -40,7 +40,10 @@ from tests.support.projects import Project
 from tests.support.quick_builds import PATIENCE, no_worker_stays, start, write_model
 from tests.support.recipe_edits import Document, edits_of
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills builds by signals, and finds workers in /proc")
+pytestmark = [
+    pytest.mark.gate,
+    pytest.mark.skipif(sys.platform != "linux", reason="kills builds by signals, and finds workers in /proc"),
+]
 
 STEPS = 20
 """How many things are done to a project before the next one begins."""

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.projects import Project
 
+pytestmark = pytest.mark.gate
+
 PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 

@@ -11,6 +11,8 @@ from onnx import TensorProto, helper
 
 from tests.support.projects import Project
 
+pytestmark = pytest.mark.gate
+
 RECIPE = """\
 epbuild: 1
 name: branches

@@ -15,6 +15,8 @@ from tests.e2e.workflow_runs import ROOT, Ci, Ran
 from tests.support.cache_server import serving_cache
 from tests.support.projects import Project, copy_of_quickstart
 
+pytestmark = pytest.mark.gate
+
 OURS = SigningKey.generate()
 GITHUB, SMALL = (ROOT / "docs" / "ci" / f"{name}.yml" for name in ("github", "github-small"))
 GITLAB, GITLAB_MATRIX = (ROOT / "docs" / "ci" / f"{name}.yml" for name in ("gitlab-ci", "gitlab-matrix-ci"))

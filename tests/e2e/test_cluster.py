@@ -20,7 +20,7 @@ from tests.support.clusters import PATIENCE, Cluster, compilers, on, outcomes, q
 from tests.support.projects import RECIPES, Project, compiled
 from tests.support.quick_builds import COMPILES, start, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.gate
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.support.clusters import Cluster, running_cluster
 from tests.support.projects import Project
 from tests.support.quick_builds import COMPILES, write_project
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.gate
 
 
 @pytest.fixture(scope="module")

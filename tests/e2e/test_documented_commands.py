@@ -19,6 +19,8 @@ from tests.support.console_blocks import Command, Shell, Unrun, missing, parts
 from tests.support.projects import RECIPES, Project, copy_of_quickstart, toolchain_python
 from tests.support.quick_builds import write_project
 
+pytestmark = pytest.mark.gate
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()

@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from epbuild.onnxfile.read.headers import read_header
 from tests.support.projects import Project
 
+pytestmark = pytest.mark.gate
+
 RECIPE = """\
 epbuild: 1
 name: sizes

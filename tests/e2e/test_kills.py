@@ -35,7 +35,7 @@ from tests.support.quick_builds import (
     write_project,
 )
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
+pytestmark = [pytest.mark.gate, pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")]
 
 KILLS, SAMPLE = 200, 5
 """How many kills there are with `-m exhaustive`, and without."""

@@ -14,6 +14,8 @@ from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from tests.support.projects import Project, compiled, toolchain_python
 
+pytestmark = pytest.mark.gate
+
 RECIPE = """
 epbuild: 1
 name: language

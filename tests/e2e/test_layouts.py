@@ -25,6 +25,8 @@ from tests.e2e.ort_package import open_package
 from tests.support.projects import Project, emitted
 from tests.support.quick_builds import QUALITIES, start, write_model, write_project
 
+pytestmark = pytest.mark.gate
+
 EVERY_FORM = """\
 outputs:
   - {layout: directory, path: "dist/folder/${group}", base: "base/${model}.onnx", provenance: true, bom: true}

@@ -14,6 +14,8 @@ import pytest
 from epbuild.toolchain.platforms import platform_here
 from tests.support.projects import Project, compiled, copy_of_quickstart
 
+pytestmark = pytest.mark.gate
+
 HERE = str(platform_here())
 ELSEWHERE = "windows-arm64" if HERE != "windows-arm64" else "linux-x86_64"
 CLASSIFIER = "emit:classifier/snapdragon-SM8750/*"

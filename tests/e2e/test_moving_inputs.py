@@ -17,7 +17,7 @@ from epbuild.toolchain.provision import Requirements, provision
 from tests.support.projects import Project, compiled, toolchain_python
 from tests.support.quick_builds import PATIENCE, start, wait_until, workers, write_model, write_project
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
+pytestmark = [pytest.mark.gate, pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")]
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ from tests.support.quick_builds import (
     write_project,
 )
 
+pytestmark = pytest.mark.gate
+
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
 
 ROUNDS, SAMPLE = 5, 2

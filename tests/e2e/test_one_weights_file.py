@@ -16,6 +16,8 @@ from epbuild.onnxfile.edit.initializers import share_initializers
 from epbuild.onnxfile.read.headers import read_header
 from tests.support.projects import Project, compiled, toolchain_python
 
+pytestmark = pytest.mark.gate
+
 DECODER = "emit:decoder/snapdragon-SM8750/*"
 SHARE_BOTH = "share:both/npu"
 SHARE = "share:decoder/snapdragon-SM8750"

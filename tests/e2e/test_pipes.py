@@ -15,7 +15,7 @@ from tests.support import warm_start
 from tests.support.projects import Project
 from tests.support.quick_builds import write_model, write_project
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
+pytestmark = [pytest.mark.gate, pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")]
 SOON = 30
 """Seconds within which a command has an answer."""
 

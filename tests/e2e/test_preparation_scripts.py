@@ -22,6 +22,8 @@ from epbuild.toolchain.process import supervise
 from epbuild.toolchain.provision import Requirements, provision
 from tests.support.worker_listener import WorkerWords
 
+pytestmark = pytest.mark.gate
+
 TOOLS = ("onnxruntime==1.31.1", "onnx==1.23.2", "onnxslim==0.1.98", "sympy==1.14.0")
 SCRIPTS = Path(epbuild.__file__).parent / "worker" / "preparations"
 MODELS = Path(__file__).parents[2] / "recipes" / "models"

@@ -16,9 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from epbuild.onnxfile.read.headers import read_header
 from tests.support.projects import Project, toolchain_python
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"
-)
+pytestmark = [
+    pytest.mark.gate,
+    pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"),
+]
 
 RECIPE = """\
 epbuild: 1

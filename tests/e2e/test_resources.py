@@ -26,7 +26,10 @@ from tests.support.quick_builds import (
     write_project,
 )
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and read-only places are made as Linux has them")
+pytestmark = [
+    pytest.mark.gate,
+    pytest.mark.skipif(sys.platform != "linux", reason="limits and read-only places are made as Linux has them"),
+]
 
 ENVIRONMENT = 3
 WIDTH = 512

@@ -21,6 +21,8 @@ from tests.support.projects import Project
 from tests.support.quick_builds import COMPILES, PATIENCE, nothing_is_left_over, start, wait_until, write_model, write_project
 from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
 
+pytestmark = pytest.mark.gate
+
 OURS = SigningKey.generate()
 MANY = 30
 EXAMPLES = 8 if settings().max_examples < 100 else 200

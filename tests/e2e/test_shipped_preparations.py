@@ -13,6 +13,8 @@ from tests.support.projects import Project, compiled
 from tests.support.quick_builds import write_project
 from tests.support.registry_server import Registry, serving
 
+pytestmark = pytest.mark.gate
+
 KEY = SigningKey.generate()
 PREPARED = """\
 models:

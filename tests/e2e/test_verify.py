@@ -251,6 +251,7 @@ def test_a_sharing_group_is_inspected_with_the_bytes_that_its_one_binary_spares(
     )
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory and the peak of it are those of Linux")
 def test_thousands_of_spoilt_artifacts_do_no_harm(dist: Path, tmp_path: Path, exhaustive: bool) -> None:
     """Nothing but errors of epbuild's own, nothing opened outside the artifact, never more than 500 MB."""

@@ -15,9 +15,10 @@ from tests.support.packages import only_from, write_wheel
 from tests.support.projects import Project
 from tests.support.quick_builds import write_model
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"
-)
+pytestmark = [
+    pytest.mark.gate,
+    pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"),
+]
 
 RECIPE = """\
 epbuild: 1

@@ -20,7 +20,7 @@ import pytest
 from tests.support.projects import Project, toolchain_python
 from tests.support.quick_builds import PATIENCE, no_worker_stays, nothing_is_left_over, start, wait_until, workers, write_project
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
+pytestmark = [pytest.mark.gate, pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")]
 
 INTERRUPTED = "epbuild: interrupted; what was finished is kept"
 STOPS_WITHIN = 2

@@ -353,7 +353,7 @@ print(pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split
 """In a process of its own: to trace each piece of memory in this one takes five times as long."""
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is measured as Linux tells it")
 @pytest.mark.parametrize(
     "field", [b"\x2a\x00", *(pytest.param(other, marks=pytest.mark.exhaustive) for other in (b"\x5a\x00", b"\x62\x00"))]

@@ -34,6 +34,7 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import Workshop, context_model
+from tests.support.gate import sampled
 
 pytestmark = pytest.mark.slow
 
@@ -570,7 +571,7 @@ def cases() -> Iterator[Any]:
         yield pytest.param(name, marks=() if by_day(name) else pytest.mark.exhaustive)
 
 
-@pytest.mark.parametrize("name", list(cases()))
+@pytest.mark.parametrize("name", list(sampled(cases(), 6)))
 def test_a_build_after_a_change_leaves_what_a_build_from_nothing_leaves(
     name: str,
     built: dict[str, Built],

@@ -268,7 +268,7 @@ def test_an_included_file_is_named_as_seen_from_the_recipe(tmp_path: Path) -> No
     assert recipe_file(tmp_path / "shared" / "base.yaml", tmp_path / "recipes", "aa" * 32).name == "../shared/base.yaml"
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.skipif(
     (sys.platform, platform.machine().lower()) not in {("linux", "x86_64"), ("win32", "amd64")},
     reason="onnxruntime-qnn compiles on Linux x86-64 and Windows",

@@ -83,7 +83,7 @@ def test_a_record_that_lacks_a_model_of_its_group_is_none(built: Workshop) -> No
     assert not is_action_record(changed(record, ("result", "models", 1), ABSENT))
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_builds_after_a_flip_of_one_bit_come_out_as_before_and_the_store_says_so(
     built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,7 +238,7 @@ def test_ten_thousand_targets_are_a_recipe_and_take_seconds_at_most(tmp_path: Pa
     assert time.process_time() - began < 20  # measured: 0.6; this only has to catch a square
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_patterns_that_multiply_are_refused_before_they_take_memory(tmp_path: Path) -> None:
     axis = ", ".join(str(n) for n in range(100))
     groups = "".join(f"  g{n}: {{models: [prefill], targets: ['npu-*']}}\n" for n in range(1000))

@@ -422,6 +422,7 @@ def test_toolchains_are_published_later_with_their_results(machine: Callable[[st
     assert (reader.made, reader.compiled) == (0, [])
 
 
+@pytest.mark.gate
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_trusted_keys_sign_of_a_toolchain_a_build_ends_as_without_it(

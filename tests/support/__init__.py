@@ -6,6 +6,7 @@ Run epbuild:
     quick_builds: a project that QNN builds in a second; its processes, outputs and store while a build runs
     warm_start: run command lines in forks of a process that has imported epbuild
     console_blocks: run the `console` blocks of a document and compare their output
+    gate: leave most cases of a test to the gate
     moments: call a function of the test at one moment of a program
 
 Builds without an EP:

@@ -68,7 +68,7 @@ def test_no_bytes_in_a_files_place_make_a_look_at_it_crash(content: bytes, name:
             inspect_model(folder / name)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory and the peak of it are those of Linux")
 def test_thousands_of_spoilt_artifacts_do_no_harm(tmp_path: Path, exhaustive: bool) -> None:
     inputs = 20_000 if exhaustive else 500

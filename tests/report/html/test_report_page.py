@@ -106,7 +106,7 @@ def test_the_script_cannot_end_its_element() -> None:
     assert not re.search("</script|<!--", (PAGE / "report.js").read_text(encoding="utf-8"), re.IGNORECASE)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_script_is_what_its_sources_make(tmp_path: Path) -> None:
     """Check types, lint, test and bundle `web/` with the packages of its lock."""
     npm = shutil.which("npm")

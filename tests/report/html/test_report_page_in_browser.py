@@ -14,7 +14,7 @@ from tests.report.html.opened_pages import opened, panel, show_all
 from tests.support.browser import opened_browser
 from tests.support.sample_reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.gate
 
 CELLS = {"whole": "W", "failed": "F", "not built": "N"}
 

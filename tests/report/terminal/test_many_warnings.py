@@ -102,7 +102,7 @@ def test_a_file_is_read_once_for_all_that_is_wrong_in_it(monkeypatch: pytest.Mon
     assert opened == {"epbuild.yaml": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_commands_show_three_and_their_documents_have_all(tmp_path: Path) -> None:
     names = [f"m{number}" for number in range(5)]
     for number, name in enumerate(names):

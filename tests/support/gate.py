@@ -1,0 +1,19 @@
+"""Parameters of a test of which most are left to the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+
+def sampled(cases: Iterable[Any], every: int) -> Iterator[Any]:
+    """Yield all cases, and mark all but one of `every` with `gate`."""
+    for number, case in enumerate(cases):
+        if number % every == 0:
+            yield case
+        elif hasattr(case, "marks"):
+            yield pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.gate])
+        else:
+            yield pytest.param(case, marks=pytest.mark.gate)
