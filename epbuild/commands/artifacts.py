@@ -21,7 +21,7 @@ from epbuild.diff.traits import Incomparable
 from epbuild.onnxfile.edit.packaging import Packaging, Repackaged, repackage
 from epbuild.onnxfile.merge.connection import read_connections
 from epbuild.onnxfile.merge.merge import Merged, members_of, merge_models
-from epbuild.output.existing import listed_files
+from epbuild.output.existing import read_listed_files
 from epbuild.verify.inspection import inspect_files, inspect_model
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, out
 
     Raises ChangeRefused, with EPB625 for a change in place of an emitted output.
     """
-    listed = cache(listed_files)
+    listed = cache(read_listed_files)
     for model in models if output is None else ():
         place = real_path(model)
         for folder in place.parents:

@@ -32,7 +32,7 @@ class Listed(NamedTuple):
     """Whether the file is epbuild's with any content. All other files must match their SHA-256, since anyone can write a list."""
 
 
-def listed_files(output: Path) -> dict[str, Listed]:
+def read_listed_files(output: Path) -> dict[str, Listed]:
     """Return the files that an output lists as made by epbuild; none if it lists none.
 
     The paths in a folder are POSIX paths below it, and include the manifest. An archive has one path, its own name.
@@ -144,7 +144,7 @@ class Written(Owned):
 
     def wrote(self, folder: Path) -> Collection[str]:
         """Return the files that epbuild wrote to a folder (or to an archive), whether or not they exist or were changed."""
-        return listed_files(folder).keys() | self.recorded.keys()
+        return read_listed_files(folder).keys() | self.recorded.keys()
 
     def as_written(self, folder: Path) -> Collection[str]:
         """Return the files of a folder that are as epbuild wrote them."""
@@ -169,7 +169,7 @@ class Written(Owned):
     def _find_unchanged(self, root: Path, listed: Path) -> set[str]:
         expected = {name: set(digests) for name, digests in self.recorded.items()}
         accepted = set()
-        for name, file in listed_files(listed).items():
+        for name, file in read_listed_files(listed).items():
             if file.sha256 is not None:
                 expected.setdefault(name, set()).add(file.sha256)
             elif file.by_name and name not in self.recorded:

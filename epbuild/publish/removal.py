@@ -13,7 +13,7 @@ from epbuild.core.defaults import STATEMENT
 from epbuild.core.directory import Owned, prepare, recover_swaps, swap_in
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.output.existing import Written, listed_files
+from epbuild.output.existing import Written, read_listed_files
 from epbuild.output.provenance import is_statement_about
 
 Why = Literal["not made by epbuild", "changed since", "of another recipe"]
@@ -56,7 +56,7 @@ class Emitted(Owned):
         """With `force`, changed files are removed as well. The absolute paths `claimed` belong to another output now."""
         self._step = step
         self._directory = directory
-        self._archive = not directory.is_dir() and (directory.name in recorded or bool(listed_files(directory)))
+        self._archive = not directory.is_dir() and (directory.name in recorded or bool(read_listed_files(directory)))
         self._root = directory.parent if self._archive else directory
         statement = directory.with_name(f"{directory.name}{STATEMENT}")
         if self._archive and not recorded and is_statement_about(statement, directory.name):

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from epbuild.core.defaults import MANIFEST, STATEMENT
 from epbuild.engine.events import Event
-from epbuild.output.existing import listed_files
+from epbuild.output.existing import read_listed_files
 from epbuild.plan.result import CompileResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.verify.expectations import shared_bytes
@@ -51,18 +51,18 @@ class SharingSaved(Event, frozen=True):
     measured: bool
 
 
-def last_files(output: Path, recorded: Files) -> Files:
+def read_last_files(output: Path, recorded: Files) -> Files:
     """Return the files of the last emission: from the manifest if there is one, else as the workspace has them `recorded`.
 
     Call it before the output is swapped in. The manifest comes first, since another workspace may have emitted the output after this one.
     """
-    listed = listed_files(output)
+    listed = read_listed_files(output)
     return {
         path: {"digest": file.sha256, "size": file.size} for path, file in listed.items() if file.size is not None
     } or recorded
 
 
-def compared(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
+def compare_outputs(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
     """Compare an output with its previous state, without the manifests and the statement, which no manifest can list."""
     old, new = ({path: file for path, file in files.items() if not is_about_others(path)} for files in (before, after))
     return OutputCompared(
@@ -83,7 +83,7 @@ def is_about_others(path: str) -> bool:
     return path.rpartition("/")[2] == MANIFEST or path.endswith(STATEMENT)
 
 
-def savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
+def compute_savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
     """Return the savings of sharing in a session group; None if nothing is shared, or if they are unknown.
 
     They are measured if the recipe sets a minimum: then every member has been compiled alone. Otherwise they follow from the bytes of the

@@ -26,7 +26,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import verification_id
-from epbuild.publish.sizes import SharingSaved, savings
+from epbuild.publish.sizes import SharingSaved, compute_savings
 from epbuild.session.coverage import covered_models
 from epbuild.session.emitting import Emitter, step_record
 from epbuild.session.execution import Executions, KeyedAction
@@ -205,7 +205,7 @@ class Actions:
         published = {ident for emission in emitted for ident in emission.session_groups}
         for ident, made in ((ident, self._made[ident]) for ident in self._plan.session_groups if ident in self._made):
             if ident in published or self._ledger.outcomes.get(made.group.steps[-1]) in ("built", "restored"):
-                saved = savings(made.group, made.compiled)
+                saved = compute_savings(made.group, made.compiled)
                 if saved is not None:
                     yield saved
 

@@ -33,7 +33,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
 from epbuild.publish.emit import emit_output, materialize
 from epbuild.publish.removal import Cleaned, Emitted
-from epbuild.publish.sizes import compared, last_files
+from epbuild.publish.sizes import compare_outputs, read_last_files
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.session.events import OutputRemoved
 from epbuild.survey.orphans import PLACE, RESULTS, Orphan, Outputs, lease_name
@@ -105,7 +105,7 @@ class Emitter:
                 self._outputs.adopt([self._emitted(emission, tree.key, tree.key_document)])
                 self._ledger.end_all(emission.id, "current")
                 return
-            last = last_files(emission.path, there.files if there is not None else self._moved(emission))
+            last = read_last_files(emission.path, there.files if there is not None else self._moved(emission))
             written = self._surveyor.written(emission, there)
             if there is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # A rename cannot replace a file by a folder, or a folder by a file.
@@ -118,7 +118,7 @@ class Emitter:
             self._progress.report(Warned(problem))
         place = shown_path(emission.path)
         note = f"{place}, pushed to {emission.push}" if emission.push is not None else place
-        changed = compared(emission.id, place, last, files)
+        changed = compare_outputs(emission.id, place, last, files)
         self._end(emission, files, time.monotonic() - begin, note, changed)
 
     def _push(self, emission: Emission) -> None:

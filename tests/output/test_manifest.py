@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from epbuild.archive.artifact import FileEntry
 from epbuild.core.schemas import schema
-from epbuild.output.existing import listed_files
+from epbuild.output.existing import read_listed_files
 from epbuild.output.manifest import ManifestModel, PartManifest
 
 DIGEST = "ab" * 32
@@ -195,7 +195,7 @@ def test_every_key_of_the_schema_is_explained() -> None:
 
 def test_a_manifest_says_which_files_are_epbuilds_own_itself_included(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(rendered())
-    assert listed_files(tmp_path).keys() == {"llm.bin", "prefill.onnx", "manifest.json"}
+    assert read_listed_files(tmp_path).keys() == {"llm.bin", "prefill.onnx", "manifest.json"}
 
 
 GARBAGE = [
@@ -217,11 +217,11 @@ GARBAGE = [
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_a_broken_manifest_gives_epbuild_no_right_to_any_file(tmp_path: Path, garbage: bytes) -> None:
     (tmp_path / "manifest.json").write_bytes(garbage)
-    assert listed_files(tmp_path) == {}
+    assert read_listed_files(tmp_path) == {}
 
 
 def test_no_manifest_gives_epbuild_no_right_to_any_file(tmp_path: Path) -> None:
-    assert listed_files(tmp_path) == {}
+    assert read_listed_files(tmp_path) == {}
 
 
 json_values = st.recursive(
@@ -236,4 +236,4 @@ def test_no_content_of_a_manifest_stops_a_build(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder) / "manifest.json"
         manifest.write_bytes(content)
-        assert all(isinstance(path, str) for path in listed_files(manifest.parent))
+        assert all(isinstance(path, str) for path in read_listed_files(manifest.parent))

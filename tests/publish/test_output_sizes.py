@@ -109,26 +109,26 @@ def test_an_output_that_moves_is_compared_with_itself_at_its_old_place(workshop:
 )
 def test_what_is_no_manifest_leaves_what_the_workspace_knows(tmp_path: Path, text: str) -> None:
     recorded = {"a.bin": {"digest": "x", "size": 3}}
-    assert sizes_of.last_files(tmp_path / "nowhere", recorded) == recorded
+    assert sizes_of.read_last_files(tmp_path / "nowhere", recorded) == recorded
     (tmp_path / "manifest.json").write_text(text, encoding="utf-8")
-    assert sizes_of.last_files(tmp_path, recorded) == recorded
+    assert sizes_of.read_last_files(tmp_path, recorded) == recorded
     archive = tmp_path / "a.zip"
     archive.write_bytes(b"")
-    assert sizes_of.last_files(archive, recorded) == recorded
+    assert sizes_of.read_last_files(archive, recorded) == recorded
 
 
 def test_a_model_package_lists_its_files_below_what_onnx_runtime_reads(tmp_path: Path) -> None:
     listed = [{"path": "decoder/npu/a.bin", "sha256": "ab" * 32, "size": 7}]
     document = {"schema_version": "1.0", "components": {}, "additional_metadata": {"epbuild": {"format": 1, "files": listed}}}
     (tmp_path / "manifest.json").write_text(json.dumps(document), encoding="utf-8")
-    assert sizes_of.last_files(tmp_path, {}) == {"decoder/npu/a.bin": {"digest": "ab" * 32, "size": 7}}
+    assert sizes_of.read_last_files(tmp_path, {}) == {"decoder/npu/a.bin": {"digest": "ab" * 32, "size": 7}}
 
 
 def test_what_no_manifest_lists_is_no_change() -> None:
     file = {"a.bin": {"digest": "x", "size": 3}}
     names = ("manifest.json", "provenance.intoto.json", "decoder/npu/manifest.json")
     unlisted = {name: {"digest": "y", "size": 5} for name in names}
-    assert sizes_of.compared("emit:a", "dist", file, {**file, **unlisted}) == OutputCompared("emit:a", "dist", 3, 3, ())
+    assert sizes_of.compare_outputs("emit:a", "dist", file, {**file, **unlisted}) == OutputCompared("emit:a", "dist", 3, 3, ())
 
 
 def test_what_sharing_can_save_is_what_the_sources_have_in_common(workshop: Workshop) -> None:
@@ -185,8 +185,8 @@ def result_of(first: str, second: str, weights: WeightBytes | None = None) -> Co
 def test_nothing_is_claimed_where_no_file_is_shared_or_nobody_counted() -> None:
     group = sharing_group("prefill", "decode")
     weights = WeightBytes(1600, 1200)
-    told = sizes_of.savings(group, result_of("a.bin", "a.bin", weights))
+    told = sizes_of.compute_savings(group, result_of("a.bin", "a.bin", weights))
     assert told == SharingSaved("share:decoder/npu", 1600, 1200, measured=False)
-    assert sizes_of.savings(group, result_of("a.bin", "b.bin", weights)) is None
-    assert sizes_of.savings(group, result_of("a.bin", "a.bin")) is None, "made before weights were counted"
-    assert sizes_of.savings(group, result_of("a.bin", "a.bin", WeightBytes(0, 0))) is None
+    assert sizes_of.compute_savings(group, result_of("a.bin", "b.bin", weights)) is None
+    assert sizes_of.compute_savings(group, result_of("a.bin", "a.bin")) is None, "made before weights were counted"
+    assert sizes_of.compute_savings(group, result_of("a.bin", "a.bin", WeightBytes(0, 0))) is None

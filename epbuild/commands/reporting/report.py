@@ -36,7 +36,7 @@ from epbuild.engine.ledger import step_at_fault
 from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification
-from epbuild.publish.sizes import savings
+from epbuild.publish.sizes import compute_savings
 from epbuild.session.coverage import all_models
 from epbuild.session.emitting import ends_of
 from epbuild.session.planning import workspace_of
@@ -185,7 +185,7 @@ class _Report:
     def _sharing(self) -> Iterator[ReportedSharing]:
         for ident, group in self._plan.session_groups.items():
             result = self._results.get(ident)
-            saved = savings(group, result) if isinstance(result, CompileResult) else None
+            saved = compute_savings(group, result) if isinstance(result, CompileResult) else None
             if saved is not None:
                 difference = saved.unshared - saved.shared
                 yield ReportedSharing(
