@@ -10,8 +10,7 @@ from epbuild import api
 from epbuild.cli import arguments
 from epbuild.cli.options import UsageError, application, choice, option
 from epbuild.commands.graph import step_graph
-from epbuild.core.graphviz import find_graphviz
-from epbuild.report.graph import dot_text, mermaid_text, svg_text
+from epbuild.report.graph import dot_text, find_graphviz, mermaid_text, svg_text
 from epbuild.report.listeners import WaitingRow, write_document
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.session.request import Request

@@ -1,15 +1,18 @@
-"""Graphs of a plan in DOT, SVG and Mermaid."""
+"""Graphs of a plan in DOT, in SVG (drawn by Graphviz) and in Mermaid."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from msgspec import Struct
 
 from epbuild.commands.graph import REMOTE, GraphNode, StepGraph
-from epbuild.core.errors import printable
-from epbuild.core.graphviz import svg_of
+from epbuild.core.errors import EnvironmentFailure, Problem, printable
 from epbuild.core.units import counted
 
 _MAX_NAME = 48
@@ -124,6 +127,41 @@ def _dot_text(lines: Iterable[str], *, left: bool = False) -> str:
     end = "\\l" if left else "\\n"
     text = end.join(escaped)
     return f'"{text}{end if left else ""}"'
+
+
+PROGRAMS = ("graphviz-pure", "dot")
+"""Port of Graphviz that is published as wheels, and Graphviz itself. Both read DOT and write the same SVG."""
+_GRAPHVIZ_SECONDS = 300
+_GRAPHVIZ_HINT = "Install one with `pip install 'epbuild[graph]'`, or Graphviz itself; dot and mermaid need none (--format)."
+
+
+def find_graphviz() -> str | None:
+    """Return the program that draws graphs, from epbuild's environment or else from the PATH, or None."""
+    folders = (sysconfig.get_path("scripts"), None)
+    found = (shutil.which(name, path=folder) for name in PROGRAMS for folder in folders)
+    return next(filter(None, found), None)
+
+
+def svg_of(dot: str, program: str | None) -> str:
+    """Convert a graph in DOT to SVG with the program of `find_graphviz`. Raises EnvironmentFailure (EPB445, EPB446)."""
+    if program is None:
+        raise EnvironmentFailure(Problem("EPB445", "no program is here that draws graphs (graphviz)", None, _GRAPHVIZ_HINT))
+    try:
+        done = subprocess.run(
+            [program, "-Kdot", "-Tsvg"], input=dot.encode("utf-8"), capture_output=True, check=False, timeout=_GRAPHVIZ_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _failed(program, str(error)) from error
+    text = done.stdout.decode("utf-8", "replace")
+    if done.returncode != 0 or not text.rstrip().endswith("</svg>"):
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise _failed(program, lines[-1] if lines else f"it ended with status {done.returncode}, and wrote no SVG")
+    return text
+
+
+def _failed(program: str, why: str) -> EnvironmentFailure:
+    message = f"{Path(program).name} could not draw the graph: {why}"
+    return EnvironmentFailure(Problem("EPB446", message, None, "Name fewer steps, or take --format mermaid or dot."))
 
 
 def svg_text(graph: StepGraph, program: str | None) -> str:

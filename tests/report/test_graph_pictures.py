@@ -10,8 +10,7 @@ import pytest
 
 from epbuild.commands.graph import WORST_FIRST, GraphNode, StepGraph
 from epbuild.core.errors import EnvironmentFailure, printable
-from epbuild.core.graphviz import find_graphviz, svg_of
-from epbuild.report.graph import LOOKS, dot_text, mermaid_text, svg_text
+from epbuild.report.graph import LOOKS, dot_text, find_graphviz, mermaid_text, svg_of, svg_text
 
 HOSTILE = (
     '"', 'a"];b["x', "</svg><script>alert(1)</script>", "line\nbreak", "\\N \\G \\l end\\", "&lt;b&gt; &amp; &#60;", "%% comment",
