@@ -17,7 +17,7 @@ from epbuild.remote.envelope import seal, unseal
 from epbuild.report.json.store import push_document, remote_check_document
 from epbuild.report.terminal.store import print_push, print_remote_check
 from epbuild.session.request import RemoteChoice
-from tests.commands.shared_machines import THEIRS, Machines, machines_in, outputs, remote_place, shared_by, warnings
+from tests.session.shared_machines import THEIRS, Machines, machines_in, outputs, remote_place, shared_by, warnings
 from tests.support.cache_server import CacheServer, Fault
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace

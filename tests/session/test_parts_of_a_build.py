@@ -13,7 +13,7 @@ from epbuild.commands.run import run
 from epbuild.engine.events import EventList, RunFinished, RunStarted, StepFailed
 from epbuild.session.events import ModelCovered
 from epbuild.session.request import RemoteChoice, Request
-from tests.commands.shared_machines import (
+from tests.session.shared_machines import (
     ALL_COMPILES,
     Machines,
     machines_in,

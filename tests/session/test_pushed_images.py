@@ -12,7 +12,7 @@ from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, RunFinished
 from epbuild.session.request import RemoteChoice
-from tests.commands.shared_machines import ALL_COMPILES, Machines, machines_in, origins, remote_place, warnings
+from tests.session.shared_machines import ALL_COMPILES, Machines, machines_in, origins, remote_place, warnings
 from tests.support.fake_builds import CLASSIFIER, SHARE, Workshop
 from tests.support.registry_pushes import as_nobody
 from tests.support.registry_server import Registry, serving

@@ -27,7 +27,7 @@ from epbuild.session.events import ModelCovered, RemoteCacheUsed
 from epbuild.session.planning import read_plan, remote_of
 from epbuild.session.request import RemoteChoice
 from epbuild.survey.remote_results import RemoteResults
-from tests.commands.shared_machines import (
+from tests.session.shared_machines import (
     ALL_COMPILES,
     OURS,
     THEIRS,
