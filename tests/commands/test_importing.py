@@ -338,3 +338,9 @@ def test_no_configuration_is_an_internal_error(
                 assert not Path("epbuild.yaml").exists()
         finally:
             os.chdir(before)
+
+
+def test_the_next_command_quotes_a_path_with_blanks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, done = imported(TOOL, "-i", "soc_model|60", "./model1.onnx", output=Path("my recipe.yaml"))
+    print_imported(done)
+    assert capsys.readouterr().out.endswith('Next: epbuild run "my recipe.yaml"\n')
