@@ -17,6 +17,11 @@ MAX_EDGES = 400
 
 REMOTE = " (remote)"
 WORST_FIRST: tuple[StepState, ...] = ("failed", "out of date", "new", "restorable", "current")
+_MIN_NAMES = {"emit": 3}
+"""Number of names in the id of an output for one group and one target: both, and the layout."""
+_Key = tuple[str, ...]
+_PAIRS = "group and target"
+"""Grouping with boxes."""
 
 
 class GraphNode(Struct, frozen=True):
@@ -86,12 +91,6 @@ class _Parts(Struct, frozen=True):
         return " ".join([self.kind, "/".join(self.names[len(self.place) :])]).strip()
 
 
-_MIN_NAMES = {"emit": 3}
-"""Number of names in the id of an output for one group and one target: both, and the layout."""
-
-_Key = tuple[str, ...]
-_PAIRS = "group and target"
-"""Grouping with boxes."""
 _GROUPINGS: Sequence[tuple[str, Callable[[_Parts], _Key]]] = (
     (_PAIRS, lambda parts: parts.place or _outside(parts)),
     ("group", lambda parts: parts.place[:1] or _outside(parts)),

@@ -20,6 +20,10 @@ _Schema = dict[str, Any]
 _SCALAR: Final = ["string", "number", "boolean"]
 _SUBSTITUTION: Final = r"\$\{"
 _SWITCHES: Final = ("true", "false", "yes", "no", "on", "off", "1", "0")
+_JUDGING = frozenset({
+    "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern", "patternErrorMessage", "errorMessage",
+})  # fmt: skip
+"""Keys of a subschema that constrain a value."""
 
 
 def editor_schema(name: str) -> _Schema:
@@ -50,12 +54,6 @@ def _enrich(document: _Schema) -> None:
             properties["ep"].setdefault("anyOf", [{"enum": list(known_eps())}, {"type": "string"}])
             rules = [{"if": _is_strictly(ep, properties), "then": then} for ep, then in conditions]
             found.setdefault("allOf", []).extend(rules)
-
-
-_JUDGING = frozenset({
-    "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern", "patternErrorMessage", "errorMessage",
-})  # fmt: skip
-"""Keys of a subschema that constrain a value."""
 
 
 def _let_variables_stand_for(definition: _Schema) -> None:

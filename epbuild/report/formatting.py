@@ -12,6 +12,11 @@ from msgspec import Struct
 from epbuild.core.errors import printable
 from epbuild.report.terminal.screen import WIDTH, wrap
 
+_MAX_OPEN_ROWS = 12
+"""A longer table is folded in Markdown."""
+_MAX_CODE = 120
+_GAP = 2
+
 
 def format_size(size: int) -> str:
     """Return a number of bytes with a decimal unit."""
@@ -44,12 +49,6 @@ def format_local_time(moment: str) -> str:
         return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
         return moment
-
-
-_MAX_OPEN_ROWS = 12
-"""A longer table is folded in Markdown."""
-_MAX_CODE = 120
-_GAP = 2
 
 
 class Table(Struct, frozen=True):

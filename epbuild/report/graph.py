@@ -17,6 +17,9 @@ from epbuild.core.units import counted
 
 _MAX_NAME = 48
 _MAX_REASONS = 6
+_FONT = "Arial"
+_PLAIN = re.compile(r"[^A-Za-z0-9 .,:/()✗△↻✓-]")
+_WIDTH = {"bold": "2px", "solid": "1px", "dashed": "1px"}
 
 
 class StateLook(Struct, frozen=True):
@@ -77,9 +80,6 @@ def shorten_name(text: str) -> str:
     text = printable(text)
     half = (_MAX_NAME - 3) // 2
     return text if len(text) <= _MAX_NAME else f"{text[:half]}...{text[-half:]}"
-
-
-_FONT = "Arial"
 
 
 def dot_text(graph: StepGraph) -> str:
@@ -181,10 +181,6 @@ def _style() -> str:
     dark = "".join(f'[fill="{light}"]{{fill:{other}}}[stroke="{light}"]{{stroke:{other}}}' for light, other in pairs)
     font = "text{font-family:Helvetica,Arial,sans-serif}"
     return f"svg{{background:#fff}}{font}@media(prefers-color-scheme:dark){{svg{{background:#0d1117}}{dark}}}"
-
-
-_PLAIN = re.compile(r"[^A-Za-z0-9 .,:/()✗△↻✓-]")
-_WIDTH = {"bold": "2px", "solid": "1px", "dashed": "1px"}
 
 
 def mermaid_text(graph: StepGraph) -> str:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from epbuild.engine.events import Event
     from epbuild.report.terminal.live import Rows
 
+FILES = "files"
+"""Name of the row about files being hashed."""
+HEARTBEAT = 30.0
+"""Seconds between two lines about running work without a terminal."""
+
 
 class Listener(TakesMany):
     """`Progress` that is open while a build runs."""
@@ -82,12 +87,6 @@ def write_document(path: Path, text: str) -> None:
     except OSError as error:
         message = f"{path} could not be written: {error.strerror or error}"
         raise EnvironmentFailure(Problem("EPB443", message, None, "Name another file; results and outputs are kept.")) from error
-
-
-FILES = "files"
-"""Name of the row about files being hashed."""
-HEARTBEAT = 30.0
-"""Seconds between two lines about running work without a terminal."""
 
 
 def hashing_text(event: Hashing) -> str:

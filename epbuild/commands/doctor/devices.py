@@ -34,6 +34,8 @@ _SECONDS = 60.0
 _THREADS = 3
 _MAX_TOOLCHAINS = 6
 """Limit of toolchains that are checked without a recipe, newest first."""
+_ELSEWHERE = "Compile on a machine where it can: a worker (`epbuild worker`), or a job of CI."
+_SEE = "A build of a model of yours has the EP's whole log: `epbuild log`."
 
 
 class EpDevice(Struct, frozen=True):
@@ -224,10 +226,6 @@ def _limit(asked: _Asked) -> str:
     if asked.target is not None:
         return (obstacle(asked.target, sys.platform) or "").removeprefix(f"{entry.ep} ").rstrip(".")
     return (StarterKind(entry, entry.start).obstacle() or "") if entry.start is not None else ""
-
-
-_ELSEWHERE = "Compile on a machine where it can: a worker (`epbuild worker`), or a job of CI."
-_SEE = "A build of a model of yours has the EP's whole log: `epbuild log`."
 
 
 def ep_checks(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[HealthCheck]:

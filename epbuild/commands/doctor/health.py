@@ -31,6 +31,17 @@ Topic = Literal[
 ]  # fmt: skip
 
 T = TypeVar("T")
+_UV_SECONDS = 8.0
+_DAY_SECONDS = 86400.0
+_MIN_BYTES = 2 << 30
+_EXTRAS = {
+    "archive": ("zstandard",),
+    "remote": ("obstore", "nacl"),
+    "hf": ("huggingface_hub",),
+    "dask": ("distributed", "cryptography"),
+}
+"""Modules of the packages in each extra of epbuild."""
+RunProgram = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 class HealthCheck(Struct, frozen=True):
@@ -75,20 +86,6 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     if not found:
         raise TooSlow
     return found[0]
-
-
-_UV_SECONDS = 8.0
-_DAY_SECONDS = 86400.0
-_MIN_BYTES = 2 << 30
-_EXTRAS = {
-    "archive": ("zstandard",),
-    "remote": ("obstore", "nacl"),
-    "hf": ("huggingface_hub",),
-    "dask": ("distributed", "cryptography"),
-}
-"""Modules of the packages in each extra of epbuild."""
-
-RunProgram = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 class ThisMachine(Struct, frozen=True):

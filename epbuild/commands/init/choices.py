@@ -18,6 +18,10 @@ from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.sources import find_source
 from epbuild.recipe.model import ModelSpec
 
+_CONDITIONS = ("compile without", "be installed")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: one is a drive
+_ENDING = ".onnx"
+
 
 class StarterKind(Struct, frozen=True):
     """EP in one packaging, with the parts of its first recipe."""
@@ -51,9 +55,6 @@ class StarterKind(Struct, frozen=True):
         return self.obstacle(platform) is None and not any(rows)
 
 
-_CONDITIONS = ("compile without", "be installed")
-
-
 def _limits(kind: StarterKind, platform: str, options: Mapping[str, str] | None = None) -> Iterator[Limitation]:
     device = kind.start.device.get("type")
     for row in kind.entry.cannot:
@@ -80,10 +81,6 @@ def without_recipe() -> dict[str, list[str]]:
 
 
 KINDS: Mapping[str, StarterKind] = _kinds()
-
-
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: one is a drive
-_ENDING = ".onnx"
 
 
 class FoundModel(Struct, frozen=True):

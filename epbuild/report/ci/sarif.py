@@ -18,6 +18,11 @@ from epbuild.report.json.documents import json_text
 from epbuild.session.events import StepCompared
 
 _FILE = Path(__file__).parents[2] / "error_codes.toml"
+Level = Literal["error", "warning", "note"]
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_HOME = "https://github.com/epbuild/epbuild"
+_HELP = f"{_HOME}/blob/main/docs/errors.md"
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 class ErrorCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,14 +36,6 @@ class ErrorCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def error_codes() -> dict[str, ErrorCode]:
     """Return the help for each code."""
     return msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, ErrorCode])
-
-
-Level = Literal["error", "warning", "note"]
-
-_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_HOME = "https://github.com/epbuild/epbuild"
-_HELP = f"{_HOME}/blob/main/docs/errors.md"
-_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 class SarifDocument:

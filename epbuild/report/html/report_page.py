@@ -23,6 +23,8 @@ from epbuild.report.json.documents import report_document
 
 _FOLDER = Path(__file__).with_name("page")
 _STYLES = ("theme.css", "page.css", "charts.css", "small.css")
+_MAX_ROWS = 500
+_COVERAGE = {"partial": "in part"}
 
 
 def report_page(report: Report) -> str:
@@ -71,10 +73,6 @@ def _digest(text: str) -> str:
 
 def _read(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
-
-
-_MAX_ROWS = 500
-_COVERAGE = {"partial": "in part"}
 
 
 def static_tables(document: Mapping[str, Any]) -> str:

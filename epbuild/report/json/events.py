@@ -25,6 +25,12 @@ from epbuild.engine.events import Event, StepFinished, StepsCurrent
 from epbuild.report.json.documents import FORMAT, problem_view, to_plain
 from epbuild.report.listeners import Listener
 
+_Event = dict[str, Any]
+_HERE = 1
+_BESIDE = {"toolchain": "toolchains", "fetch": "models that are fetched", "upload": "results that are sent"}
+_FIRST_LANE = 10_000
+"""Number of the first thread for work other than steps."""
+
 
 class JsonLines(Listener):
     """Listener that writes each event as a line of JSON to standard output."""
@@ -67,14 +73,6 @@ def _plain(value: Any) -> Any:
         case tuple():
             return [_plain(item) for item in value]
     return value
-
-
-_Event = dict[str, Any]
-
-_HERE = 1
-_BESIDE = {"toolchain": "toolchains", "fetch": "models that are fetched", "upload": "results that are sent"}
-_FIRST_LANE = 10_000
-"""Number of the first thread for work other than steps."""
 
 
 class _Begun(Struct, frozen=True):

@@ -34,6 +34,11 @@ _WHY = (
 )
 
 _Line = tuple[str, str, str]
+_GAP = 2
+_VALUE = 22
+_WHAT = WIDTH - 2 * (_VALUE + _GAP)
+NOT_COMPARED = "the options, the toolchain and the source models"
+"""Facts that are not compared without manifests."""
 
 
 def print_inspection(found: Mapping[str, Any]) -> None:
@@ -147,13 +152,6 @@ def _print_lines(lines: Iterator[_Line] | list[_Line], color: bool) -> None:
             shown = paint(part, style, color) if style else part
             # With one space at the left, a SHA-256 just fits into 80 columns.
             print_line(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip())
-
-
-_GAP = 2
-_VALUE = 22
-_WHAT = WIDTH - 2 * (_VALUE + _GAP)
-NOT_COMPARED = "the options, the toolchain and the source models"
-"""Facts that are not compared without manifests."""
 
 
 def print_comparison(found: Comparison) -> None:

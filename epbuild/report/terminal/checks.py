@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # `verify` does not need the checks of doctor
 _OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
 _OUTCOME_COLORS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
 _MAX_SUBJECTS = 3
+_STATE_COLORS: dict[HealthState, str] = {"ok": "32", "note": "36", "warning": "33", "error": "31"}
+_STATE, _TOPIC = 9, 14
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
@@ -59,10 +61,6 @@ def _print_subjects(subjects: Sequence[str], text: str) -> None:
     # Break between words only, so that names can be searched for.
     for number, line in enumerate(wrap(f"{listed}: {text}", width=WIDTH - 4, long_words=False)):
         print_line(f"{'  ' if number == 0 else '    '}{line}")
-
-
-_STATE_COLORS: dict[HealthState, str] = {"ok": "32", "note": "36", "warning": "33", "error": "31"}
-_STATE, _TOPIC = 9, 14
 
 
 class HealthPrinter:

@@ -7,13 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from epbuild.core.units import about, counted
-from epbuild.engine.events import (
-    Completion,
-    Event,
-    RunFinished,
-    StepFailed,
-    StepFinished,
-)
+from epbuild.engine.events import Completion, Event, RunFinished, StepFailed, StepFinished
 from epbuild.report.formatting import format_size, shorten_list
 from epbuild.report.listeners import FILES
 from epbuild.report.terminal.screen import paint

@@ -27,6 +27,7 @@ _COLORS = {"current": DIM, "restorable": "36", "out of date": "33", "new": "32",
 _ORPHAN = "orphan"
 _ON_DEVICE = "runs on a real device"
 _MAX_REASONS = 6
+_MAX_NAMED = 3
 
 
 def print_plan(found: Survey, *, only_todo: bool = False) -> None:
@@ -106,9 +107,6 @@ def _history(explanation: Explanation) -> str:
     return f"{text}. " + (
         "The store has what it takes to put its files back." if emits else f"{place[0].upper()}{place[1:]} has a result for that."
     )
-
-
-_MAX_NAMED = 3
 
 
 def print_workloads(loads: Sequence[Workload]) -> None:

@@ -30,6 +30,9 @@ _TAB = "    "
 _MAX_BYTES = 4 << 20
 _MAX_EXAMPLES = 3
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # line breaks of YAML, by which positions are counted
+_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"?|'(?:[^']|'')*'?""")
+_SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
+_OPEN, _CLOSE = "[{", "]}"
 
 
 class ProblemWriter:
@@ -152,11 +155,6 @@ def _read_lines(file_name: str) -> list[str]:
     except (OSError, ValueError):
         return []
     return _LINE_BREAK.split(text)
-
-
-_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"?|'(?:[^']|'')*'?""")
-_SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
-_OPEN, _CLOSE = "[{", "]}"
 
 
 def _word_end(line: str, start: int) -> int:

@@ -29,6 +29,9 @@ from epbuild.toolchain.lock import Lock, LockChange
 if TYPE_CHECKING:
     from epbuild.commands.importing.importing import ImportedRecipe
 
+_COLORS = {"added": "32", "updated": "33", "removed": "31"}
+_WIDTH = max(map(len, _COLORS))
+
 
 class TerminalQuestions:
     """Questions on a terminal."""
@@ -139,10 +142,6 @@ def _print_written(path: Path, choices: RecipeChoices, advice: str, options: str
     shown = "" if path == Path(DEFAULT_RECIPE) else f" {path}" if " " not in str(path) else f' "{path}"'
     counts = f"{counted(len(choices.models), 'model')} for {counted(len(choices.targets), 'target')}"
     print_line(f"Wrote {path}: {counts}. Next: epbuild run{shown}{options}")
-
-
-_COLORS = {"added": "32", "updated": "33", "removed": "31"}
-_WIDTH = max(map(len, _COLORS))
 
 
 def print_lock(locking: Locking, exported: Mapping[str, Path | None], *, written: bool) -> None:
