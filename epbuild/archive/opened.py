@@ -49,7 +49,7 @@ class OpenedArtifact(Struct, frozen=True):
 
 
 @contextmanager
-def opened(path: Path, lines: ProgressLines = NO_LINES, unlisted: UnlistedMembers = UNLISTED) -> Iterator[OpenedArtifact]:
+def open_artifact(path: Path, lines: ProgressLines = NO_LINES, unlisted: UnlistedMembers = UNLISTED) -> Iterator[OpenedArtifact]:
     """Open the artifact at `path` for the block; errors in the block name `path` instead of the temporary folder.
 
     `lines` get the progress of slow work. Raises NothingToVerify (EPB600) for an archive of another format, UnsoundArchive (EPB619,

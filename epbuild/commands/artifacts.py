@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from epbuild.archive.members import UnsoundArchive
-from epbuild.archive.opened import opened
+from epbuild.archive.opened import open_artifact
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import ChangeRefused, Problem
@@ -64,7 +64,7 @@ def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
     Raises NothingToVerify (EPB600) if there is no artifact, Incomparable (EPB630) if one cannot be read.
     """
     try:
-        with opened(a, lines) as old, opened(b, lines) as new:
+        with open_artifact(a, lines) as old, open_artifact(b, lines) as new:
             found = compare(old.place, new.place)
     except UnsoundArchive as error:  # no answer, and so neither `same` nor `different`
         raise Incomparable(*error.problems) from error

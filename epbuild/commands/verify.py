@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.archive.members import UnsoundArchive
-from epbuild.archive.opened import OpenedArtifact, opened
+from epbuild.archive.opened import OpenedArtifact, open_artifact
 from epbuild.catalog.facts import Thresholds
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.shown import ProgressLines
@@ -65,7 +65,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
     """
     lines, counting = NotedLines(progress), HashingEvents(progress).counting
     try:
-        with opened(path, lines) as received:
+        with open_artifact(path, lines) as received:
             skipped = received.skipped()
             try:
                 artifacts = [dataclasses.replace(artifact, counting=counting) for artifact in find_artifacts(received.place)]

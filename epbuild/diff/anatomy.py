@@ -29,7 +29,7 @@ class FilePart(Struct, frozen=True):
     bytes: Payload
 
 
-def parts(path: Path) -> tuple[FilePart, ...]:
+def split_file(path: Path) -> tuple[FilePart, ...]:
     """Return the parts of a file, in order and without overlap. A file of unknown format is one part. Raises OSError."""
     whole = Payload.whole(path)
     if path.suffix == ".onnx":
@@ -42,7 +42,7 @@ def parts(path: Path) -> tuple[FilePart, ...]:
     return tuple(_members(FilePart("", whole)))
 
 
-def with_rest(path: Path, found: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
+def fill_gaps(path: Path, found: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
     """Fill the gaps between parts with parts without a title: tags, lengths, headers, alignment."""
     filled: list[FilePart] = []
     at = 0

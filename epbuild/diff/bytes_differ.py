@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.safepath import open_regular
-from epbuild.diff.anatomy import FilePart, parts, with_rest
+from epbuild.diff.anatomy import FilePart, fill_gaps, split_file
 from epbuild.verify.payload import Payload
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def compare_bytes(name: str, old: Path, new: Path) -> FileDifference | None:
     if not count:
         return None
     sizes = whole[0].size, whole[1].size
-    found = _compare_parts(parts(old), parts(new), old, new)
+    found = _compare_parts(split_file(old), split_file(new), old, new)
     return FileDifference(name, *sizes, offset, count, tuple(found))
 
 
@@ -101,7 +101,7 @@ def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], ol
     extents = [[(part.bytes.start, part.bytes.size) for part in found] for found in (before, after)]
     if extents[0] == extents[1] and old.stat().st_size == new.stat().st_size:
         # By position, not by title: an EP can name a member of its archive after its content.
-        pairs = list(zip(with_rest(old, before), with_rest(new, after), strict=True))
+        pairs = list(zip(fill_gaps(old, before), fill_gaps(new, after), strict=True))
     else:
         pairs = _paired(before, after)
     sums: dict[tuple[str, Meaning], DifferingBytes] = {}

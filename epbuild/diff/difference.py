@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.differences import Kind, Place, changed_facts
-from epbuild.diff.matching import paired_artifacts, paired_models, place_of
+from epbuild.diff.matching import pair_artifacts, pair_models, place_of
 from epbuild.diff.sizes import SizeChange, model_files, size_changes
-from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, Facts, ModelTraits, Sense, Traits, traits
+from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, Facts, ModelTraits, Sense, Traits, read_traits
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.payload import Payload
 
@@ -120,14 +120,14 @@ def compare(old: Path, new: Path) -> Comparison:
     Raises NothingToVerify (EPB600) if a path has no artifact, and Incomparable (EPB630) if something cannot be read.
     """
     sha256 = cache(Payload.sha256)
-    pairs = paired_artifacts(find_artifacts(old), find_artifacts(new))
+    pairs = pair_artifacts(find_artifacts(old), find_artifacts(new))
     parts = []
     for pair in pairs:
         first, second = pair
         part = (
             _one_sided(first, second)
             if first is None or second is None
-            else difference(traits(first, sha256), traits(second, sha256))
+            else difference(read_traits(first, sha256), read_traits(second, sha256))
         )
         parts.append(part if len(pairs) == 1 else _placed(part, first, second, place_of(pair) or "."))
     shared = tuple(place_of(pair) or "." for pair in pairs if None not in pair and any(item.models for item in pair if item))
@@ -146,7 +146,7 @@ def difference(old: Traits, new: Traits) -> Comparison:
     """Compare the facts of two artifacts. No file is read."""
     manifests = old.has_manifest and new.has_manifest
     found = list(_changes(old.whole, new.whole)) if manifests else []
-    pairs = paired_models(old.models, new.models)
+    pairs = pair_models(old.models, new.models)
     for first, second in pairs:
         found += _changes_of_models(first, second, manifests=manifests)
     both = {id(second): first.label for first, second in pairs if first is not None and second is not None}

@@ -20,7 +20,7 @@ ModelPair = tuple[ModelTraits | None, ModelTraits | None]
 Matches = Iterator[tuple[ModelTraits, ModelTraits]]
 
 
-def paired_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder]) -> list[ArtifactPair]:
+def pair_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder]) -> list[ArtifactPair]:
     """Pair the artifacts of two sides; one without a partner is paired with None.
 
     Partners have the same group, target and place below the two paths; else the same group and target, if each side has these once; else
@@ -57,7 +57,7 @@ def _group_and_target(artifact: ArtifactFolder) -> object:
     return artifact.manifest.group, artifact.manifest.target
 
 
-def paired_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[ModelPair]:
+def pair_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[ModelPair]:
     """Pair the models of two artifacts: by name, else by file name, else by their facts. One model left on each side makes a pair."""
     found: dict[int, ModelTraits] = {}
     taken: set[int] = set()

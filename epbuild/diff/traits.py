@@ -76,7 +76,7 @@ class Traits(Struct, frozen=True):
     """True if its recipe accepts that a compile is not reproducible."""
 
 
-def traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> Traits:
+def read_traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> Traits:
     """Read the facts of an artifact; `sha256` reads digests. Raises Incomparable (EPB630)."""
     if artifact.flaw is not None:
         raise _incomparable(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")

@@ -20,7 +20,7 @@ import pytest
 
 from epbuild.archive.members import UNLISTED, UnlistedMembers, UnsoundArchive
 from epbuild.archive.oci_layout import CONTENT_DIGEST, CONTENT_SIZE, TITLE
-from epbuild.archive.opened import opened
+from epbuild.archive.opened import open_artifact
 from epbuild.core.errors import NothingToVerify
 from tests.archive.packing import FILES, compressed, files_below, laid_out, with_manifest
 
@@ -88,7 +88,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, **more: Any) -> tarfile.Tar
 
 def refused(path: Path, code: str = "EPB631", unlisted: UnlistedMembers = UNLISTED) -> str:
     """The one sentence in which it is refused."""
-    with pytest.raises(UnsoundArchive) as error, opened(path, unlisted=unlisted):
+    with pytest.raises(UnsoundArchive) as error, open_artifact(path, unlisted=unlisted):
         pytest.fail("it was unpacked")
     [problem] = error.value.problems
     assert (problem.code, problem.where, error.value.exit_code) == (code, path, 1)
@@ -178,7 +178,7 @@ def test_what_is_deflated_is_read_and_never_gives_more_than_its_header_says(tmp_
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("weights", bytes(MIB))
     whole = file.getvalue()
-    with opened(put(whole, tmp_path)) as received:
+    with open_artifact(put(whole, tmp_path)) as received:
         assert files_below(received.place) == {"weights": bytes(MIB)}
     lying = whole.replace(MIB.to_bytes(4, "little"), (100).to_bytes(4, "little"))
     assert lying != whole
@@ -245,7 +245,7 @@ def test_a_member_of_a_negative_size_ends_it_and_not_the_patience(size: int, tmp
         header = member("m.onnx", kind)
         header.size = size
         tar = header.tobuf(tarfile.GNU_FORMAT) + bytes(4096)
-        with pytest.raises(UnsoundArchive), opened(put(compressed(tar), tmp_path)):
+        with pytest.raises(UnsoundArchive), open_artifact(put(compressed(tar), tmp_path)):
             pass
 
 
@@ -288,7 +288,7 @@ def image(tmp_path: Path) -> Path:
 
 def test_an_image_is_as_it_was_afterwards(image: Path) -> None:
     before = files_below(image)
-    with opened(image) as received:
+    with open_artifact(image) as received:
         assert files_below(received.place) == with_manifest(FILES)
     assert files_below(image) == before
 
@@ -298,7 +298,7 @@ def test_what_cannot_be_linked_is_copied(image: Path, monkeypatch: pytest.Monkey
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    with opened(image) as received:
+    with open_artifact(image) as received:
         assert files_below(received.place) == with_manifest(FILES)
         assert all(path.stat().st_nlink == 1 for path in received.place.rglob("*") if path.is_file())
 
@@ -324,7 +324,7 @@ def test_the_data_of_subgraphs_is_a_file_of_its_own_and_nothing_else_is(tmp_path
         }
     )
     image = laid_out(files, tmp_path / "image")
-    with opened(image) as received:
+    with open_artifact(image) as received:
         assert files_below(received.place) == files
         assert (received.place / "a/data/w.bin").stat().st_nlink == 1
         assert all((received.place / name).stat().st_nlink > 1 for name in files if name != "a/data/w.bin")
@@ -353,7 +353,7 @@ def test_every_blob_of_an_image_is_what_its_name_says(image: Path, linkable: boo
         path.unlink()
         assert f"{path.name} is missing" in refused(image, "EPB619")
         path.write_bytes(whole)
-    with opened(image):
+    with open_artifact(image):
         pass
 
 
@@ -427,21 +427,21 @@ def test_an_image_of_something_else_is_a_wrong_command_line(image: Path) -> None
         for layer in manifest["layers"]:
             del layer["annotations"]
 
-    with pytest.raises(NothingToVerify, match="an image without named files"), opened(edited(image, untitled)):
+    with pytest.raises(NothingToVerify, match="an image without named files"), open_artifact(edited(image, untitled)):
         pass
     index = json.loads((image / "index.json").read_bytes())
     index["manifests"] *= 2
     (image / "index.json").write_text(json.dumps(index), encoding="utf-8")
-    with pytest.raises(NothingToVerify, match="an image layout of 2 images"), opened(image):
+    with pytest.raises(NothingToVerify, match="an image layout of 2 images"), open_artifact(image):
         pass
     index["manifests"] = [{**index["manifests"][0], "mediaType": "application/vnd.oci.image.index.v1+json"}]
     (image / "index.json").write_text(json.dumps(index), encoding="utf-8")
-    with pytest.raises(NothingToVerify, match="something else than one image") as error, opened(image):
+    with pytest.raises(NothingToVerify, match="something else than one image") as error, open_artifact(image):
         pass
     assert error.value.exit_code == 2
 
 
 def test_a_file_that_an_image_has_under_two_names_is_there_twice(tmp_path: Path) -> None:
     files = {"a": b"same", "b": b"same"}
-    with opened(laid_out(files, tmp_path / "image")) as received:
+    with open_artifact(laid_out(files, tmp_path / "image")) as received:
         assert files_below(received.place) == files

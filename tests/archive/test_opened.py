@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from epbuild.archive.formats import ArchiveName
 from epbuild.archive.members import UNLISTED, CannotUnpack, UnlistedMembers, UnsoundArchive
-from epbuild.archive.opened import opened
+from epbuild.archive.opened import open_artifact
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, NothingToVerify, Problem
 from tests.archive.packing import FILES, archived, compressed, files_below, laid_out, with_manifest
 
@@ -64,7 +64,7 @@ def made(form: str, files: Mapping[str, bytes], folder: Path) -> Path:
 
 
 def held(path: Path, unlisted: UnlistedMembers = UNLISTED) -> dict[str, bytes]:
-    with opened(path, unlisted=unlisted) as received:
+    with open_artifact(path, unlisted=unlisted) as received:
         return files_below(received.place)
 
 
@@ -113,7 +113,7 @@ def test_whatever_is_no_archive_is_opened_as_it_is(name: str, tmp_path: Path) ->
     (tmp_path / "folder").mkdir()
     for file in ("folder/manifest.json", "folder/m.onnx", "notes"):
         (tmp_path / file).write_bytes(b"{}")
-    with opened(tmp_path / name) as received:
+    with open_artifact(tmp_path / name) as received:
         assert (received.place, received.unpacked, received.shown("as it is")) == (tmp_path / name, False, "as it is")
 
 
@@ -127,7 +127,7 @@ def test_an_archive_is_known_by_what_it_begins_with_and_not_by_its_name(tmp_path
 )
 def test_what_only_looks_like_an_archive_is_a_wrong_command_line(name: str, why: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"not at all")
-    with pytest.raises(NothingToVerify, match=why) as error, opened(tmp_path / name):
+    with pytest.raises(NothingToVerify, match=why) as error, open_artifact(tmp_path / name):
         pass
     assert (error.value.exit_code, error.value.problems[0].code) == (2, "EPB600")
 
@@ -136,7 +136,7 @@ def test_what_only_looks_like_an_archive_is_a_wrong_command_line(name: str, why:
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), RuntimeError("a mistake"), OSError(errno.EIO, "no")])
 def test_nothing_stays_however_the_work_on_it_ends(form: str, raised: BaseException, tmp_path: Path, temporary: Path) -> None:
     path = made(form, FILES, tmp_path)
-    with pytest.raises(type(raised)), opened(path) as received:  # noqa: PT012 - the block is what it is about
+    with pytest.raises(type(raised)), open_artifact(path) as received:  # noqa: PT012 - the block is what it is about
         assert received.place.parent == temporary
         raise raised
     assert list(temporary.iterdir()) == []
@@ -145,7 +145,7 @@ def test_nothing_stays_however_the_work_on_it_ends(form: str, raised: BaseExcept
 def test_nobody_is_told_of_the_folder_that_it_was_unpacked_to(tmp_path: Path) -> None:
     path = made("zip", FILES, tmp_path)
     title = path.as_posix()
-    with pytest.raises(EpbuildError) as error, opened(path) as received:  # noqa: PT012 - the block is what it is about
+    with pytest.raises(EpbuildError) as error, open_artifact(path) as received:  # noqa: PT012 - the block is what it is about
         inside = str(received.place / "m_ctx.onnx")
         assert received.shown(f"Load model from {inside} failed") == f"Load model from {title}{os.sep}m_ctx.onnx failed"
         assert received.shown(f"cut off: {str(received.place)[:-3]}") == f"cut off: {title}"
@@ -153,7 +153,7 @@ def test_nobody_is_told_of_the_folder_that_it_was_unpacked_to(tmp_path: Path) ->
         raise EpbuildError(Problem("EPB602", f"{inside} is not whole", Path(inside), f"Look at {inside}."))
     assert str(received.place) not in str(error.value.problems[0])
     assert str(error.value.problems[0]).count(title) == 3
-    with pytest.raises(OSError, match=r"a\.zip") as failure, opened(path) as received:
+    with pytest.raises(OSError, match=r"a\.zip") as failure, open_artifact(path) as received:
         (received.place / "gone").read_bytes()
     assert str(failure.value.filename).startswith(title)
 
@@ -235,7 +235,7 @@ def test_however_large_an_archive_is_a_few_megabytes_of_memory_are_enough(form: 
     for size in (4 * MIB, 64 * MIB):
         path = made(form, with_manifest({"weights": random.Random(5).randbytes(MIB) * (size // MIB)}), tmp_path)
         tracemalloc.start()
-        with opened(path) as received:
+        with open_artifact(path) as received:
             assert (received.place / "weights").stat().st_size == size
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
@@ -275,12 +275,12 @@ def test_whoever_waits_for_longer_than_a_second_is_told_how_far_it_is(tmp_path: 
     path = made("zip", {"weights": bytes(4 * MIB)}, tmp_path)
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     said = Said()
-    with opened(path, said):
+    with open_artifact(path, said):
         pass
     assert said == []
     ticks = iter(range(1000))
     monkeypatch.setattr(time, "monotonic", lambda: next(ticks))  # a second for each piece
-    with opened(path, said):
+    with open_artifact(path, said):
         pass
     assert said == [f"unpacking {path.as_posix()}: {size}" for size in ("262.1 kB", "2.9 MB")]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from epbuild.diff import difference
-from epbuild.diff.matching import ModelPair, paired_models
+from epbuild.diff.matching import ModelPair, pair_models
 from epbuild.diff.sizes import FileSizes
 from epbuild.diff.traits import ModelTraits
 
@@ -64,6 +64,6 @@ def some_model(chance: random.Random, number: int, side: str) -> ModelTraits:
 def test_an_index_finds_the_pairs_that_comparing_each_with_each_finds(seed: int) -> None:
     chance = random.Random(seed)
     old, new = ([some_model(chance, number, side) for number in range(chance.randint(0, 25))] for side in "ab")
-    for found, wanted in zip(paired_models(old, new), each_with_each(old, new), strict=True):
+    for found, wanted in zip(pair_models(old, new), each_with_each(old, new), strict=True):
         assert found[0] is wanted[0]
         assert found[1] is wanted[1]

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from epbuild.archive.members import UnsoundArchive
-from epbuild.archive.opened import opened
+from epbuild.archive.opened import open_artifact
 from epbuild.commands.reporting.changes import (
     ComparedFile,
     ComparedModel,
@@ -168,7 +168,7 @@ def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
 def _side_of_outputs(path: Path, report: _Side) -> _Side:
     """Return the side of manifests at a path. An output has the step of the report for the same group and target."""
     try:
-        with opened(path) as found:
+        with open_artifact(path) as found:
             artifacts = [item for item in find_artifacts(found.place) if item.document is not None and item.listed]
             if not artifacts:
                 raise _unreadable(path, "holds no manifest of epbuild's")

@@ -25,7 +25,7 @@ from epbuild.recipe.model import MadeInputs
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.findings import Finding, Outcome
-from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples, recipe_samples
+from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, make_samples, read_samples, recipe_samples
 from epbuild.verify.live.metrics import Tolerance, default_tolerance
 from epbuild.verify.live.numbers_check import CompileUnshared, Measured, MemberResult, NumbersCheck, Subject
 from epbuild.verify.live.source import NoSource, RunnableSource, Sources, WrongSource
@@ -82,7 +82,7 @@ class OutputComparison(Struct, frozen=True):
             return read_samples(place, inputs)
         if self.made is None and checked is not None:
             return recipe_samples(checked, inputs, source.sizes, source.tables)
-        return made_samples(self.made or MadeInputs(), inputs, source.sizes, source.tables)
+        return make_samples(self.made or MadeInputs(), inputs, source.sizes, source.tables)
 
 
 class NumbersFindings(Struct, frozen=True):

@@ -75,7 +75,7 @@ def recipe_samples(
 ) -> list[Sample]:
     """Return the inputs that a recipe has for a model: read from files, or made. Raises BadInputs and NoInputs."""
     if checked.made is not None:
-        return made_samples(checked.made, inputs, sizes, tables)
+        return make_samples(checked.made, inputs, sizes, tables)
     return [replace(sample, name=name) for name, path in checked.inputs.items() for sample in read_samples(path, inputs)]
 
 
@@ -91,7 +91,7 @@ def archives_at(place: Path) -> list[Path]:
     return found
 
 
-def made_samples(
+def make_samples(
     made: MadeInputs, inputs: Sequence[ValueInfo], sizes: Mapping[str, int], tables: Mapping[str, int] = MappingProxyType({})
 ) -> list[Sample]:
     """Make inputs that depend on the seed alone.

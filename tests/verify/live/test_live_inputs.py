@@ -13,7 +13,7 @@ from onnx import TensorProto, numpy_helper
 
 from epbuild.onnxfile.read.model_header import ValueInfo
 from epbuild.recipe.model import MadeInputs
-from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples
+from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, make_samples, read_samples
 
 IMAGE = ValueInfo("image", TensorProto.FLOAT, (1, 3, "height", None))
 IDS = ValueInfo("ids", TensorProto.INT64, (2,))
@@ -26,7 +26,7 @@ SIZED = (ValueInfo("image", TensorProto.FLOAT, (1, 3, 4, 5)), IDS)
 
 
 def made_sample(seed: int, inputs: Sequence[ValueInfo], sizes: Mapping[str, int], **how: Any) -> Sample:
-    (sample,) = made_samples(MadeInputs(seed, **how), inputs, sizes)
+    (sample,) = make_samples(MadeInputs(seed, **how), inputs, sizes)
     return sample
 
 
@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_inputs_and_another_one_others() -> None:
 
 
 def test_several_sets_come_from_one_seed_and_begin_with_the_set_made_alone() -> None:
-    sets = made_samples(MadeInputs(5, samples=3), SIZED, {})
+    sets = make_samples(MadeInputs(5, samples=3), SIZED, {})
     assert [sample.name for sample in sets] == ["seed 5, set 0", "seed 5, set 1", "seed 5, set 2"]
     assert np.array_equal(sets[0].arrays["image"], made_sample(5, SIZED, {}).arrays["image"])
     assert not np.array_equal(sets[0].arrays["image"], sets[1].arrays["image"])
@@ -218,12 +218,12 @@ def test_integers_that_look_up_a_table_stay_among_its_rows_unless_a_range_is_giv
     inputs = [ValueInfo(name, TensorProto.INT64, (5000,)) for name in ("ids", "types", "other")]
     inputs.append(ValueInfo("codes", TensorProto.UINT8, (5000,)))
     tables = {"ids": 30_522, "types": 2, "codes": 5000}
-    (sample,) = made_samples(MadeInputs(), inputs, {}, tables)
+    (sample,) = make_samples(MadeInputs(), inputs, {}, tables)
     bounds = {name: (int(array.min()), int(array.max())) for name, array in sample.arrays.items()}
     assert bounds["types"] == (0, 1)
     assert bounds["other"] == (0, 9)
     assert bounds["codes"] == (0, 255)
     assert 0 <= bounds["ids"][0] < 1000
     assert 29_000 < bounds["ids"][1] < 30_522
-    (sample,) = made_samples(MadeInputs(ranges={"ids": (5, 6)}), inputs, {}, tables)
+    (sample,) = make_samples(MadeInputs(ranges={"ids": (5, 6)}), inputs, {}, tables)
     assert set(sample.arrays["ids"].tolist()) == {5, 6}
