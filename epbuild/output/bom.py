@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from epbuild import __version__
 from epbuild.archive.artifact import FileEntry
 from epbuild.core.canonical import JsonFile, canonical_json
+from epbuild.onnxfile.read.sizes import shape_text
 from epbuild.output.manifest import ManifestModel, beside, find_references
 from epbuild.output.materials import (
     Distribution,
@@ -243,8 +244,7 @@ def _properties(facts: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
 def _format(value: Mapping[str, Any]) -> str:
     """Return an input or output on one line, such as `image: float32[1, 3, 32, 32]`; an unknown dimension is a question mark."""
     shape = value["shape"]
-    sizes = "" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
-    return f"{value['name']}: {value['type']}{sizes}"
+    return f"{value['name']}: {value['type']}{'' if shape is None else shape_text(shape)}"
 
 
 def _file_ref(file: InputFile) -> str:

@@ -18,6 +18,7 @@ from epbuild.catalog.catalog import BUILT_IN, CPU_EP
 from epbuild.core.canonical import JsonFile
 from epbuild.core.safepath import climbs, is_anchored
 from epbuild.core.units import counted
+from epbuild.onnxfile.read.sizes import shape_text
 from epbuild.recipe.model import GenaiRole
 
 Shape = tuple[Any, ...] | None
@@ -142,7 +143,7 @@ def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
     wrong = [found for found in map(_different, layers.values()) if found]
     if not wrong:
         return []
-    shapes = ", ".join(f"'{name}' of the stage '{stage}' is {_shape_text(shape)}" for stage, name, shape in wrong[0])
+    shapes = ", ".join(f"'{name}' of the stage '{stage}' is {shape_text(shape)}" for stage, name, shape in wrong[0])
     more = f"; so do those of {counted(len(wrong) - 1, 'other layer')}" if len(wrong) > 1 else ""
     return [f"its cache has a fixed size, which every run takes and gives back, but these shapes differ: {shapes}{more}"]
 
@@ -162,10 +163,6 @@ def _differ(one: Shape, other: Shape) -> bool:
         return False
     pairs = zip(one, other, strict=False)
     return len(one) != len(other) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
-
-
-def _shape_text(shape: Shape) -> str:
-    return f"[{', '.join('?' if size is None else str(size) for size in shape or ())}]"
 
 
 def _stage(stage: Stage, common: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.onnxfile.read.model_header import ModelHeader, ValueInfo
+from epbuild.onnxfile.read.sizes import shape_text
 
 
 class Connection(NamedTuple):
@@ -127,8 +128,7 @@ def type_text(value: ValueInfo) -> str:
 
     known = value.elem_type in TensorProto.DataType.values()
     kind = TensorProto.DataType.Name(value.elem_type).lower() if known and value.elem_type else "no tensor"
-    shape = "?" if value.shape is None else ", ".join("?" if size is None else str(size) for size in value.shape)
-    return f"{kind}[{shape}]"
+    return f"{kind}{'[?]' if value.shape is None else shape_text(value.shape)}"
 
 
 def _ends(text: str, named: Mapping[str, Sequence[int]]) -> list[tuple[int, str]]:

@@ -124,7 +124,7 @@ def bound_symbols(header: ModelHeader, shapes: Mapping[str, Shape]) -> dict[str,
     }
 
 
-def shape_text(shape: Shape | None) -> str:
+def shape_text(shape: Sequence[Dimension] | None) -> str:
     """Format a shape for people: `[batch, 3, ?, 320]`."""
     return "[...]" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
