@@ -1,4 +1,4 @@
-"""Compile: session groups, one process each, with weights shared where the recipe asks for it."""
+"""Compile action: one session group in one process, which may share weights."""
 
 from __future__ import annotations
 

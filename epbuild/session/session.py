@@ -1,4 +1,4 @@
-"""Build session: everything that one command opens of a recipe, and what it does with it."""
+"""Build session: everything that one command opens of a recipe, and its steps."""
 
 from __future__ import annotations
 

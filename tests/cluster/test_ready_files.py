@@ -60,6 +60,7 @@ def test_compose_starts_what_it_names() -> None:
     assert {"scheduler", "worker-1", "worker-2", "cache"} <= services.keys()
 
 
+@pytest.mark.slow
 def test_compose_is_what_compose_takes() -> None:
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FOLDER / "compose.yaml")]
     done = subprocess.run(checker, capture_output=True, text=True, check=False)
