@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import os
     import threading
 
-    from epbuild.cache.leases import Cancelled as Cancelled
     from epbuild.catalog.facts import Thresholds as Thresholds
     from epbuild.commands.artifacts import Inspected as Inspected
     from epbuild.commands.verify import LiveOptions as LiveOptions
     from epbuild.commands.verify import Misuse as Misuse
     from epbuild.core.errors import BuildError as BuildError
+    from epbuild.core.errors import Cancelled as Cancelled
     from epbuild.core.errors import EnvironmentFailure as EnvironmentFailure
     from epbuild.core.errors import EpbuildError as EpbuildError
     from epbuild.core.errors import PlanError as PlanError
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     StrPath = str | os.PathLike[str]
 
 _HOMES = {
-    "epbuild.cache.leases": ("Cancelled",),
     "epbuild.catalog.facts": ("Thresholds",),
     "epbuild.session.build_result": ("BuildFailed", "BuildResult"),
     "epbuild.session.events": ("Noted",),
@@ -59,7 +58,7 @@ _HOMES = {
     "epbuild.session.request": ("RemoteChoice", "Request"),
     "epbuild.commands.verify": ("LiveOptions", "Misuse"),
     "epbuild.core.errors": (
-        *("BuildError", "EnvironmentFailure", "EpbuildError", "PlanError", "Position", "Problem"),
+        *("BuildError", "Cancelled", "EnvironmentFailure", "EpbuildError", "PlanError", "Position", "Problem"),
         *("RecipeError", "StoreError", "ToolchainError", "VerifyError"),
     ),
     "epbuild.engine.events": (
@@ -88,8 +87,8 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
     Raises BuildFailed if steps failed, another EpbuildError if nothing could be started, Cancelled once `cancelled` is set, and
     KeyboardInterrupt. Finished results are kept in any case.
     """
-    from epbuild.cache.leases import Cancelled
     from epbuild.commands.run import run as build
+    from epbuild.core.errors import Cancelled
     from epbuild.engine.events import NoProgress
     from epbuild.session.build_result import ResultCollector
 

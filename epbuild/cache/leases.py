@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from epbuild.cache.errors import translate_os_errors
+from epbuild.core.errors import Cancelled
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _POLL_SECONDS = 0.1
-
-
-class Cancelled(Exception):
-    """The wait for a lease was canceled by its `cancelled` event. Nothing failed."""
 
 
 class LeaseListener(Protocol):

@@ -16,7 +16,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from epbuild.cache.leases import Cancelled
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask import RefusedPickle, distributed
 from epbuild.cluster.dask_probe import METRIC
@@ -40,7 +39,7 @@ from epbuild.cluster.protocol import (
     unoffered_error,
 )
 from epbuild.cluster.request import ActionRequest
-from epbuild.core.errors import BuildError, Problem
+from epbuild.core.errors import BuildError, Cancelled, Problem
 from epbuild.engine.events import Progress
 
 _CONNECT_SECONDS = 10

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory
 from epbuild.cluster.abilities import Abilities
 from epbuild.cluster.placement import PLENTY
 from epbuild.compile.probing import ProbeResult, Probes
-from epbuild.core.errors import EpbuildError
+from epbuild.core.errors import Cancelled, EpbuildError
 from epbuild.toolchain.environment import toolchains_here
 
 METRIC = "epbuild"

@@ -21,13 +21,13 @@ from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import action_type, read_result
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import translate_os_errors
-from epbuild.cache.leases import Cancelled, lease
+from epbuild.cache.leases import lease
 from epbuild.cache.staging import staged
 from epbuild.cluster.abilities import Abilities
 from epbuild.cluster.protocol import MachineReply, Outcome
 from epbuild.cluster.request import TOOLCHAIN_KIND, ActionRequest, AskedToolchain, action_of, asked_toolchain
 from epbuild.core.digest import Blob
-from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
+from epbuild.core.errors import Cancelled, EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
 from epbuild.core.installer import UvListener
 from epbuild.engine.events import Progress, StepStarted
 from epbuild.engine.leases import WaitLine

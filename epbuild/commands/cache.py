@@ -16,11 +16,11 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.entries import KINDS, CacheEntry, Kind, files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, NewerRecord
 from epbuild.cache.garbage import Garbage
-from epbuild.cache.leases import Cancelled, lease
+from epbuild.cache.leases import lease
 from epbuild.cache.records import ActionRecords, address_records
 from epbuild.cache.roots import Roots
 from epbuild.commands.gc import LEASE, blob_sizes, readable_workspace
-from epbuild.core.errors import StoreError
+from epbuild.core.errors import Cancelled, StoreError
 from epbuild.plan.result import action_records
 from epbuild.toolchain.identity import toolchain_records
 

@@ -7,8 +7,8 @@ import time
 
 from msgspec.structs import replace
 
-from epbuild.cache.leases import Cancelled
 from epbuild.commands.reporting.recording import Recording, recorded
+from epbuild.core.errors import Cancelled
 from epbuild.engine.events import Progress, RunStarted, Serialised, Warned
 from epbuild.engine.ledger import Ledger
 from epbuild.session.planning import ModelFetcher

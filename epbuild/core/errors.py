@@ -232,5 +232,5 @@ def printable(text: str) -> str:
     )
 
 
-class HttpCancelled(Exception):
-    """Raised by an HTTP client when its `cancelled` event is set. Defined here so that catching it imports no client."""
+class Cancelled(Exception):
+    """Work was stopped by its `cancelled` event. Nothing failed."""

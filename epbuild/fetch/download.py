@@ -13,10 +13,10 @@ from typing import Protocol
 from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.leases import Cancelled, lease
+from epbuild.cache.leases import lease
 from epbuild.cache.records import ActionRecords, address_records
 from epbuild.core.digest import Blob, digest_of
-from epbuild.core.errors import HttpCancelled, Problem
+from epbuild.core.errors import Cancelled, Problem
 from epbuild.fetch.hub import HubFile
 from epbuild.fetch.partial import FetchError, Partial
 from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
@@ -100,8 +100,7 @@ class Attempts(Struct, frozen=True):
             kept = f" The {partial.size} bytes that have arrived are kept." if failure.may_pass and partial.size else ""
             message = f"cannot fetch {self.address}: {failure}"
             raise FetchError(Problem("EPB510", message, hint=failure.hint + kept)) from failure
-        except HttpCancelled as cancellation:
-            raise Cancelled(str(self.address)) from cancellation
+
         except MissingPackageError as missing:
             raise FetchError(missing.problem(f"fetching {self.address}")) from missing
 

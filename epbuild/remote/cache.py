@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, structs
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
-from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, Hasher, Write, hash_stream
-from epbuild.core.errors import HttpCancelled, Problem
+from epbuild.core.errors import Cancelled, Problem
 from epbuild.remote.envelope import MAX_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.statistics import RemoteStatistics, RemoteTally
@@ -34,8 +33,6 @@ from epbuild.transfer.objects import (
     TransferError,
 )
 from epbuild.transfer.retry import CircuitBreaker, CircuitOpenError, RetryPolicy
-
-T = TypeVar("T")
 
 Warn = Callable[[Problem], None]
 """Reports a warning to the user."""
@@ -175,7 +172,7 @@ class RemoteCache:
             if store.has(blob.digest, blob.size):
                 return
             try:
-                self._call(self._reading, lambda: self._receive(blob, store))
+                self._reading.call(lambda: self._receive(blob, store))
             except CircuitOpenError as error:
                 raise NotFetched("the remote cache cannot be read any more") from error
             except TransferError as error:
@@ -187,7 +184,7 @@ class RemoteCache:
         So a receiver never has the whole of a wrong content. Raises NotFetched, Cancelled, and what `write` raises.
         """
         try:
-            download = self._call(self._reading, lambda: self._open_blob(blob))
+            download = self._reading.call(lambda: self._open_blob(blob))
         except (TransferError, CircuitOpenError) as error:
             raise NotFetched(str(error) or "the remote cache cannot be read any more") from error
         with self._tally.busy(), closing(download):
@@ -211,7 +208,7 @@ class RemoteCache:
     def check(self, blob: Blob) -> None:
         """Read and check a blob without keeping it. Raises NotFetched if it is missing or damaged, and Cancelled."""
         try:
-            found = self._call(self._reading, lambda: self._hash(blob))
+            found = self._reading.call(lambda: self._hash(blob))
         except (TransferError, CircuitOpenError) as error:
             raise NotFetched(str(error) or "the remote cache cannot be read any more") from error
         if found != blob:
@@ -250,9 +247,9 @@ class RemoteCache:
         try:
             data = seal(kind, key, record, self._signer)
             for blob in blobs:
-                self._call(self._writing, partial(self._put_blob, blob, store, anyway=replace))
+                self._writing.call(partial(self._put_blob, blob, store, anyway=replace))
             if replace or more or not is_mended:
-                self._call(self._writing, lambda: self._put_record(key, data))
+                self._writing.call(lambda: self._put_record(key, data))
                 self._tally.add(sent_bytes=len(data))
         except (TransferError, CircuitOpenError, MissingBlob, DamagedBlob, ValueError):  # ValueError: too large for a reader
             return None
@@ -266,7 +263,7 @@ class RemoteCache:
         Returns whether the remote cache has it then. Raises what reading the pieces raises, and Cancelled.
         """
         try:
-            self._call(self._writing, partial(self._put_pieces, blob, pieces))
+            self._writing.call(partial(self._put_pieces, blob, pieces))
         except (TransferError, CircuitOpenError):
             return False
         return True
@@ -275,7 +272,7 @@ class RemoteCache:
         if not _DIGEST.fullmatch(key):
             raise ValueError(f"not a key: {key!r}")
         try:
-            data = self._call(self._reading, lambda: self._read_record(key))
+            data = self._reading.call(lambda: self._read_record(key))
         except (TransferError, CircuitOpenError):
             return Miss(answered=False)
         found = None if data is None else unseal(data, kind, key, self._trust)
@@ -340,12 +337,6 @@ class RemoteCache:
             if self._cancelled.is_set():
                 raise Cancelled("the remote cache")
             yield piece
-
-    def _call(self, breaker: CircuitBreaker, work: Callable[[], T]) -> T:
-        try:
-            return breaker.call(work)
-        except HttpCancelled as error:
-            raise Cancelled("the remote cache") from error
 
     def _report_failure(self, side: Literal["read", "written"], error: TransferError) -> None:
         message = f"the remote cache {self.name} cannot be {side}: {error.reason}"

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 
 from epbuild.actions.types import action_type, read_result
-from epbuild.cache.leases import Cancelled
 from epbuild.cache.state import Measurement
-from epbuild.core.errors import EpbuildError, Problem, StepId, StoreError, VerifyError
+from epbuild.core.errors import Cancelled, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import shown_path
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases

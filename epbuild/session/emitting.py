@@ -17,11 +17,10 @@ from epbuild.actions.action_type import StepEnd
 from epbuild.archive.artifact import Copy
 from epbuild.cache.digests import Digests
 from epbuild.cache.errors import DamagedBlob, MissingBlob
-from epbuild.cache.leases import Cancelled
 from epbuild.cache.state import OutputRecord, StepRecord
 from epbuild.core.directory import interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders
-from epbuild.core.errors import HttpCancelled, Problem, StepId, StoreError
+from epbuild.core.errors import Problem, StepId, StoreError
 from epbuild.core.shown import shown_path
 from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
@@ -201,10 +200,7 @@ class _Pusher(Struct, frozen=True):
         from epbuild.publish.registry.client import push
 
         log = _PushLog(self.step, reference.host, self.progress)
-        try:
-            pushed = push(image, reference, copy, log, step=StepId(self.step), cancelled=self.cancelled)
-        except HttpCancelled as error:
-            raise Cancelled(self.step) from error
+        pushed = push(image, reference, copy, log, step=StepId(self.step), cancelled=self.cancelled)
         text = f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} there before"
         self.progress.report(StepOutput(self.step, text))
 

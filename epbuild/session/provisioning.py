@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from msgspec import Struct
 
-from epbuild.cache.leases import Cancelled
 from epbuild.cache.location import cache_directory, tag_cache
-from epbuild.core.errors import EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
+from epbuild.core.errors import Cancelled, EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
 from epbuild.core.redact import concealed
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.key import differences

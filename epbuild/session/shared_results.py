@@ -8,9 +8,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.leases import Cancelled
 from epbuild.cache.records import ActionRecords
-from epbuild.core.errors import Problem, StoreError
+from epbuild.core.errors import Cancelled, Problem, StoreError
 from epbuild.core.units import counted
 from epbuild.engine.events import Progress, Warned
 from epbuild.remote.settings import RemoteSettings

@@ -12,9 +12,8 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct, field
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, file_digest
-from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
+from epbuild.core.errors import BuildError, Cancelled, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import real_path
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.toolchain.diagnosis import readable, shows_progress

@@ -21,7 +21,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
 from epbuild.core.digest import Write
-from epbuild.core.errors import HttpCancelled
+from epbuild.core.errors import Cancelled
 from epbuild.transfer.objects import SpeedMeter, Timeouts
 
 _CONNECTIONS = 64  # kept open to one server
@@ -82,7 +82,7 @@ class DeadlineConnection(HTTPConnection):
             view = memoryview(piece).cast("B")
             for start in range(0, len(view), _SEND_BYTES):
                 if self.cancelled.is_set():
-                    raise HttpCancelled
+                    raise Cancelled
                 part = view[start : start + _SEND_BYTES]
                 try:
                     with meter.waiting():
@@ -139,7 +139,7 @@ class AnswerReader(io.RawIOBase):
             self._sock.settimeout(min(left, _POLL_SECONDS))
             with suppress(TimeoutError):
                 return self._sock.recv_into(buffer)
-        raise HttpCancelled
+        raise Cancelled
 
     def close(self) -> None:
         self._file.close()

@@ -22,7 +22,7 @@ from msgspec import Struct
 from urllib3.exceptions import HTTPError
 
 from epbuild import __version__
-from epbuild.core.errors import HttpCancelled
+from epbuild.core.errors import Cancelled
 from epbuild.transfer.connection import AnswerReader, AnswerTimeoutError, Body, BodyError, DeadlineConnection, connect_to
 from epbuild.transfer.objects import FailureKind, Timeouts, TransferError
 
@@ -93,16 +93,16 @@ class HttpClient:
             pool.close()
 
     def pause(self, seconds: float) -> None:
-        """Wait. Raises HttpCancelled."""
+        """Wait. Raises Cancelled."""
         if self.cancelled.wait(seconds):
-            raise HttpCancelled
+            raise Cancelled
 
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str], authorization: str | None = None, body: Body | None = None
     ) -> Answer:
         """Send a request, follow redirects that keep the method, and return the answer with its body, up to 1 MiB.
 
-        Only the server of `url` gets `authorization`. Raises TransferError, HttpCancelled, and what `body` raises.
+        Only the server of `url` gets `authorization`. Raises TransferError, Cancelled, and what `body` raises.
         """
         return self.open(method, url, headers=headers, authorization=authorization, body=body).finish()
 
@@ -151,7 +151,7 @@ class HttpClient:
 
     def _once(self, method: str, url: str, headers: Mapping[str, str], body: Body | None) -> urllib3.BaseHTTPResponse:
         if self.cancelled.is_set():
-            raise HttpCancelled
+            raise Cancelled
         sent = {"User-Agent": f"epbuild/{__version__}", **headers}
         if body is not None:
             sent |= {"Content-Type": body.media_type, "Content-Length": str(body.size)}
@@ -222,7 +222,7 @@ class HttpClient:
 class Response:
     """Answer whose body has not been read yet. Read it with `read1`, or end it with `finish` or `close`.
 
-    `url` is the address that answered, after redirects. Each method raises TransferError and HttpCancelled.
+    `url` is the address that answered, after redirects. Each method raises TransferError and Cancelled.
     """
 
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str, client: HttpClient) -> None:

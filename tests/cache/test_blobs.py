@@ -25,9 +25,8 @@ import pytest
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
-from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob
-from epbuild.core.errors import StoreError
+from epbuild.core.errors import Cancelled, StoreError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from epbuild.cache.leases import Cancelled, lease, lease_if_free, try_lock
-from epbuild.core.errors import StoreError
+from epbuild.cache.leases import lease, lease_if_free, try_lock
+from epbuild.core.errors import Cancelled, StoreError
 
 HOLD = """
 import sys, time

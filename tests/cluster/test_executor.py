@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import action_type
-from epbuild.cache.leases import Cancelled
 from epbuild.cluster.abilities import possible_abilities
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
@@ -22,7 +21,7 @@ from epbuild.cluster.placement import RELEASE, Offer, Placement, labels_here, la
 from epbuild.cluster.protocol import RequestExecutor
 from epbuild.cluster.request import ActionRequest, files_of, request_of
 from epbuild.core.digest import Blob, file_digest
-from epbuild.core.errors import EnvironmentFailure, ToolchainError, VerifyError
+from epbuild.core.errors import Cancelled, EnvironmentFailure, ToolchainError, VerifyError
 from epbuild.engine.events import EventList, StepStarted
 from epbuild.plan.key import action_key
 from epbuild.plan.remote_record import COMPILE

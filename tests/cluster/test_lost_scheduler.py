@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.cache.leases import Cancelled
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.placement import Placement
 from epbuild.cluster.protocol import MachineReply, SchedulerLostError
 from epbuild.cluster.request import ActionRequest
+from epbuild.core.errors import Cancelled
 from epbuild.engine.events import EventList
 from tests.support.clusters import Cluster
 from tests.support.quick_builds import wait_until

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from distributed import LocalCluster, Worker
 
-from epbuild.cache.leases import Cancelled
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.placement import MEMORY, RELEASE, Placement
 from epbuild.cluster.protocol import MachineReply
 from epbuild.cluster.request import ActionRequest
+from epbuild.core.errors import Cancelled
 from epbuild.engine.events import EventList
 from tests.support.clusters import PATIENCE
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from epbuild.cache.collect import Limits
-from epbuild.cache.leases import Cancelled
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.cache import cache_stats, check_cache
 from epbuild.commands.gc import Collection, collect_garbage, needs
-from epbuild.core.errors import StoreError
+from epbuild.core.errors import Cancelled, StoreError
 from epbuild.recipe.model import ModelSpec
 from epbuild.session import planning
 from epbuild.session.planning import RemoteModels

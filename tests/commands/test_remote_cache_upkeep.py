@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from epbuild.cache.leases import Cancelled
 from epbuild.commands.remote_cache import Push, RemoteCheck, check_results, push_results
-from epbuild.core.errors import RecipeError
+from epbuild.core.errors import Cancelled, RecipeError
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
 from epbuild.report.json.store import push_document, remote_check_document

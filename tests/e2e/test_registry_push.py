@@ -25,7 +25,7 @@ import pytest
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.archive.oci import Image, image
 from epbuild.core.digest import Write
-from epbuild.core.errors import EnvironmentFailure, HttpCancelled, StepId
+from epbuild.core.errors import Cancelled, EnvironmentFailure, StepId
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.recipe.image_reference import parse_image_reference
 from epbuild.remote.keys import SigningKey
@@ -253,7 +253,7 @@ def test_a_push_that_is_stopped_names_nothing_and_can_be_done_again(registry: De
             cancelled.set()
         write(data[len(data) // 2 :])
 
-    with pytest.raises(HttpCancelled):
+    with pytest.raises(Cancelled):
         pushed(registry, "stopped/models", pour=stop, cancelled=cancelled)
     assert registry.manifest("stopped/models", "1.0")[0] == 404
     done = pushed(registry, "stopped/models")

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob
-from epbuild.core.errors import EpbuildError, StoreError
+from epbuild.core.errors import Cancelled, EpbuildError, StoreError
 from epbuild.fetch.download import Attempts, FetchProgress, download, fetch
 from epbuild.fetch.partial import FetchError
 from epbuild.recipe.address import Address, WebAddress, parse_address

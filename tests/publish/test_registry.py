@@ -13,7 +13,7 @@ import pytest
 
 from epbuild.archive.artifact import Artifact
 from epbuild.core.digest import Write
-from epbuild.core.errors import HttpCancelled
+from epbuild.core.errors import Cancelled
 from tests.support.registry_pushes import BYTES, FILES, LARGE, LARGE_UPLOAD, Pusher, Start, as_nobody, holds_all, pour
 from tests.support.registry_server import Answer, Registry, Server, Trouble, digest, said, serving
 
@@ -255,7 +255,7 @@ class TestWhatEndsAPush:
             cancelled.set()
             taken.append(write(memoryview(BYTES[content.sha256])[1:]))
 
-        with pytest.raises(HttpCancelled):
+        with pytest.raises(Cancelled):
             pusher(registry, pour=stop, cancelled=cancelled)
         assert taken == []
         assert registry.manifests == {}
@@ -265,7 +265,7 @@ class TestWhatEndsAPush:
         registry.troubles = [Trouble("HEAD", "/blobs/", (503, {}, b""))]
         timer = threading.Timer(0.1, cancelled.set)
         timer.start()
-        with pytest.raises(HttpCancelled):
+        with pytest.raises(Cancelled):
             pusher(registry, cancelled=cancelled, pauses=(3600.0,))
         timer.join()
 
@@ -274,7 +274,7 @@ class TestWhatEndsAPush:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             timer = threading.Timer(0.1, cancelled.set)
             timer.start()
-            with pytest.raises(HttpCancelled):
+            with pytest.raises(Cancelled):
                 pusher(Server(silent.getsockname()[1], "http"), cancelled=cancelled)
             timer.join()
 

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, digest_of
+from epbuild.core.errors import Cancelled
 from epbuild.remote.cache import RETRY, Miss, NotFetched, RemoteCache
 from epbuild.remote.envelope import Reason, RemoteRecord, Unusable, seal
 from epbuild.remote.keys import SigningKey

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from epbuild.cache.leases import Cancelled
-from epbuild.core.errors import BuildError, VerifyError
+from epbuild.core.errors import BuildError, Cancelled, VerifyError
 from epbuild.engine.events import EventList, StepFailed, StepFinished
 from epbuild.session.build import Actions
 from epbuild.session.events import ModelCovered

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from epbuild.cache.leases import Cancelled
-from epbuild.core.errors import EnvironmentFailure, Problem, ToolchainError
+from epbuild.core.errors import Cancelled, EnvironmentFailure, Problem, ToolchainError
 from epbuild.engine.events import EventList, Warned
 from epbuild.plan.steps import Action
 from epbuild.session.events import ToolchainFailed, ToolchainReady, ToolchainStarted

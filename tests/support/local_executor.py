@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from epbuild.cache.leases import Cancelled
 from epbuild.cluster.machine import Machine
 from epbuild.cluster.placement import Offer, Placement
 from epbuild.cluster.protocol import MachineReply, unoffered_error
 from epbuild.cluster.request import ActionRequest
+from epbuild.core.errors import Cancelled
 from epbuild.engine.events import Progress
 
 

@@ -68,7 +68,7 @@ def push(
 ) -> Pushed:
     """Push an image's blobs, then its manifest, and then its tag. The tag only moves once everything is there.
 
-    Raises EnvironmentFailure if the registry cannot be reached or refuses (EPB426), and if this user may not push (EPB427); HttpCancelled
+    Raises EnvironmentFailure if the registry cannot be reached or refuses (EPB426), and if this user may not push (EPB427); Cancelled
     when `cancelled` is set; and what `copy` raises.
     """
     local = _LOCAL if reference.is_local else ()

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.cache.leases import Cancelled
+from epbuild.core.errors import Cancelled
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.request import HERE, ep_document, places
 from epbuild.plan.target import PlannedEp
