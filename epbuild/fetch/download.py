@@ -100,7 +100,6 @@ class Attempts(Struct, frozen=True):
             kept = f" The {partial.size} bytes that have arrived are kept." if failure.may_pass and partial.size else ""
             message = f"cannot fetch {self.address}: {failure}"
             raise FetchError(Problem("EPB510", message, hint=failure.hint + kept)) from failure
-
         except MissingPackageError as missing:
             raise FetchError(missing.problem(f"fetching {self.address}")) from missing
 
