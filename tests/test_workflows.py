@@ -34,6 +34,6 @@ def test_every_change_passes_the_gate_and_every_night_tries_all() -> None:
     assert any("-m exhaustive" in command for command in found["nightly"])
 
 
-def test_the_gate_runs_the_readmes_test_command_and_then_the_tests_that_it_leaves_out() -> None:
+def test_the_gate_runs_the_readmes_command_and_then_the_tests_that_it_leaves_out() -> None:
     gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert gate[-2:] == ['"$python" bootstrap.py pytest', '"$python" bootstrap.py pytest -m gate']

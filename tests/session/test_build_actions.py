@@ -95,7 +95,7 @@ def test_a_result_that_another_build_has_stored_meanwhile_is_not_run_again(
     assert outcomes(events) == {CLASSIFIER: "restored"}
 
 
-def test_a_result_that_does_not_meet_expectations_is_stored_and_rejected_without_another_run(workshop: Workshop) -> None:
+def test_a_result_below_expectations_is_stored_and_rejected_without_another_run(workshop: Workshop) -> None:
     workshop.write_recipe(STRICT)
     for _ in range(2):
         with open_actions(workshop) as (actions, _, _), pytest.raises(VerifyError):
