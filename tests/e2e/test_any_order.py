@@ -390,13 +390,15 @@ class Projects(RuleBasedStateMachine):
                 for output in self.owned.values():
                     output.tree = None  # what was hit may be of no use: then all is remembered, and what nobody asks for goes
 
-    def forget_owners(self) -> None:
-        """Outputs whose writer nobody remembers stay, until another is written in their place.
-
-        Of a file that was changed nobody knows any more that epbuild once made it: a build refuses to write there, so it is moved away.
-        """
-        for place in [place for place in self.tampered if place in self.owned]:
+    def move_away_what_was_changed(self, place: str) -> None:
+        """Once an output is forgotten, nobody knows that epbuild made a file which was changed since: builds refuse to write there."""
+        if place in self.tampered:
             self.remove(place)
+
+    def forget_owners(self) -> None:
+        """Outputs whose writer nobody remembers stay, until another is written in their place."""
+        for place in [place for place in self.tampered if place in self.owned]:
+            self.move_away_what_was_changed(place)
             del self.owned[place]
         for output in self.owned.values():
             output.owners = set()
@@ -458,6 +460,10 @@ class Projects(RuleBasedStateMachine):
 
     @step(owners=st.lists(st.tuples(st.sampled_from(RECIPES), st.sampled_from(("", *PLACES))), min_size=2, max_size=3))
     def build_at_once(self, owners: list[Owner]) -> None:
+        for place in [*self.tampered]:  # one build may forget an output that another is about to write
+            self.move_away_what_was_changed(place)
+            if place in self.owned:
+                self.owned[place].tree = None
         builds = [start(self.project, "run", *self.arguments(owner)) for owner in owners]
         for build, owner in zip(builds, owners, strict=True):
             _, said = build.communicate(timeout=PATIENCE)
@@ -543,6 +549,7 @@ class Projects(RuleBasedStateMachine):
                 if not output.owners:
                     if output.tree is not None:
                         self.is_gone(place)
+                    self.move_away_what_was_changed(place)
                     del self.owned[place]
         for place, tree in expected.items():
             before = self.owned.get(place)
