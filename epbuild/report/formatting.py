@@ -43,6 +43,12 @@ def shorten_list(items: Sequence[str], max_items: int, more: str = "and {} more"
     return [*items[:max_items], *([more.format(len(items) - max_items)] if len(items) > max_items else [])]
 
 
+def join_names(names: Sequence[str], max_names: int) -> str:
+    """Return the first names in one text, such as `a, b and 3 more`."""
+    more = len(names) - max_names
+    return ", ".join(names[:max_names]) + (f" and {more} more" if more > 0 else "")
+
+
 def format_local_time(moment: str) -> str:
     """Return an RFC 3339 time in the local time zone, or other text unchanged."""
     try:

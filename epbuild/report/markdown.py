@@ -16,7 +16,7 @@ from epbuild.core.differences import shown
 from epbuild.core.units import counted
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.diff.sizes import SizeChange
-from epbuild.report.formatting import Table, code, format_percent, format_size, format_size_change
+from epbuild.report.formatting import Table, code, format_percent, format_size, format_size_change, join_names
 from epbuild.report.terminal.artifacts import NOT_COMPARED
 
 MAX_CHARACTERS = 65_000
@@ -155,8 +155,7 @@ def _output_cell(artifact: str) -> str:
 def _output_cells(where: list[str], everywhere: tuple[str, ...]) -> str:
     if len(where) == len(everywhere) > 1:
         return f"all {len(where)}"
-    named = ", ".join(_output_cell(place) for place in where[:_MAX_PLACES])
-    return f"{named} and {len(where) - _MAX_PLACES} more" if len(where) > _MAX_PLACES else named
+    return join_names([*map(_output_cell, where)], _MAX_PLACES)
 
 
 def _change(before: int | None, after: int | None) -> str:

@@ -14,7 +14,7 @@ from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.plan.result import LeftNode
-from epbuild.report.formatting import format_size
+from epbuild.report.formatting import format_size, join_names
 from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.fallback import Outside
 
@@ -123,9 +123,7 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
     elif count:
         yield "outside the EP", f"{counted(count, 'node')}: {listed}", _YELLOW
         for group in Outside("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
-            rest = len(group.nodes) - _MAX_NODES
-            more = f" and {rest} more" if rest > 0 else ""
-            names = ", ".join(name or "(no name)" for name in group.nodes[:_MAX_NODES]) + more
+            names = join_names([name or "(no name)" for name in group.nodes], _MAX_NODES)
             yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
         options = (f"{ep.removesuffix(SUFFIX)}: {option}" for ep, option in BUILT_IN.quantized_io_options().items())
         yield "", _WHY_QUANTIZING.format(", ".join(options)) if others.keys() <= _QUANTIZING else _WHY, _PLAIN

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from epbuild.core.redact import concealed, redacted
 from epbuild.core.units import counted
+from epbuild.report.formatting import join_names
 from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.findings import Finding, Outcome
 
@@ -55,9 +56,7 @@ def _text(finding: Finding) -> str:
 
 
 def _print_subjects(subjects: Sequence[str], text: str) -> None:
-    named = list(dict.fromkeys(subjects))
-    more = len(named) - _MAX_SUBJECTS
-    listed = ", ".join(named[:_MAX_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
+    listed = join_names(list(dict.fromkeys(subjects)), _MAX_SUBJECTS)
     # Break between words only, so that names can be searched for.
     for number, line in enumerate(wrap(f"{listed}: {text}", width=WIDTH - 4, long_words=False)):
         print_line(f"{'  ' if number == 0 else '    '}{line}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from epbuild.core.errors import printable
 from epbuild.core.units import about, counted
+from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
 from epbuild.engine.events import Completion, Event, RunFinished, StepFailed, StepFinished
 from epbuild.report.formatting import format_size, shorten_list
 from epbuild.report.listeners import FILES
@@ -22,13 +23,6 @@ from epbuild.session.events import (
     ToolchainReady,
 )
 from epbuild.survey.snapshot import nothing_to_do
-
-if TYPE_CHECKING:
-    pass
-
-
-from epbuild.core.errors import printable
-from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
 
 _MAX_PARTS = 10
 _MAX_TEXT = 80
@@ -121,14 +115,21 @@ def end_lines(event: Event) -> Iterator[str]:
 
 
 def _comparison_lines(event: StepCompared) -> Iterator[str]:
-    """Return the result of rebuilding a session group, and the differences."""
+    """Return the result of rebuilding a session group, the differences of each file, why they are known, and where both versions are."""
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
     number = _numbered(event.progress)
     if event.verdict == "same":
         yield number + _line(label, event.seconds, event.step, counted(event.files, "file"), format_size(event.size))
         return
     yield number + _line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ")
-    yield from _difference_lines(event)
+    for item in event.differences:
+        yield f"  {printable(item.file)}: {_extent(item)}"
+        for part in shorten_list(list(map(_part, item.found)), _MAX_PARTS):
+            yield f"    {printable(part)}"
+    if event.verdict == "known" and event.known:
+        yield f"  known: {event.known}"
+    if event.kept:
+        yield f"  both are kept: {event.kept}"
 
 
 def comparison_summary(event: ComparisonFinished) -> str:
@@ -166,18 +167,6 @@ def paint_label(text: str, *, color: bool) -> str:
     if found is None:
         return text
     return text[: found.start(2)] + paint(found[2], _COLORS[found[2]], True) + text[found.end(2) :]
-
-
-def _difference_lines(event: StepCompared) -> Iterator[str]:
-    """Return the differences of each file, why they are known, and where both versions are."""
-    for item in event.differences:
-        yield f"  {printable(item.file)}: {_extent(item)}"
-        for part in shorten_list(list(map(_part, item.found)), _MAX_PARTS):
-            yield f"    {printable(part)}"
-    if event.verdict == "known" and event.known:
-        yield f"  known: {event.known}"
-    if event.kept:
-        yield f"  both are kept: {event.kept}"
 
 
 def _extent(item: FileDifference) -> str:

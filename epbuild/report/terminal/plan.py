@@ -14,7 +14,7 @@ from epbuild.core.differences import shown
 from epbuild.core.errors import printable
 from epbuild.core.shown import shown_path
 from epbuild.core.units import about, counted
-from epbuild.report.formatting import shorten_list
+from epbuild.report.formatting import join_names, shorten_list
 from epbuild.report.terminal.screen import BOLD, DIM, has_colors, paint, print_line, print_lines, wrap
 from epbuild.survey.snapshot import nothing_to_do
 from epbuild.survey.status import Survey
@@ -124,15 +124,11 @@ def print_workloads(loads: Sequence[Workload]) -> None:
 def _notes(load: Workload) -> Iterator[str]:
     """Return the machines that have not tried the work, or cannot do it."""
     if load.untried and load.eps:
-        yield f"not tried yet: {', '.join(load.untried[:_MAX_NAMED])}{_more(len(load.untried))}"
+        yield f"not tried yet: {join_names(load.untried, _MAX_NAMED)}"
     for other in load.others[:_MAX_NAMED]:
         yield printable(f"{other.machine} cannot: {other.why}")
     if len(load.others) > _MAX_NAMED:
         yield f"{len(load.others) - _MAX_NAMED} more cannot"
-
-
-def _more(count: int) -> str:
-    return f" and {count - _MAX_NAMED} more" if count > _MAX_NAMED else ""
 
 
 def _time(load: Workload) -> str:
