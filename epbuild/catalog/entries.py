@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from epbuild.catalog import facts
 from epbuild.catalog.options import Option
-from epbuild.core.digest import document_digest
+from epbuild.core.digest import document_digest, fingerprint_of
 
 _DIGEST_FORMAT = 1
 _UNKNOWN_SHARING = facts.Sharing(reason="the catalog does not state that this EP can share weights")
@@ -106,6 +106,11 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
             "sharing": {name: getattr(self.sharing, name) for name in ("possible", "binaries", "weights")},
         }
         return document_digest(document)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the whole entry."""
+        return fingerprint_of(self)
 
     @property
     def distribution(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
 from epbuild.core.canonical import canonical_json
 from epbuild.core.safepath import open_regular
@@ -38,6 +38,23 @@ class Blob(Struct, frozen=True):
     def identity(self) -> str:
         """Alias of `digest`, shared with content that is not written yet."""
         return self.digest
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(type(value))
+
+
+_encoder = msgpack.Encoder(enc_hook=_as_text)
+
+
+def fingerprint_of(value: object) -> str:
+    """Return a digest of values that msgspec encodes, and paths, for comparison on this machine.
+
+    Order counts. A set with several items has no order that is the same in every process.
+    """
+    return hashlib.blake2b(_encoder.encode(value), digest_size=20).hexdigest()
 
 
 class Hasher:

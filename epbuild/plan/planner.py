@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
 from msgspec.structs import replace
 
+from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
-from epbuild.core.errors import PlanError, Problem
+from epbuild.core.errors import PlanError, Problem, ProblemRecord
 from epbuild.plan.custom_ops import CustomOpLibraries, clashes, plan_custom_ops, together
 from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
 from epbuild.plan.member import Member, settings_at
@@ -32,13 +33,18 @@ from epbuild.recipe.outputs import LAYOUT_FORMS
 
 
 def make_plan(
-    recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None, places: Places = NOWHERE
+    recipe: Recipe,
+    selection: Sequence[str] = (),
+    locate: Locate = lambda model: None,
+    places: Places = NOWHERE,
+    memo: Memo = NO_MEMO,
 ) -> Plan:
-    """The plan of `recipe`, or of the steps whose ids match a glob in `selection` and what these need.
+    """Plan a recipe, or the steps whose ids match a glob in `selection` and the steps that they need.
 
-    `locate` is asked for the remote models that these steps need, and no others are looked at. Raises PlanError with every problem found.
+    `locate` is called for the remote models that these steps need. What models contain comes from `memo` if they have not changed.
+    Raises PlanError with every problem.
     """
-    work = _Work(recipe)
+    work = _Work(recipe, memo)
     for group in recipe.groups.values():
         work.add_group(group)
     work.add_gathered()
@@ -62,7 +68,7 @@ def make_plan(
 
 def problems_of_the_rest(recipe: Recipe) -> list[Problem]:
     """What is wrong with targets, groups and models of a recipe that is broken elsewhere, as far as each can be judged alone."""
-    work = _Work(recipe)
+    work = _Work(recipe, NO_MEMO)
     for group in recipe.groups.values():
         work.check_group(group)
     for model in recipe.models.values():
@@ -78,6 +84,7 @@ class _Work:
     """A plan in the making: what has been found so far, right and wrong."""
 
     recipe: Recipe
+    memo: Memo
     steps: list[Step] = field(default_factory=list)
     groups: dict[str, SessionGroup] = field(default_factory=dict)
     verifications: dict[str, Verification] = field(default_factory=dict)
@@ -329,7 +336,7 @@ class _Work:
         found: dict[str, SourceModel] = {}
         for name in (name for name in self.recipe.models if name in wanted):
             try:
-                source = find_source(self.recipe.models[name], self.recipe.directory, locate)
+                source = find_source(self.recipe.models[name], self.recipe.directory, locate, self.memo)
             except PlanError as error:
                 self.problems += error.problems
             else:
@@ -361,7 +368,7 @@ class _Work:
             self._check_sources(self.groups[ident], sources)
             if group.share and all(member.fetched for member in members):
                 if group.group not in lonely:
-                    lonely[group.group] = sharing_warnings(group, sources)
+                    lonely[group.group] = self._sharing_warnings(group, sources)
                 self.warned.setdefault(ident, []).extend(lonely[group.group])
 
         for ident, verification in self.verifications.items():
@@ -381,11 +388,44 @@ class _Work:
             self.checked[known] = self._source_warnings(group, sources)
         self.warned.setdefault(group.id, []).extend(self.checked[known])
 
+    def _sharing_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
+        def check() -> _Records:
+            return _records(sharing_warnings(group, sources))
+
+        return _problems(self.memo.value("sharing", _memo_inputs(group, sources), check, _Records))
+
     def _source_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
-        headers = {name: source.header for name, source in sources.items()}
-        self.problems += source_problems(group, headers)
-        known = (member for member in group.members if member.name in headers)
-        return [problem for member in known for problem in shape_warnings(member, headers[member.name], group.target)]
+        """Add the problems of the sources of a session group, and return the warnings."""
+
+        def check() -> tuple[_Records, _Records]:
+            headers = {name: source.header for name, source in sources.items()}
+            known = (member for member in group.members if member.name in headers)
+            warnings = [problem for member in known for problem in shape_warnings(member, headers[member.name], group.target)]
+            return _records(source_problems(group, headers)), _records(warnings)
+
+        problems, warnings = self.memo.value("sources", _memo_inputs(group, sources), check, tuple[_Records, _Records])
+        self.problems += _problems(problems)
+        return _problems(warnings)
+
+
+_Records = tuple[ProblemRecord, ...]
+
+
+def _records(problems: Iterable[Problem]) -> _Records:
+    return tuple(map(ProblemRecord.of, problems))
+
+
+def _problems(records: _Records) -> list[Problem]:
+    return [record.problem for record in records]
+
+
+def _memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> object:
+    """Return all that checks of the sources of a session group depend on; None if a file is too young for its stat to be trusted."""
+    stats = [(name, source.stats) for name, source in sources.items()]
+    if any(files is None for _, files in stats):
+        return None
+    settings = [getattr(group, name) for name in group.__struct_fields__ if name != "target"]
+    return settings, group.target.fingerprint, stats
 
 
 def _with_files(member: Member, source: SourceModel) -> Member:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import stat
+import time
 from collections.abc import Callable
+from functools import cached_property
 from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from msgspec import Struct
 
+from epbuild.cache.digests import StatKey
+from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.safepath import climbs, is_anchored, is_file, is_inside, leaves, real_path
 from epbuild.onnxfile.read.headers import read_header
@@ -20,19 +24,45 @@ from epbuild.plan.member import ModelFiles
 from epbuild.recipe.model import ModelSpec
 
 
-class SourceModel(Struct, frozen=True):
-    """A source model's files, and what its header holds."""
+class SourceModel(Struct, frozen=True, dict=True):
+    """A source model's files, and its header."""
 
+    model: ModelSpec
     files: ModelFiles
-    header: ModelHeader
+    known_header: ModelHeader | None
+    """None if a memo had the model's references, so that its header need not be read for these."""
+
+    @cached_property
+    def header(self) -> ModelHeader:
+        """The header, read when it is first needed. Raises PlanError if the file has been damaged in the meantime."""
+        return self.known_header or _read_header(self.model, self.files.graph)
+
+    @cached_property
+    def stats(self) -> tuple[tuple[str, StatKey], ...] | None:
+        """The stats of all files, by which a memo knows their content. None if a file is gone, or too young for its stat to be trusted."""
+        try:
+            stats = tuple((str(path), StatKey.of(path)) for path in self.files.all)
+        except OSError:
+            return None
+        return stats if all(key.settled(time.time_ns()) for _, key in stats) else None
+
+
+class SourceReferences(Struct, frozen=True):
+    """The part of a model's header that planning always needs. It is small, so that a memo can hold it for every model."""
+
+    is_compiled: bool
+    external: tuple[str, ...]
+    """Locations of external data."""
+    subgraph_data: tuple[str, ...]
+    """Those of them that a subgraph refers to."""
 
 
 Locate = Callable[[ModelSpec], Path | None]
 """Where a remote model's graph is on this machine; None while it has not been fetched."""
 
 
-def find_source(model: ModelSpec, base: Path, locate: Locate) -> SourceModel | None:
-    """The files of `model`, relative to the recipe's folder `base`; None for a remote one that has not been fetched.
+def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_MEMO) -> SourceModel | None:
+    """Find the files of `model`, relative to the recipe's folder `base`. Return None for a remote model that has not been fetched.
 
     Raises PlanError with every problem of the model: it is missing, damaged, already compiled, or its external data is missing or
     lies where ONNX Runtime would refuse to follow.
@@ -40,24 +70,14 @@ def find_source(model: ModelSpec, base: Path, locate: Locate) -> SourceModel | N
     graph = locate(model) if model.is_remote else _graph_path(model, base)
     if graph is None:
         return None
-    if not is_file(graph):
-        what = "is not a file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - which takes any name
-        raise _error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
-    try:
-        header = read_header(graph)
-    except MalformedModel as error:
-        raise _error(
-            "EPB202", model, f"the model '{model.name}' is not a whole ONNX file: {error}", "Export or copy it again."
-        ) from error
-    except OSError as error:
-        raise _error("EPB202", model, f"the model '{model.name}' cannot be read: {error.strerror}", None) from error
-    if header.is_compiled:
+    references, header = _references(model, graph, memo)
+    if references.is_compiled:
         message = f"the model '{model.name}' is already compiled: it holds EPContext nodes"
         raise _error("EPB205", model, message, "Name the model that it was compiled from.")
-    folder = _data_folder(model, base, graph) if header.external_locations else graph.parent
+    folder = _data_folder(model, base, graph) if references.external else graph.parent
     external: dict[str, Path] = {}
     problems: list[Problem] = []
-    for location in header.external_locations:
+    for location in references.external:
         problem = _location_problem(model, graph, folder, location)
         if problem is not None:
             problems.append(problem)
@@ -65,7 +85,40 @@ def find_source(model: ModelSpec, base: Path, locate: Locate) -> SourceModel | N
             external[location] = folder / location
     if problems:
         raise PlanError(*problems)
-    return SourceModel(ModelFiles(graph, external, header.subgraph_data), header)
+    return SourceModel(model, ModelFiles(graph, external, frozenset(references.subgraph_data)), header)
+
+
+def _references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceReferences, ModelHeader | None]:
+    """Return what the graph of a model refers to, and its header if that was read. Raises PlanError."""
+    try:
+        seen = os.stat(graph)  # noqa: PTH116 - a recipe has thousands of models
+    except (OSError, ValueError):
+        seen = None
+    if seen is None or not stat.S_ISREG(seen.st_mode):
+        what = "is not a file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - which takes any name
+        raise _error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
+    header = None
+
+    def read() -> SourceReferences:
+        nonlocal header
+        header = _read_header(model, graph)
+        return SourceReferences(header.is_compiled, header.external_locations, tuple(sorted(header.subgraph_data)))
+
+    key = StatKey.of(graph, seen)
+    inputs = (str(graph), key) if key.settled(time.time_ns()) else None
+    return memo.value("references of a model", inputs, read, SourceReferences), header
+
+
+def _read_header(model: ModelSpec, graph: Path) -> ModelHeader:
+    """Read the header of a model. Raises PlanError."""
+    try:
+        return read_header(graph)
+    except MalformedModel as error:
+        raise _error(
+            "EPB202", model, f"the model '{model.name}' is not a whole ONNX file: {error}", "Export or copy it again."
+        ) from error
+    except OSError as error:
+        raise _error("EPB202", model, f"the model '{model.name}' cannot be read: {error.strerror}", None) from error
 
 
 def _graph_path(model: ModelSpec, base: Path) -> Path:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from epbuild.catalog.catalog import session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import KnownDifference, Limitation
+from epbuild.core.digest import fingerprint_of
 from epbuild.core.errors import Position
 from epbuild.recipe.model import DeviceChoice, GraphOptimization, ToolchainSpec
 
@@ -50,7 +52,7 @@ class PlannedEp(Struct, frozen=True):
         return self.entry.binary_target(self.provider_options)
 
 
-class PlannedTarget(Struct, frozen=True):
+class PlannedTarget(Struct, frozen=True, dict=True):
     """A target whose EPs, in order of preference, and session keys are known to be what ONNX Runtime takes."""
 
     name: str
@@ -70,6 +72,12 @@ class PlannedTarget(Struct, frozen=True):
     """Where the recipe defines it."""
     old_runtime: str | None = None
     """The release of ONNX Runtime where the toolchain pins one without ModelCompiler, in which a session compiles."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of everything that the target is, the catalog entries of its EPs among it. It is the same in every process."""
+        eps = [[ep.entry.fingerprint, *_ordered_fields(ep, without="entry")] for ep in self.eps]
+        return fingerprint_of([*_ordered_fields(self, without="eps"), eps])
 
     @property
     def title(self) -> str:
@@ -128,3 +136,9 @@ class PlannedTarget(Struct, frozen=True):
         """Every file that the target's options name, and every plugin library of the user's own."""
         named = (file.path for file in self.option_files)
         return (*named, *(ep.library for ep in self.eps if ep.library))
+
+
+def _ordered_fields(value: Struct, without: str) -> list[Any]:
+    """Return the values of the fields but one; the items of sets, which have no order, are sorted."""
+    found = (getattr(value, name) for name in value.__struct_fields__ if name != without)
+    return [sorted(item) if isinstance(item, frozenset) else item for item in found]

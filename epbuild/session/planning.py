@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory, tag_cache
+from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.core.defaults import WORKSPACE
@@ -59,7 +60,10 @@ class ReadVariables(Mapping[str, str]):
 
 
 def read_plan(
-    request: Request, fetching: NeededModels | None = None, environment: Mapping[str, str] | None = None
+    request: Request,
+    fetching: NeededModels | None = None,
+    environment: Mapping[str, str] | None = None,
+    memo: Memo = NO_MEMO,
 ) -> tuple[Recipe, Plan]:
     """Return the recipe and its plan. Writes nothing.
 
@@ -68,7 +72,7 @@ def read_plan(
     """
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         recipe = read_recipe(request, environment)
-        return recipe, plan_of(request, recipe, fetching, workspace)
+        return recipe, plan_of(request, recipe, fetching, workspace, memo)
 
 
 def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Recipe:
@@ -80,7 +84,7 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
         raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
 
 
-def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, workspace: Workspace) -> Plan:
+def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, workspace: Workspace, memo: Memo) -> Plan:
     """Return the plan of a recipe. Raises what `read_plan` raises."""
     remote = RemoteModels(workspace, BlobStore(cache_directory()))
     remote_of(request, recipe)  # wrong settings fail before anything is fetched
@@ -93,10 +97,10 @@ def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, wor
     if request.shard is not None:
         from epbuild.plan.shards import steps_of  # only CI asks for one
 
-        selection = steps_of(make_plan(recipe, selection, places=request.places), request.shard)
+        selection = steps_of(make_plan(recipe, selection, places=request.places, memo=memo), request.shard)
         if not selection:
             return Plan((), {})
-    plan = make_plan(recipe, selection, locate, request.places)
+    plan = make_plan(recipe, selection, locate, request.places, memo)
     if not request.emits:
         plan = plan.without_emissions()
     if request.push_only:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from epbuild.actions.types import is_stored
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
+from epbuild.cache.memo import Memo
 from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import EnvironmentFailure, Problem
@@ -42,7 +43,7 @@ from epbuild.session.request import Request
 from epbuild.session.shared_results import SharedResults
 from epbuild.session.snapshot import clock_at, ends_of_actions, observed_files
 from epbuild.session.toolchains import PlanToolchains, ToolchainSources
-from epbuild.survey.snapshot import clock, forget
+from epbuild.survey.snapshot import clock, forget, memo_place
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.survey.taking import Observations, take
 from epbuild.toolchain.identity import toolchain_records
@@ -69,6 +70,7 @@ class Session:
     progress: Progress
     cancelled: threading.Event
     variables: ReadVariables
+    memo: Memo
     begin: float
     """Time when the session was opened, as `time.monotonic` returns it."""
     began: Moment | None
@@ -93,7 +95,7 @@ class Session:
 
     def survey(self) -> Survey:
         """Return the state of every step, why it is out of date, and the orphans. Raises PlanError and StoreError."""
-        found = self.surveyor.survey(self.plan, self.toolchains)
+        found = self.surveyor.survey(self.plan, self.toolchains, self.memo)
         if self.refused is not None:
             if self.shared.results is not None:
                 self.shared.results.warn_of_the_rest()
@@ -151,6 +153,7 @@ class Session:
             code = self._rebuild_and_compare(actions)
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - self.begin)
         self.progress.report(ended)
+        self.memo.write(memo_place(str(request.recipe), request.settings), is_whole=request.is_whole)
         self._write_snapshot(found, actions, ended)
         return ended.exit_code
 
@@ -243,7 +246,8 @@ def open_session(
     begin, began, variables = time.monotonic(), clock(str(request.recipe)), ReadVariables()
     progress = NoProgress() if progress is None else progress  # an empty list of events is false
     cancelled = cancelled or threading.Event()
-    recipe, plan = read_plan(request, NeededModels(request, progress, cancelled, fetcher) if builds else None, variables)
+    memo = Memo.read(memo_place(str(request.recipe), request.settings))
+    recipe, plan = read_plan(request, NeededModels(request, progress, cancelled, fetcher) if builds else None, variables, memo)
     lock = hold_lock(recipe, plan, strict=request.locked)
     if builds:
         _report(progress, (*plan.warnings, *lock.warnings))
@@ -289,6 +293,7 @@ def open_session(
             progress,
             cancelled,
             variables,
+            memo,
             begin,
             began,
             None if builds else refused,

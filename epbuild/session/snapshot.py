@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from epbuild.core.errors import ProblemRecord
+from epbuild.core.own_files import own_files
 from epbuild.engine.events import Outcome
 from epbuild.plan.made import Made
 from epbuild.plan.preparing import Preparation
@@ -19,7 +20,7 @@ from epbuild.recipe.model import Recipe
 from epbuild.session.lock import HeldLock
 from epbuild.session.request import Request
 from epbuild.session.toolchains import PlanToolchains
-from epbuild.survey.snapshot import Snapshot, clock, own_files, read_unchanged, view_of
+from epbuild.survey.snapshot import Snapshot, clock, read_unchanged, view_of
 from epbuild.survey.status import StepStatus, Survey, Surveyor
 
 if TYPE_CHECKING:

@@ -1,15 +1,18 @@
-"""Trees of outputs, each planned once for the results that it consists of."""
+"""Planner of outputs: the tree of each for the results that it consists of, and the key alone, from a memo."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from epbuild.cache.digests import Digests
+from epbuild.cache.memo import Memo
+from epbuild.core.redact import concealed_values
 from epbuild.output.tree import OutputTree, plan_output
 from epbuild.plan.made import Made
-from epbuild.plan.steps import Emission
+from epbuild.plan.steps import Emission, Part, SessionGroup
 from epbuild.recipe.model import Recipe
 
 
@@ -26,8 +29,7 @@ class OutputPlanner:
 
         Raises StoreError if a user's file cannot be read, and what `plan_output` raises.
         """
-        read = self._recipe.files if emission.provenance else ()
-        files = self._digests.of_many([*read, *emission.files])
+        files = self._files(emission)
         if emission.id in self._last:
             before, digests, tree = self._last[emission.id]
             same = len(before) == len(made) and all(map(operator.is_, before, made))
@@ -36,3 +38,31 @@ class OutputPlanner:
         tree = plan_output(emission, made, self._recipe, files)
         self._last[emission.id] = (tuple(made), files, tree)
         return tree
+
+    def plan_key(self, emission: Emission, made: Sequence[Made], memo: Memo) -> tuple[str, dict[str, Any]]:
+        """Return the key and the key document of the tree that `plan` returns. Raises what it raises."""
+
+        def plan() -> tuple[str, dict[str, Any]]:
+            tree = self.plan(emission, made)
+            return tree.key, dict(tree.key_document)
+
+        return memo.value("output", self._memo_inputs(emission, made), plan, tuple[str, dict[str, Any]])
+
+    def _files(self, emission: Emission) -> dict[Path, str]:
+        read = self._recipe.files if emission.provenance else ()
+        return self._digests.of_many([*read, *emission.files])
+
+    def _memo_inputs(self, emission: Emission, made: Sequence[Made]) -> object:
+        """Return all that the key depends on; None if it depends on more, such as the library that compresses."""
+        groups = [item.action for item in made if isinstance(item.action, SessionGroup) and not item.needed]
+        if len(groups) < len(made) or emission.compression is not None:
+            return None
+        recipe = (self._recipe.name, self._recipe.digest if emission.bom or emission.provenance else "")
+        results = [(item.key, item.result, *_fields_and_target(item.group)) for item in made]
+        parts = [(*_fields_and_target(part), concealed_values(part.target.environment)) for part in emission.parts]
+        own = [getattr(emission, name) for name in emission.__struct_fields__ if name != "parts"]
+        return recipe, own, parts, results, list(self._files(emission).items())
+
+
+def _fields_and_target(value: SessionGroup | Part) -> tuple[list[Any], str]:
+    return [getattr(value, name) for name in value.__struct_fields__ if name != "target"], value.target.fingerprint

@@ -11,7 +11,6 @@ and neither does a damaged one.
 
 from __future__ import annotations
 
-import functools
 import marshal
 import os
 import sys
@@ -20,6 +19,7 @@ from stat import S_ISREG
 from epbuild import __version__
 from epbuild.core.defaults import CACHE_VARIABLES, DEFAULT_RECIPE, WORKSPACE, cache_root
 from epbuild.core.host import changed_ns, cpu_count, cpu_name, driver_version, on_windows
+from epbuild.core.own_files import read_own, write_own
 
 TYPE_CHECKING = False  # as type checkers read it: to import typing takes longer than an answer
 if TYPE_CHECKING:
@@ -242,20 +242,6 @@ def is_settled(seen: os.stat_result, ctime_ns: int, moment: Moment) -> bool:
     return max(seen.st_mtime_ns, ctime_ns) < moment_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS)
 
 
-@functools.cache
-def own_files() -> list[str]:
-    """Return the files of epbuild itself: another epbuild may answer differently."""
-    folder = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
-    schemas = os.path.join(os.path.dirname(folder), "schemas")  # noqa: PTH118, PTH120
-    return [
-        os.path.join(root, name)  # noqa: PTH118
-        for top in (folder, schemas)
-        for root, _, names in os.walk(top)
-        for name in names
-        if name.endswith((".py", ".toml", ".json"))
-    ]
-
-
 def view_of(recipe: str) -> tuple[str, str]:
     """Return what decides how messages name the files beside a recipe."""
     return os.path.normcase(recipe), os.getcwd()  # noqa: PTH109
@@ -291,6 +277,13 @@ def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> 
     return None if root is None else os.path.join(root, _FOLDER, f"{_name(os.path.realpath(recipe))}-{_name(asked)}")  # noqa: PTH118
 
 
+def memo_place(recipe: str, settings: Sequence[str]) -> str | None:
+    """Return the file of the memo of a recipe and its settings. None if this user has no cache."""
+    root = cache_root()
+    name = f"memo-{_name(os.path.realpath(recipe))}-{_name(chr(0).join(settings))}"
+    return None if root is None else os.path.join(root, _FOLDER, name)  # noqa: PTH118
+
+
 def snapshots_of(recipe: str, root: str | None = None) -> list[str]:
     """Return the files of all snapshots of a recipe, in this user's cache or in that at `root`."""
     folder = os.path.join(root or cache_root() or "", _FOLDER)  # noqa: PTH118
@@ -312,34 +305,11 @@ def forget(recipe: str) -> None:
 
 
 def remove_older(root: str, time: float) -> None:
-    """Remove the snapshots in the cache at `root` that were written before a `time` in Unix seconds."""
+    """Remove the snapshots and memos in the cache at `root` that were written before a `time` in Unix seconds."""
     try:
         for entry in list(os.scandir(os.path.join(root, _FOLDER))):  # noqa: PTH118
             if entry.stat().st_mtime < time:
                 os.unlink(entry.path)  # noqa: PTH108
-    except OSError:
-        return
-
-
-def read_own(place: str) -> bytes:
-    """Read a file that only this user may write. Raises OSError, and ValueError for any other file: a cache may be shared."""
-    with open(place, "rb") as file:  # noqa: PTH123
-        seen = os.fstat(file.fileno())
-        if hasattr(os, "getuid") and (seen.st_uid != os.getuid() or seen.st_mode & 0o022):
-            raise ValueError(place)
-        return file.read()
-
-
-def write_own(place: str, content: bytes) -> None:
-    """Write a file for its owner alone, in a folder for this user alone. If that fails there is none: it only saves time."""
-    from pathlib import Path
-
-    from epbuild.core.atomic import write_file
-
-    try:
-        Path(place).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The digest of a short secret reveals it to all who can try every one.
-        write_file(Path(place), content, durable=False, mode=0o600)
     except OSError:
         return
 

@@ -18,6 +18,7 @@ from epbuild.actions.types import action_type, is_stored, read_result, reject_re
 from epbuild.cache.blobs import BlobSource, BlobStore
 from epbuild.cache.digests import Counting, Digests, uncounted
 from epbuild.cache.errors import DamagedBlob, MissingBlob
+from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.state import UNKNOWN, Configuration, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
@@ -155,7 +156,7 @@ class Surveyor:
         self._last_outputs: Mapping[str, OutputRecord] = {}
         """The last output at each place, in the same way."""
 
-    def survey(self, plan: Plan, toolchains: KnownToolchains) -> Survey:
+    def survey(self, plan: Plan, toolchains: KnownToolchains, memo: Memo = NO_MEMO) -> Survey:
         """Return the status of every action of a plan, as far as its `toolchains` are known.
 
         Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
@@ -171,7 +172,7 @@ class Surveyor:
             keyed: list[_Keyed] = []
             for action in wave:
                 if isinstance(action, Emission):
-                    found[action.id] = self._with_kept(action, self._emission(action, found))
+                    found[action.id] = self._with_kept(action, self._emission(action, found, memo))
                     continue
                 known = self._keyed(action, found, toolchains, digests)
                 if isinstance(known, _Keyed):
@@ -321,17 +322,16 @@ class Surveyor:
             return ActionStatus("failed", tuple(problem.message for problem in failure.problems), key, document)
         return ActionStatus("out of date" if before else "new", reasons, key, document)
 
-    def _emission(self, emission: Emission, found: Mapping[str, ActionStatus]) -> ActionStatus:
+    def _emission(self, emission: Emission, found: Mapping[str, ActionStatus], memo: Memo) -> ActionStatus:
         made = [made for ident in emission.needs if (made := found[ident].made) is not None]
         if len(made) < len(emission.needs):
             reasons = tuple(f"needs {ident}" for ident in emission.needs if found[ident].made is None)
             return ActionStatus("out of date" if self._was_done(emission) else "new", reasons)
         try:
-            tree = self.plan_output(emission, made)
+            key, document = self._output_planner.plan_key(emission, made, memo)
         except BuildError as error:  # which a build reports in full
             state: StepState = "out of date" if self._was_done(emission) else "new"
             return ActionStatus(state, tuple(problem.message for problem in error.problems))
-        document, key = tree.key_document, tree.key
         place = self.outputs.place(emission.path)
         there = self._last_outputs.get(place)
         if there is not None and there.action_key == key:

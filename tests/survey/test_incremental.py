@@ -1,4 +1,4 @@
-"""Answers and builds after every kind of change are those of a user without a snapshot."""
+"""Answers and builds after every kind of change are those of a user without a snapshot and a memo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from epbuild.cli.app import execute
 from epbuild.recipe.load import load
 from epbuild.session import snapshot
-from epbuild.survey.snapshot import forget, place_of, read_unchanged, snapshots_of
+from epbuild.survey.snapshot import place_of, read_unchanged, snapshots_of
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
 from tests.support.moments import at_each_call
 
@@ -101,7 +101,7 @@ def test_every_question_is_answered_as_by_who_looks_at_everything(
 ) -> None:
     EDITS[edit](built)
     known = [answered(question, capsys) for question in QUESTIONS]
-    forget("epbuild.yaml")
+    shutil.rmtree(built.cache / "looks")
     for question, answer in zip(QUESTIONS, known, strict=True):
         assert answered(question, capsys) == answer, question
 
@@ -130,7 +130,7 @@ def test_a_build_does_what_one_does_that_looks_at_everything_and_leaves_the_same
             shutil.copytree(kept, built.folder, dirs_exist_ok=True)
             shutil.rmtree(built.cache)
             shutil.copytree(tmp_path / "kept cache", built.cache)
-            forget("epbuild.yaml")
+            shutil.rmtree(built.cache / "looks")
         EDITS[edit](built)
         built.compiled.clear()
         code, out, err = answered(("run", "--json", "-j1"), capsys)

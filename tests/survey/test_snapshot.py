@@ -26,6 +26,7 @@ from epbuild.cli.app import execute
 from epbuild.commands.plan import survey
 from epbuild.commands.run import run
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, ProblemRecord, StepId
+from epbuild.core.own_files import own_files
 from epbuild.session.request import RemoteChoice, Request
 from epbuild.survey import snapshot
 from epbuild.survey.snapshot import FORMAT, answer, clock, read, read_unchanged, remove_older, snapshots_of
@@ -464,7 +465,7 @@ def test_plain_command_lines_are_answered_by_the_snapshot(words: list[str]) -> N
 
 @pytest.fixture
 def process(taken: Folder) -> list[str]:
-    taken.take(files=[*taken.files, *map(Path, snapshot.own_files())])
+    taken.take(files=[*taken.files, *map(Path, own_files())])
     return [sys.executable, "-X", "importtime", "-m", "epbuild", "run", str(taken.recipe)]
 
 

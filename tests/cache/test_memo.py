@@ -1,0 +1,139 @@
+"""Memo: values are those of the function, from the file or not, and a file that cannot be trusted counts as none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec import Struct, msgpack
+
+from epbuild.cache import memo as memos
+from epbuild.cache.memo import NO_MEMO, Memo
+
+
+class Length(Struct, frozen=True):
+    text: str
+    length: int
+
+
+class Counted:
+    """Function that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def of(self, memo: Memo, text: str) -> Length:
+        def compute() -> Length:
+            self.calls += 1
+            return Length(text, len(text))
+
+        return memo.value("length", (text, Path("folder")), compute, Length)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    return str(tmp_path / "looks" / "memo")
+
+
+def written(place: str, *texts: str) -> None:
+    memo = Memo.read(place)
+    for text in texts:
+        Counted().of(memo, text)
+    memo.write(place, is_whole=True)
+
+
+def test_a_value_is_computed_once_for_equal_inputs(place: str) -> None:
+    written(place, "one", "three")
+    counted, memo = Counted(), Memo.read(place)
+    assert [counted.of(memo, text) for text in ("one", "three")] == [Length("one", 3), Length("three", 5)]
+    assert counted.calls == 0
+    assert counted.of(memo, "other") == Length("other", 5)
+    assert counted.calls == 1
+
+
+def test_values_of_other_functions_are_others(place: str) -> None:
+    written(place, "one")
+    assert Memo.read(place).value("double", ("one", Path("folder")), lambda: 2, int) == 2
+
+
+def test_a_run_of_everything_drops_what_it_did_not_use(place: str) -> None:
+    written(place, "one", "two")
+    written(place, "two")
+    counted, memo = Counted(), Memo.read(place)
+    counted.of(memo, "two")
+    counted.of(memo, "one")
+    assert counted.calls == 1
+
+
+def test_a_run_of_some_steps_keeps_the_rest(place: str) -> None:
+    written(place, "one")
+    memo = Memo.read(place)
+    Counted().of(memo, "two")
+    memo.write(place, is_whole=False)
+    counted, memo = Counted(), Memo.read(place)
+    assert [counted.of(memo, text).length for text in ("one", "two")] == [3, 3]
+    assert counted.calls == 0
+
+
+def test_a_memo_that_says_nothing_new_is_not_written(place: str) -> None:
+    written(place, "one")
+    os.utime(place, (1, 1))
+    written(place, "one")
+    assert Path(place).stat().st_mtime == 1
+
+
+@pytest.mark.parametrize("damage", ["gone", "truncated", "zeros", "another version", "too large", "writable by others"])
+def test_a_file_that_cannot_be_trusted_counts_as_none(place: str, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(place, "one")
+    file = Path(place)
+    content = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    elif damage == "truncated":
+        file.write_bytes(content[:-5])
+    elif damage == "zeros":
+        file.write_bytes(bytes(len(content)))
+    elif damage == "another version":
+        _, entries = msgpack.decode(content)
+        file.write_bytes(msgpack.encode(("another", entries)))
+    elif damage == "too large":
+        monkeypatch.setattr(memos, "MAX_MEMO_BYTES", len(content) - 1)
+    elif os.name == "nt":
+        pytest.skip("POSIX permissions")
+    else:
+        file.chmod(0o620)
+    counted = Counted()
+    assert counted.of(Memo.read(place), "one") == Length("one", 3)
+    assert counted.calls == 1
+
+
+def test_a_damaged_value_is_computed_again(place: str) -> None:
+    written(place, "one")
+    version, entries = msgpack.decode(Path(place).read_bytes())
+    Path(place).write_bytes(msgpack.encode((version, {key: [1, 2] for key in entries})))
+    counted = Counted()
+    assert counted.of(Memo.read(place), "one") == Length("one", 3)
+    assert counted.calls == 1
+
+
+@pytest.mark.parametrize("text", ["a name of \udcff bytes"])
+def test_inputs_and_values_that_cannot_be_encoded_are_computed_each_time(place: str, text: str) -> None:
+    counted, memo = Counted(), Memo.read(place)
+    assert [counted.of(memo, text).text for _ in range(2)] == [text, text]
+    assert counted.calls == 2
+    assert memo.value("large", 1, lambda: 1 << 70, int) == 1 << 70
+    memo.write(place, is_whole=True)
+    assert not Path(place).exists()
+
+
+def test_inputs_that_are_not_known_well_enough_are_not_remembered(place: str) -> None:
+    memo = Memo.read(place)
+    assert [memo.value("number", None, lambda number=number: number, int) for number in (1, 2)] == [1, 2]
+
+
+def test_no_memo_computes_every_value() -> None:
+    counted = Counted()
+    counted.of(NO_MEMO, "one")
+    counted.of(NO_MEMO, "one")
+    assert counted.calls == 2
