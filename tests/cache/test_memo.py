@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_inputs_and_values_that_cannot_be_encoded_are_computed_each_time(place: 
 
 def test_inputs_that_are_not_known_well_enough_are_not_remembered(place: str) -> None:
     memo = Memo.read(place)
-    assert [memo.value("number", None, lambda number=number: number, int) for number in (1, 2)] == [1, 2]
+    assert [memo.value("number", None, partial(int, number), int) for number in (1, 2)] == [1, 2]
 
 
 def test_no_memo_computes_every_value() -> None:
