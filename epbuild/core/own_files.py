@@ -1,4 +1,7 @@
-"""Files of epbuild itself, and files that only this user may write. It imports next to nothing, for quick answers."""
+"""Files of epbuild itself, and files that only this user may write.
+
+It imports next to nothing, for quick answers.
+"""
 
 from __future__ import annotations
 

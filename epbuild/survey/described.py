@@ -1,4 +1,4 @@
-"""Planner of outputs: the tree of each for the results that it consists of, and the key alone, from a memo."""
+"""Planner of outputs: the tree of each, and its key alone from a memo."""
 
 from __future__ import annotations
 
