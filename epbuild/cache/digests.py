@@ -142,7 +142,7 @@ class Digests:
         # The largest first, so that no core is alone with it at the end.
         files = sorted(unread, key=lambda file: keys[file].size, reverse=True)
         with self._counting(sum(keys[file].size for file in files)) as count:
-            readings = self._read_all([(Path(unread[file][0]), keys[file]) for file in files], count)
+            readings = self._read_all([(os.fspath(unread[file][0]), keys[file]) for file in files], count)
         for file, reading in zip(files, readings, strict=True):
             if isinstance(reading, StoreError):
                 problems.extend(reading.problems)
@@ -177,7 +177,7 @@ class Digests:
         """Return the digest of the rest of an open file, and count its bytes."""
         return hash_stream(file, lambda piece: count(len(piece)), ahead=ahead).digest
 
-    def small(self, path: Path, size: int) -> str | None:
+    def small(self, path: str, size: int) -> str | None:
         """Read a file of `size` bytes at once and return its digest, or None if it has another size. Raises OSError."""
         file = os.open(path, _READING)
         try:
@@ -186,11 +186,11 @@ class Digests:
             os.close(file)
         return digest_of(data) if len(data) == size else None
 
-    def _read_all(self, files: list[tuple[Path, StatKey]], count: Count) -> list[_FileReading | StoreError]:
+    def _read_all(self, files: list[tuple[str, StatKey]], count: Count) -> list[_FileReading | StoreError]:
         """Hash all files, which are sorted by size with the largest first. Return the results in order."""
         large = sum(key.size >= LARGE_BYTES for _, key in files)
 
-        def read(batch: list[tuple[Path, StatKey]]) -> list[_FileReading | StoreError]:
+        def read(batch: list[tuple[str, StatKey]]) -> list[_FileReading | StoreError]:
             return [self._attempt(path, key, count, ahead=large < self.threads) for path, key in batch]
 
         batches = list(_batches(files))
@@ -204,7 +204,7 @@ class Digests:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _attempt(self, path: Path, key: StatKey, count: Count, *, ahead: bool) -> _FileReading | StoreError:
+    def _attempt(self, path: str, key: StatKey, count: Count, *, ahead: bool) -> _FileReading | StoreError:
         try:
             try:
                 return self._read(path, key, count, ahead=ahead)
@@ -214,7 +214,7 @@ class Digests:
         except StoreError as error:
             return error
 
-    def _read(self, path: Path, before: StatKey, count: Count, *, ahead: bool) -> _FileReading:
+    def _read(self, path: str, before: StatKey, count: Count, *, ahead: bool) -> _FileReading:
         """Hash a file until its key is the same before and after. Raises OSError, StoreError."""
         for _ in range(_ATTEMPTS):
             started_ns = time.time_ns()
@@ -222,7 +222,7 @@ class Digests:
             if digest is not None:
                 count(before.size)
             else:
-                with path.open("rb", buffering=0) as file:
+                with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                     digest = self.hash(file, count, ahead=ahead)
             after = StatKey.of(path, _status(path))
             if after == before:
@@ -236,7 +236,7 @@ class Digests:
         raise StoreError(problem)
 
 
-def _batches(files: list[tuple[Path, StatKey]]) -> Iterator[list[tuple[Path, StatKey]]]:
+def _batches(files: list[tuple[str, StatKey]]) -> Iterator[list[tuple[str, StatKey]]]:
     """Yield the files of each task: one large file, or several small ones."""
     start = 0
     while start < len(files):

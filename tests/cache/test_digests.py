@@ -49,7 +49,7 @@ class Readings:
                 readings.meanwhile()
                 return found
 
-            def small(self, path: Path, size: int) -> str | None:
+            def small(self, path: str, size: int) -> str | None:
                 readings.count += 1
                 found = super().small(path, size)
                 readings.meanwhile()
