@@ -484,6 +484,11 @@ class Projects(RuleBasedStateMachine):
                 output.owners, output.tree = set(), None  # the user's files may be left
             elif output is not None and not output.owners:
                 output.tree = None  # nobody remembers its writer: what can be seen to be epbuild's is removed
+            # What stays in the place of a file is nobody's then, and builds refuse to replace it.
+            top = self.project.folder / place
+            for path in (*sorted(top.rglob("*"), reverse=True), top):
+                if path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
             if output is not None and not self.tree(place):
                 del self.owned[place]
 
