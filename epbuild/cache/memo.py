@@ -57,10 +57,7 @@ class Memo:
         """
         if inputs is None or not self._remembers:
             return compute()
-        try:
-            key = fingerprint_of((name, inputs))
-        except _UNENCODABLE:
-            return compute()
+        key = fingerprint_of((name, inputs))
         known = self._known.get(key)
         if known is not None:
             try:

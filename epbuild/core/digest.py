@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from msgspec import Struct, msgpack
+from msgspec import Struct, msgpack, to_builtins
 
 from epbuild.core.canonical import canonical_json
 from epbuild.core.safepath import open_regular
@@ -54,7 +54,11 @@ def fingerprint_of(value: object) -> str:
 
     Order counts. A set with several items has no order that is the same in every process.
     """
-    return hashlib.blake2b(_encoder.encode(value), digest_size=20).hexdigest()
+    try:
+        content = _encoder.encode(value)
+    except (UnicodeError, OverflowError):  # names of files that are no Unicode, and integers of more than 64 bits
+        content = ascii(to_builtins(value, enc_hook=_as_text)).encode("ascii")
+    return hashlib.blake2b(content, digest_size=20).hexdigest()
 
 
 class Hasher:

@@ -89,7 +89,7 @@ def everything(workshop: Workshop) -> dict[Path, bytes]:
         path: path.read_bytes()
         for place in places
         for path in place.rglob("*")
-        if path.is_file() and "leases" not in path.parts and path.name != "fingerprint.json"
+        if path.is_file() and not {"leases", "looks"} & {*path.parts} and path.name != "fingerprint.json"
     }
 
 

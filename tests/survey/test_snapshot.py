@@ -474,7 +474,7 @@ def test_nothing_is_imported_for_it(process: list[str]) -> None:
     done = subprocess.run(process, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(UP_TO_DATE)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    own = {"", ".core", ".core.defaults", ".core.host", ".survey", ".survey.snapshot"}
+    own = {"", ".core", ".core.defaults", ".core.host", ".core.own_files", ".survey", ".survey.snapshot"}
     assert {name for name in imported if name.partition(".")[0] == "epbuild"} == {f"epbuild{name}" for name in own}
     assert not imported & {"typer", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}
 
