@@ -29,7 +29,9 @@ def test_a_second_machine_compiles_nothing_and_publishes_the_same_bytes(tmp_path
         assert len(compiled(first.build("--remote-cache", "write"))) > 0
         second = machine("second")
         server.requests.clear()
-        steps = json.loads(second.epbuild("plan", "--json").stdout)["steps"]
+        planned = second.epbuild("plan", "--json")
+        assert planned.returncode == 0, planned.stderr
+        steps = json.loads(planned.stdout)["steps"]
         restorable = {step["id"] for step in steps if (step["state"], step["remote"]) == ("restorable", True)}
         assert restorable == {step["id"] for step in steps if step["kind"] != "emit"}
         assert server.count("GET", "cas") == 0
@@ -84,7 +86,9 @@ def test_with_a_lock_a_machine_with_neither_store_nor_toolchain_installs_nothing
         assert len(compiled(first.build("--remote-cache", "write"))) > 0
         second = bare("second")
         server.requests.clear()
-        steps = json.loads(second.epbuild("plan", "--json").stdout)["steps"]
+        planned = second.epbuild("plan", "--json")
+        assert planned.returncode == 0, planned.stderr
+        steps = json.loads(planned.stdout)["steps"]
         states = {step["id"]: (step["state"], step["remote"]) for step in steps if step["kind"] != "emit"}
         assert states == dict.fromkeys(states, ("restorable", True))
         assert not (tmp_path / "second" / "cache").exists()
