@@ -35,13 +35,16 @@ def load_catalog(path: Path) -> EpEntry:
         raise BadCatalog(path, "", "the catalog file is not UTF-8 text") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadCatalog(path, "", f"the catalog file is not TOML: {error}") from error
-    for key, message in problems(document):
+    for key, message in find_problems(document):
         raise BadCatalog(path, key, message)
     return read_entry(document, user_file=path.name)
 
 
-def problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the problems of a catalog document as key paths and sentences: those of the schema, else contradictions."""
+def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the key path and the message of each problem of a catalog document.
+
+    If the document conforms to the schema, its values are checked for contradictions.
+    """
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
     from jsonschema.validators import extend

@@ -27,7 +27,7 @@ from epbuild.recipe.load import load
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.recipe.requirement import plain_name
 from epbuild.session.events import HashingEvents, ToolchainLocked, ToolchainStarted
-from epbuild.session.lock import lock_path, lock_text
+from epbuild.session.lock import lock_path, read_lock_text
 from epbuild.session.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
 from epbuild.session.planning import ModelFetcher, RemoteModels, lasting_workspace, wheels_of
 from epbuild.session.request import Request
@@ -137,7 +137,7 @@ def _write(path: Path, text: str) -> None:
 
 def _there(path: Path, progress: Progress) -> tuple[str | None, Lock | None]:
     """Return the text of the existing lock and its readable part, or None for each if there is no lock."""
-    text = lock_text(path)
+    text = read_lock_text(path)
     if text is None:
         return None, None
     text = text.replace("\r\n", "\n")  # Git may convert line endings on Windows

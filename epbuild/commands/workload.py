@@ -14,7 +14,7 @@ from epbuild.cluster.placement import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, Offe
 from epbuild.commands.plan import survey
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Progress
-from epbuild.session.lock import lock_path, lock_text
+from epbuild.session.lock import lock_path, read_lock_text
 from epbuild.session.planning import workspace_of
 from epbuild.session.request import Request
 from epbuild.survey.costs import likely_seconds
@@ -54,7 +54,7 @@ def matrix_of(request: Request, most: int, labels: Mapping[str, Label], progress
 def locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
     """Return the platforms that each toolchain is locked for, if there is a lock."""
     path = lock_path(request.recipe)
-    text = lock_text(path)
+    text = read_lock_text(path)
     if text is None:
         return {}
     from epbuild.toolchain.lock_file import read_lock

@@ -184,12 +184,12 @@ def _models(built: Made) -> Iterator[SourceMaterial]:
     for member, listed in zip(built.group.members, built.document["members"], strict=True):
         # A prepared model is listed as its source in the recipe.
         prepared = built.prepared(member.name)
-        begins = prepared[0].begins if prepared else listed
+        source = prepared[0].source if prepared else listed
         path, folder = member.model.path, member.data_folder
         # A file in that folder, so that the data is found beside it.
         beside = path if folder is None else posixpath.join(folder, "graph")
-        data = (_source(beside, location, digest) for location, digest in begins["external"].items())
-        yield SourceMaterial(member.model.name, _source(path, None, begins["graph"]), tuple(sorted(data)))
+        data = (_source(beside, location, digest) for location, digest in source["external"].items())
+        yield SourceMaterial(member.model.name, _source(path, None, source["graph"]), tuple(sorted(data)))
 
 
 def _source(path: str, location: str | None, sha256: str) -> InputFile:

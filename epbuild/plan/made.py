@@ -1,4 +1,4 @@
-"""Results that are known, with all that they were made of."""
+"""`Made`: an action with its result and the results that it needed."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from epbuild.plan.steps import Action, SessionGroup
 
 
 class Made(Struct, frozen=True):
-    """An action whose result the store keeps, with what it came to: its key, the document behind the key, and its result."""
+    """Action whose result is in the store: its key, the document behind the key, and the result."""
 
     action: Action
-    """With the files that come from what it needs."""
+    """The action, with the files that the results in `needed` provide."""
     key: str
     document: Mapping[str, Any]
     result: ActionResult
     needed: tuple[Made, ...] = ()
-    """What it was made of, in the order of the action's `needs`."""
+    """Results that the action depends on, in the order of its `needs`."""
 
     @property
     def group(self) -> SessionGroup:
-        """The session group that it is. Raises TypeError where it is another kind of action."""
+        """The action as a session group. Raises TypeError if it is of another type."""
         if not isinstance(self.action, SessionGroup):
             raise TypeError(f"{self.action.id} is no session group")
         return self.action
 
     @property
     def compiled(self) -> CompileResult:
-        """What a session group came to. Raises TypeError where it is another kind of action."""
+        """The result of a session group. Raises TypeError if the action is of another type."""
         if not isinstance(self.result, CompileResult):
             raise TypeError(f"{self.action.id} is no session group")
         return self.result
 
     def prepared(self, member: str) -> tuple[Made, ...]:
-        """What made the model that a member of a session group was compiled from, in order; nothing where it was compiled as it is."""
+        """Return the preparations of a member's model in order. Empty if the source model was compiled unchanged."""
         last = self.group.member(member).prepared
         found: list[Made] = []
         made = next((made for made in self.needed if made.action.id == last), None)
@@ -49,15 +49,15 @@ class Made(Struct, frozen=True):
         return tuple(reversed(found))
 
     @property
-    def begins(self) -> Mapping[str, Any]:
-        """Of a preparation: the digests of what it began with, and the sizes that this was given."""
-        begins: Mapping[str, Any]
-        [begins] = self.document["source"].values()
-        return begins
+    def source(self) -> Mapping[str, Any]:
+        """Digests of the files of a preparation's source model, and the sizes that the recipe gives to its inputs."""
+        source: Mapping[str, Any]
+        [source] = self.document["source"].values()
+        return source
 
 
 def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
-    """The files of the model that a preparation made, in the store; they may be gone from there."""
+    """Return the store paths of the files of a prepared model. They may have been removed from the store."""
     result = made.result
     if not isinstance(result, PreparationResult):
         raise TypeError(f"{made.action.id} is no preparation")
@@ -68,16 +68,17 @@ def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
 
 
 def prepared_by(made: Sequence[Made]) -> dict[str, Any]:
-    """What manifests record of preparations, in order: what they began with, and what each did, the same for the same work."""
+    """Return the manifest entry of a model's preparations: the source of the first, and the work of each in order."""
     if not made:
         return {}
-    begins = made[0].begins
-    sizes = {"sizes": begins["inputs"]} if "inputs" in begins else {}
+    source = made[0].source
+    sizes = {"sizes": source["inputs"]} if "inputs" in source else {}
+    # What the recipe says, without the staged names and settings that follow from it.
     kept = ("kind", "command", "options")
     documents = (item.document["prepare"] for item in made)
     return {
         "prepared": {
-            "from": {"sha256": begins["graph"], "external_data": begins["external"], **sizes},
+            "from": {"sha256": source["graph"], "external_data": source["external"], **sizes},
             "by": [{name: document[name] for name in kept if name in document} for document in documents],
         }
     }

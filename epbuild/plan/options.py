@@ -117,13 +117,18 @@ class TargetPlanner:
         return planned, checked.unchecked
 
     def _missing_packages(self, eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> Iterator[Problem]:
-        """Report each EP that none of the toolchain's packages provides, if epbuild makes that toolchain and can read their names."""
-        named = {requirement.distribution for requirement in toolchain.requirements} if toolchain is not None else {""}
-        if toolchain is None or toolchain.interpreter is not None or "" in named:
+        """Report each EP that none of the toolchain's packages provides.
+
+        Nothing is reported for an existing interpreter, which may contain more than the recipe lists.
+        """
+        if toolchain is None or toolchain.interpreter is not None:
+            return
+        named = {requirement.distribution for requirement in toolchain.requirements}
+        if "" in named:  # a requirement without a name, such as a path: it may provide any EP
             return
         for ep in eps:
             entry = ep.entry
-            # Each ONNX Runtime has the CPU EP, and a plugin's package brings one.
+            # Every ONNX Runtime contains the CPU EP. A plugin that is given as a library needs no package.
             if (
                 entry.distributions
                 and not entry.takes_every_node

@@ -260,8 +260,11 @@ def _template_names(group: GroupSpec, target: PlannedTarget) -> dict[str, Scalar
     return {"group": group.name, "target": target.name, "ep": main.ep, "ep.short": main.short}
 
 
-def collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
-    """Outputs that would write into one folder, or one inside another's folder, or move one tag of a registry."""
+def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
+    """Return problems of outputs with equal paths, with a path inside another output, or with equal tags in a registry.
+
+    Parts of one output that would be the same variant of a package are problems too.
+    """
     problems: list[Problem] = []
     owners: dict[str, Emission] = {}
     pushers: dict[ImageReference, Emission] = {}
@@ -303,7 +306,7 @@ def _parents(path: str, separator: str) -> Iterator[str]:
 
 
 def _twice(emission: Emission) -> Iterator[Problem]:
-    """The variants of a package that two of its parts would be."""
+    """Yield a problem for each two parts of a package that would be the same variant."""
     seen: dict[tuple[str, str], Part] = {}
     for part in emission.parts:
         for component in part.components.values():

@@ -88,6 +88,7 @@ class FileFinder:
         return None
 
     def _find(self, pattern: str) -> Matches:
+        """Walk from the folder before the first wildcard, or return the one file that the pattern names. Raises _PatternError."""
         parts = Path(pattern).parts
         fixed = next((index for index, part in enumerate(parts) if is_glob(part)), len(parts))
         root = self.base.joinpath(*parts[:fixed])

@@ -1,4 +1,4 @@
-"""Pipelines of onnxruntime-genai as they are planned."""
+"""Planned pipelines of onnxruntime-genai."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from epbuild.recipe.model import GenaiChoice, GenaiRole, GroupSpec, Reference
 
 
 def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Genai | None:
-    """The configuration of `group` for genai, or None when there can be none; what is wrong is added to `problems`.
+    """Plan the onnxruntime-genai pipeline of a group. Return None if the recipe's choice is invalid, and add the reasons to `problems`.
 
-    Paths are relative to `directory`. What is in the files shows when they are written.
+    Each member needs a role, and each file must exist; paths are relative to `directory`. The content of the files is validated only
+    when the output is emitted.
     """
     members = list(dict.fromkeys(member.name for member in group.members))
-    found = len(problems)
+    problems_before = len(problems)
     if group.merge is not None:
         message = f"the group '{group.name}' merges its models: there is one, and no pipeline"
         problems.append(Problem("EPB226", message, choice.where, "Leave out 'merge' or 'genai'."))
@@ -34,9 +35,9 @@ def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems:
     problems += _without_role(group, choice, members, roles)
     files = dict(_shipped_files(choice, directory, problems))
     config = _existing(choice.config, directory, problems)
-    if config is None or len(problems) > found:
+    if config is None or len(problems) > problems_before:
         return None
-    # The order of the group is that of the pipeline.
+    # The pipeline runs the models in the order of the group.
     return Genai(config, {name: roles[name] for name in members}, files)
 
 

@@ -17,7 +17,7 @@ from epbuild.plan.group_problems import prefix_problems, runtime_problems, shari
 from epbuild.plan.member import Member, settings_at
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import TargetPlanner, sharing_refusals
-from epbuild.plan.outputs import collisions, labels, lengths, output_path, plan_part, plan_push, unfit_for_package
+from epbuild.plan.outputs import find_collisions, labels, lengths, output_path, plan_part, plan_push, unfit_for_package
 from epbuild.plan.patterns import FileFinder
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, plan_preparations, with_files
@@ -48,7 +48,7 @@ def make_plan(
     for group in recipe.groups.values():
         work.add_group(group)
     work.add_gathered()
-    work.problems += collisions(work.emissions)
+    work.problems += find_collisions(work.emissions)
     work.problems += lengths(work.emissions)
     steps, unmatched = select_steps(work.steps, selection, places)
     if not work.problems:

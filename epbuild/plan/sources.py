@@ -152,7 +152,7 @@ def _package_folder(package: str) -> Path | None:
 
 
 def _data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:
-    """The folder that a model's locations are relative to. Raises PlanError (EPB249)."""
+    """Return the folder that the locations of a model's external data are relative to. Raises PlanError (EPB249)."""
     named = model.external_data
     if named is None:
         return graph.parent

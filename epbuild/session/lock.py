@@ -105,7 +105,7 @@ def lock_path(recipe: Path) -> Path:
     return recipe.with_suffix(".lock")
 
 
-def lock_text(path: Path) -> str | None:
+def read_lock_text(path: Path) -> str | None:
     """Return the text of a lock; None if there is none. Raises PlanError (EPB242) if it cannot be read."""
     try:
         content = read_regular(path)
@@ -194,7 +194,7 @@ def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]
 def _lock_beside(recipe: Recipe) -> Lock | None:
     """Return the recipe's lock; None if there is none. Raises PlanError (EPB242) if it cannot be read."""
     path = lock_path(recipe.file)
-    text = lock_text(path)
+    text = read_lock_text(path)
     if text is None:
         return None
     from epbuild.toolchain.lock_file import read_lock

@@ -248,9 +248,10 @@ def view_of(recipe: str) -> tuple[str, str]:
 
 
 def identity_of(recipe: str) -> tuple[Any, ...] | None:
-    """Return the program, the machine and the workspace; None if there is no workspace.
+    """Return values that identify the program, the machine and the workspace of a recipe; None if there is no workspace.
 
-    A workspace that was copied, moved or created anew has another identity.
+    A snapshot counts only while they are equal. The inode of the state file differs in a workspace that was copied or created anew,
+    and the paths in one that was moved.
     """
     workspace = _workspace(recipe)
     try:

@@ -125,17 +125,17 @@ def supervise(
 
     def read_lines(pipe: IO[bytes]) -> None:
         with log.open("wb") as file:
-            begins, kind = True, "shown"
+            is_line_start, worth = True, "shown"
             while piece := pipe.readline(_MAX_PIECE):
-                # The log gets all of a longer line, and `listener` its beginning.
-                text = plain(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if begins else ""
-                kind = listener.worth(text) if begins else kind
-                begins = piece.endswith(b"\n")
-                if kind == "detail":
+                # A long line arrives in pieces. The first decides on the whole line, and only its text goes to `listener`.
+                text = plain(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if is_line_start else ""
+                worth = listener.worth(text) if is_line_start else worth
+                is_line_start = piece.endswith(b"\n")
+                if worth == "detail":
                     continue
                 file.write(piece)
                 file.flush()
-                if text and kind == "shown":
+                if text and worth == "shown":
                     tail.append(text)
                     listener.logged(text)
 

@@ -98,6 +98,7 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
 
 
 def found_installed(environment: Environment) -> LockedEnvironment:
+    """Return the packages that an environment contains now, as an entry of a lock."""
     versions = environment.fingerprint.distributions
     packages = [Package(plain_name(name), versions[name]) for name in sorted(versions)]
     return LockedEnvironment(environment.fingerprint.python, tuple(packages))

@@ -17,7 +17,7 @@ from epbuild.catalog.catalog import entries_for, entry, known_eps, session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import normalize
 from epbuild.catalog.options import Option
-from epbuild.catalog.userfile import problems
+from epbuild.catalog.userfile import find_problems
 from epbuild.core.schemas import schema
 
 DATA = Path(epbuild.catalog.__file__).parent / "data"
@@ -61,7 +61,7 @@ def test_every_promised_ep_is_in_the_catalog_and_an_unknown_one_is_a_key_error()
 
 @each_file
 def test_a_data_file_has_only_keys_of_its_schema_and_no_contradiction(path: Path) -> None:
-    assert list(problems(document(path))) == []
+    assert list(find_problems(document(path))) == []
 
 
 @each_file

@@ -108,6 +108,7 @@ def _not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[str, st
 
 
 def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, check: LiveCheck, scratch: Path) -> Iterator[Finding]:
+    """Load the models of a batch together and report on each. Compare their numbers if the check asks for it."""
     if batch.share:
         session = session.sharing(share=True)
     loads = {name: Load(name, model.path, _compatibility(model, session)) for name, model in batch.models}

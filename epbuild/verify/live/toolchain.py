@@ -61,7 +61,7 @@ def toolchain_of(
     releases of ONNX Runtime and of the EPs' packages, and `lines` get a notice, as that takes a while.
     """
     position = Position(str(where), 1, 1)
-    for toolchain in _there(document, position, toolchains.home):
+    for toolchain in _find_provisioned(document, position, toolchains.home):
         try:
             environment = wanted.prepared(toolchain, where.parent, toolchains)
         except ToolchainError:  # it lacks an EP's package, or its interpreter is gone
@@ -98,21 +98,22 @@ def toolchain_at(
         raise
 
 
-def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[ToolchainSpec]:
-    """Find the provisioned toolchains whose requirements a manifest's distributions meet."""
+def _find_provisioned(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[ToolchainSpec]:
+    """Yield the provisioned toolchains below `home` whose requirements are met by the distributions of a manifest."""
     for marker in sorted(home.glob("*/complete")):
         try:
             packages = [str(package) for package in json.loads(marker.read_text(encoding="utf-8"))]
         except (OSError, ValueError, TypeError):
             continue
-        asked = map(read_requirement, packages)
-        if not all(item.is_met_by(document["distributions"].get(item.distribution)) for item in asked):
+        requirements = map(read_requirement, packages)
+        if not all(item.is_met_by(document["distributions"].get(item.distribution)) for item in requirements):
             continue
         if marker.parent.name.startswith(LOCKED):  # it cannot be provisioned again without its lock
             interpreter = provisioned(marker.parent)
             if interpreter is not None:
                 yield ToolchainSpec(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
             continue
+        # A folder is named by the digest of its requirements, which shows for which Python it was provisioned.
         for python in (None, _version(document)):
             if Requirements(tuple(packages), python).digest() == marker.parent.name:
                 yield _made_of(packages, python, where)
