@@ -67,9 +67,10 @@ def _warn(warnings: Sequence[Mapping[str, Any]]) -> None:
     import msgspec
 
     from epbuild.core.errors import ProblemRecord
+    from epbuild.core.records import ready
     from epbuild.report.terminal.problems import print_warnings
 
-    records = msgspec.convert(warnings, tuple[ProblemRecord, ...])
+    records = msgspec.convert(warnings, ready(tuple[ProblemRecord, ...]))
     print_warnings([record.problem for record in records], all_warnings=False)
 
 

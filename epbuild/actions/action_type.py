@@ -13,6 +13,7 @@ from msgspec import Struct
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
+from epbuild.core.records import ready
 from epbuild.engine.capacity import estimated_memory
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
@@ -96,7 +97,7 @@ class ActionType(ABC, Generic[A, R]):
 
     def read_result(self, document: Mapping[str, Any]) -> R:
         """Return the result in a record. Raises msgspec.ValidationError."""
-        return msgspec.convert(document, self.result)
+        return msgspec.convert(document, ready(self.result))
 
     def unmet_expectations(self, action: A, result: R) -> Sequence[Problem]:
         """Return expectations that are no part of the key, and that the result does not meet."""

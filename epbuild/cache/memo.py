@@ -17,6 +17,7 @@ from msgspec import Raw, msgpack
 from epbuild import __version__
 from epbuild.core.digest import fingerprint_of
 from epbuild.core.own_files import own_files, read_own, write_own
+from epbuild.core.records import ready
 
 FORMAT = 1
 MAX_MEMO_BYTES = 1 << 26
@@ -44,7 +45,7 @@ class Memo:
         try:
             if place is None or os.stat(place).st_size > MAX_MEMO_BYTES:  # noqa: PTH116 - the place is a text, as a snapshot's
                 return cls()
-            version, entries = msgpack.decode(read_own(place), type=_Content)
+            version, entries = msgpack.decode(read_own(place), type=ready(_Content))
         except (OSError, ValueError):
             return cls()
         return cls(entries) if version == _version() else cls()
@@ -61,7 +62,7 @@ class Memo:
         known = self._known.get(key)
         if known is not None:
             try:
-                found = msgpack.decode(known, type=result_type)
+                found = msgpack.decode(known, type=ready(result_type))
             except ValueError:  # damaged
                 known = None
         if known is None:

@@ -12,6 +12,7 @@ import msgspec
 
 from epbuild.core.errors import ProblemRecord
 from epbuild.core.own_files import own_files
+from epbuild.core.records import ready
 from epbuild.engine.events import Outcome
 from epbuild.plan.made import Made
 from epbuild.plan.preparing import Preparation
@@ -48,7 +49,7 @@ def read_last(request: Request, *, refresh: bool = False) -> Snapshot | None:
 
 def recorded_survey(found: Snapshot) -> Survey:
     """Return the survey in a snapshot: all steps are current."""
-    records = msgspec.convert(found.warnings, tuple[ProblemRecord, ...])
+    records = msgspec.convert(found.warnings, ready(tuple[ProblemRecord, ...]))
     statuses = [
         StepStatus(Step(*step), "current", (), key, outputs, on_real_device=on_device)
         for *step, key, outputs, on_device in found.step_rows()

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert, defstruct
 
 from epbuild.core.errors import printable
+from epbuild.core.records import ready
 
 _MAX_SHOWN = 200
 
@@ -55,7 +56,7 @@ def read_report(line: bytes) -> dict[str, Any] | None:
     if not isinstance(report, dict) or not isinstance(report.get("event"), str):
         return None
     try:
-        convert(report, _EVENTS.get(report["event"], _Report))
+        convert(report, ready(_EVENTS.get(report["event"], _Report)))
     except ValidationError as error:
         raise BadReport(shown(line)) from error
     return report

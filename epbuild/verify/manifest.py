@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from epbuild.core.defaults import MANIFEST
+from epbuild.core.records import ready
 from epbuild.core.safepath import BadReference, check_reference, open_regular
 from epbuild.core.schemas import schema
 from epbuild.plan.result import LeftNode, ModelSignature
@@ -165,14 +166,14 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
             for location in ([each["weights_file"]] if "weights_file" in each else each["external_data"])
         ),
         signature=source_signature_of(item),
-        left=msgspec.convert(item.get("left", []), tuple[LeftNode, ...]),
+        left=msgspec.convert(item.get("left", []), ready(tuple[LeftNode, ...])),
     )
 
 
 def source_signature_of(model: Mapping[str, Any]) -> ModelSignature | None:
     """Return the signature of the source of a model in a manifest; None if the manifest has none, or there is no one source."""
     source = model.get("source", {})
-    return msgspec.convert(source, ModelSignature) if {"inputs", "outputs"} <= source.keys() else None
+    return msgspec.convert(source, ready(ModelSignature)) if {"inputs", "outputs"} <= source.keys() else None
 
 
 def sources_of(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -13,6 +13,7 @@ import msgspec
 
 from epbuild import __version__
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem
+from epbuild.core.records import ready
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
 from epbuild.report.json.documents import json_text
 from epbuild.session.events import StepCompared
@@ -35,7 +36,7 @@ class ErrorCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def error_codes() -> dict[str, ErrorCode]:
     """Return the help for each code."""
-    return msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, ErrorCode])
+    return msgspec.toml.decode(_FILE.read_bytes(), type=ready(dict[str, ErrorCode]))
 
 
 class SarifDocument:

@@ -1,0 +1,67 @@
+"""Types of records that threads use at once."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import epbuild
+
+PACKAGE = Path(epbuild.__file__).parent
+
+FIRST_USES_AT_ONCE = """
+import sys, threading, types
+
+import msgspec
+
+from epbuild.core.records import ready
+
+sys.setswitchinterval(1e-6)
+for number in range(40):
+    source, document = "from __future__ import annotations\\nimport msgspec\\n", {"n": 0}
+    for depth in range(12):
+        inner = f"C{depth - 1} | None" if depth else "int"
+        fields = "".join(f"    f{index}: tuple[str, ...] | None = None\\n" for index in range(6))
+        source += f"class C{depth}(msgspec.Struct):\\n{fields}    n: {inner} = None\\n"
+        document = {"f0": ["a"], "n": document} if depth else document
+    module = types.ModuleType(f"records{number}")
+    sys.modules[module.__name__] = module
+    exec(source, module.__dict__)
+    barrier = threading.Barrier(4)
+
+    def convert():
+        barrier.wait()
+        assert msgspec.convert(document, ready(module.C11)).f0 == ("a",)
+
+    threads = [threading.Thread(target=convert) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print("done")
+"""
+
+
+def test_threads_may_use_a_type_for_the_first_time_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_USES_AT_ONCE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def kinds_of_conversions(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expression of the type of each conversion by msgspec."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if ast.unparse(node.func) in ("convert", "msgspec.convert"):
+            yield node.args[1]
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "decode":
+            yield from (keyword.value for keyword in node.keywords if keyword.arg == "type")
+
+
+def test_every_type_that_values_are_converted_to_is_made_ready() -> None:
+    kinds = [kind for path in PACKAGE.rglob("*.py") for kind in kinds_of_conversions(ast.parse(path.read_text(encoding="utf-8")))]
+    assert len(kinds) > 20
+    assert [text for kind in kinds if not (text := ast.unparse(kind)).startswith("ready(")] == []
