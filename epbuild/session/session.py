@@ -41,7 +41,7 @@ from epbuild.session.planning import (
 from epbuild.session.provisioning import Circumstances, Provisioning
 from epbuild.session.request import Request
 from epbuild.session.shared_results import SharedResults
-from epbuild.session.snapshot import clock_at, ends_of_actions, observed_files
+from epbuild.session.snapshot import clock_at, ends_of_actions, last_outputs, observed_files
 from epbuild.session.toolchains import PlanToolchains, ToolchainSources
 from epbuild.survey.snapshot import clock, forget, memo_place
 from epbuild.survey.status import Survey, Surveyor
@@ -211,14 +211,15 @@ class Session:
         is_complete = request.emits_all and request.shard is None and not self.provisioning.warnings
         if not is_complete or began is None or (ended.exit_code != 0 and found.orphans):
             return
-        ends = ends_of_actions(found, actions.made, actions.outcomes, self.surveyor)
+        outputs = last_outputs(found.plan, self.surveyor)
+        ends = ends_of_actions(found, actions.made, actions.outcomes, outputs, self.surveyor)
         observations = Observations(
             recipe=self.recipe,
             began=began,
             variables=self.variables.seen,
             lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
             warnings=found.plan.warnings,
-            files=observed_files(self.recipe, self.toolchains, lock, found.plan, self.surveyor),
+            files=observed_files(self.recipe, self.toolchains, lock, found.plan, outputs, self.surveyor),
             absent=(*self.toolchains.absent(), *(() if lock.exists else (lock.path,))),
             steps=[status._replace(key=ends[status.step.action].key) for status in found.steps()],
             is_current=all(end.is_current for end in ends.values()),

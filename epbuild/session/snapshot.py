@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from epbuild.cache.state import OutputRecord
 from epbuild.core.errors import ProblemRecord
 from epbuild.core.own_files import own_files
 from epbuild.core.records import ready
@@ -64,8 +65,22 @@ class ActionEnd(NamedTuple):
     is_current: bool
 
 
+def last_outputs(plan: Plan, surveyor: Surveyor) -> dict[str, OutputRecord]:
+    """Return what was last written to the place of each emission, by its id.
+
+    It is read once for a snapshot: another recipe's build may write to the place at any moment. If it does so later, the files do not have
+    the digests in these records.
+    """
+    emissions = [action for action in plan.actions.values() if isinstance(action, Emission)]
+    return {one.id: output for one in emissions if (output := surveyor.outputs.last(one.path)) is not None}
+
+
 def ends_of_actions(
-    found: Survey, made: Mapping[str, Made], outcomes: Mapping[str, Outcome], surveyor: Surveyor
+    found: Survey,
+    made: Mapping[str, Made],
+    outcomes: Mapping[str, Outcome],
+    outputs: Mapping[str, OutputRecord],
+    surveyor: Surveyor,
 ) -> dict[str, ActionEnd]:
     """Return how each action of the plan ended."""
     needed = {need for action in found.plan.actions.values() for need in action.needs}
@@ -74,9 +89,9 @@ def ends_of_actions(
     for ident, action in found.plan.actions.items():
         key = made[ident].key if ident in made else found.actions[ident].key
         if isinstance(action, Emission):
-            output = surveyor.outputs.last(action.path)
+            output = outputs.get(ident)
             key = output.action_key if output is not None else key
-            # Another recipe's build may have emitted something else there in the meantime.
+            # Another recipe's build may have emitted something else there.
             lasts = output is not None and key == recorded.get(ident)
         else:
             lasts = ident in needed  # a result that no output is made of is in the store only, and is looked up each time
@@ -85,7 +100,12 @@ def ends_of_actions(
 
 
 def observed_files(
-    recipe: Recipe, toolchains: PlanToolchains, lock: HeldLock, plan: Plan, surveyor: Surveyor
+    recipe: Recipe,
+    toolchains: PlanToolchains,
+    lock: HeldLock,
+    plan: Plan,
+    outputs: Mapping[str, OutputRecord],
+    surveyor: Surveyor,
 ) -> dict[str | Path, str]:
     """Return all files and folders that a run read or emitted, with their SHA-256 where it is known."""
     shared = [*map(Path, own_files()), *((lock.path,) if lock.exists else ())]
@@ -94,7 +114,7 @@ def observed_files(
     files: dict[str | Path, str] = {**known}
     for action in plan.actions.values():
         files |= {path: surveyor.digests.seen.get(path, "") for path in action.files}
-        if isinstance(action, Emission) and (output := surveyor.outputs.last(action.path)) is not None:
+        if isinstance(action, Emission) and (output := outputs.get(action.id)) is not None:
             root = os.path.join(action.root, "")  # noqa: PTH118 - each of tens of thousands of files, once
             files |= {f"{root}{name.replace('/', os.sep)}": str(file["digest"]) for name, file in output.files.items()}
         if isinstance(action, Preparation):

@@ -176,8 +176,9 @@ def test_a_snapshot_answers_without_reading_the_recipe(built: Workshop, capsys: 
     assert read
 
 
+@pytest.mark.parametrize("moment", [snapshot.last_outputs, snapshot.ends_of_actions, snapshot.observed_files])
 def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
-    built: Workshop, capsys: pytest.CaptureFixture[str]
+    moment: Callable[..., object], built: Workshop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = built.folder / "other.yaml"
     other.write_text(built.request.recipe.read_text(encoding="utf-8").replace("name: small", "name: other"), encoding="utf-8")
@@ -188,7 +189,7 @@ def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
         for recipe in late:
             assert execute(["run", "-j1", recipe]) == 0
 
-    with at_each_call(snapshot.ends_of_actions, publish):
+    with at_each_call(moment, publish):
         assert execute(["run", "-j1"]) == 0
     assert '"other"' in (built.output() / "manifest.json").read_text(encoding="utf-8")
     _, out, _ = answered(("plan", "--json"), capsys)
