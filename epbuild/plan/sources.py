@@ -31,6 +31,8 @@ class SourceModel(Struct, frozen=True, dict=True):
     files: ModelFiles
     known_header: ModelHeader | None
     """None if a memo had the model's references, so that its header need not be read for these."""
+    graph_key: StatKey
+    """Stat of the graph from before its header was read."""
 
     @cached_property
     def header(self) -> ModelHeader:
@@ -39,10 +41,15 @@ class SourceModel(Struct, frozen=True, dict=True):
 
     @cached_property
     def stats(self) -> tuple[tuple[str, StatKey], ...] | None:
-        """The stats of all files, by which a memo knows their content. None if a file is gone, or too young for its stat to be trusted."""
+        """The stats of all files, by which a memo knows their content.
+
+        None if a file is gone or too young for its stat to be trusted, or if the graph was replaced after its header was read.
+        """
         try:
             stats = tuple((str(path), StatKey.of(path)) for path in self.files.all)
         except OSError:
+            return None
+        if (str(self.files.graph), self.graph_key) not in stats:
             return None
         return stats if all(key.settled(time.time_ns()) for _, key in stats) else None
 
@@ -70,7 +77,7 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
     graph = locate(model) if model.is_remote else _graph_path(model, base)
     if graph is None:
         return None
-    references, header = _references(model, graph, memo)
+    references, header, key = _references(model, graph, memo)
     if references.is_compiled:
         message = f"the model '{model.name}' is already compiled: it holds EPContext nodes"
         raise _error("EPB205", model, message, "Name the model that it was compiled from.")
@@ -85,11 +92,11 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
             external[location] = folder / location
     if problems:
         raise PlanError(*problems)
-    return SourceModel(model, ModelFiles(graph, external, frozenset(references.subgraph_data)), header)
+    return SourceModel(model, ModelFiles(graph, external, frozenset(references.subgraph_data)), header, key)
 
 
-def _references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceReferences, ModelHeader | None]:
-    """Return what the graph of a model refers to, and its header if that was read. Raises PlanError."""
+def _references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceReferences, ModelHeader | None, StatKey]:
+    """Return what the graph of a model refers to, its header if that was read, and its stat from before. Raises PlanError."""
     try:
         seen = os.stat(graph)  # noqa: PTH116 - a recipe has thousands of models
     except (OSError, ValueError):
@@ -106,7 +113,8 @@ def _references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceRefere
 
     key = StatKey.of(graph, seen)
     inputs = (str(graph), key) if key.settled(time.time_ns()) else None
-    return memo.value("references of a model", inputs, read, SourceReferences), header
+    references = memo.value("references of a model", inputs, read, SourceReferences)
+    return references, header, key
 
 
 def _read_header(model: ModelSpec, graph: Path) -> ModelHeader:
