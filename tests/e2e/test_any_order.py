@@ -556,6 +556,9 @@ class Projects(RuleBasedStateMachine):
         expected = self.reference(owner).trees
         for place, output in list(self.owned.items()):
             if owner in output.owners and place not in expected:
+                if self.reference(owner).has_failures:
+                    output.tree = None  # the output of a step that failed stays as it was
+                    continue
                 output.owners.discard(owner)
                 if not output.owners:
                     if output.tree is not None:
