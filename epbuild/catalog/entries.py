@@ -30,7 +30,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     origin: str
     revision: int = 1
     default: bool = True
-    """Whether this packaging is the default of an EP with several."""
+    """True if this packaging is the default of an EP that has several."""
     short: str
     kind: Literal["plugin", "provider"]
     module: str
@@ -47,7 +47,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     """Option that names the device of a built-in EP. None if there is one kind of device, or an OrtEpDevice is chosen."""
     output_depends_on_host: bool = True
     takes_every_node: bool = False
-    """Whether it leaves no node to the EPs after it."""
+    """True if the EP takes every node, so that EPs listed after it get none."""
     genai_provider: str | None = None
     """Name in onnxruntime-genai. Empty if genai does not know the EP; None if the name is ONNX Runtime's."""
     quantized_io_option: str | None = None

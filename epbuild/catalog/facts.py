@@ -266,7 +266,7 @@ class ContextChanges(Struct, frozen=True):
     value_names: str | None = None
     """Attribute with the names of the context's own inputs and outputs, each as `value=name;`. Without it, values keep their names."""
     lone_node_name: bool = False
-    """Whether the only node of a context may be renamed. Other nodes are found in the context by their names."""
+    """True if a context's EPContext node may be renamed when it is the only one. With several, the EP finds each by its name."""
 
 
 class NodeLogRules(Struct, frozen=True):

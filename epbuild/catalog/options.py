@@ -36,7 +36,7 @@ class Option(Struct, frozen=True):
     until: str | None = None
     """Last release with the option, including its patch releases: `1.22` includes 1.22.1. None means the latest."""
     runtime: bool = False
-    """Whether only a session that runs the model reads it. Compiles may not set it."""
+    """True if only a session that runs the model reads the option. Compiles may not set it."""
     inline: str | None = None
     """Regular expression, for a `file`, of values that are the content itself or a name that the EP looks up."""
     files_pattern: str | None = None
@@ -47,7 +47,7 @@ class Option(Struct, frozen=True):
 
     @property
     def changes_output(self) -> bool:
-        """Whether the value belongs in an action key."""
+        """True if the value belongs in an action key."""
         return self.output != "none"
 
     def only_compiling(self, value: str) -> bool:

@@ -38,12 +38,12 @@ class Inspected(Struct, frozen=True):
 
     @property
     def several(self) -> bool:
-        """Whether several files were inspected."""
+        """True if several files were inspected."""
         return "models" in self.document
 
     @property
     def sound(self) -> bool:
-        """Whether every model is whole and all its references resolve."""
+        """True if every model is a complete file and all files that it refers to exist."""
         problems = [model.get("problem") for model in self.models]
         problems += [node["problem"] for model in self.models if "problem" not in model for node in model["ep_context_nodes"]]
         return not any(problems)

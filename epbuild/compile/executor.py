@@ -189,7 +189,7 @@ class _Staged(Struct, frozen=True):
     name: str
     """Path in the staging directory."""
     apart: bool = False
-    """Whether it must be a copy, and not a hard link to the user's file."""
+    """True if the staged file must be a copy, not a hard link to the user's file."""
 
 
 def _staged(group: SessionGroup) -> Iterator[_Staged]:

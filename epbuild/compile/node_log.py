@@ -35,7 +35,7 @@ class NodeLog:
 
     @property
     def asked(self) -> bool:
-        """Whether an EP has rules, so that the session has to log everything."""
+        """True if an EP has rules for log lines. The session must then log everything."""
         return bool(self._rules)
 
     def read(self, line: str) -> Worth:

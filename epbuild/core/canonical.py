@@ -30,7 +30,7 @@ class JsonFile(Struct, frozen=True):
 
     document: Mapping[str, Any]
     sort_keys: bool = True
-    """Whether keys are sorted. Otherwise their order is significant to readers."""
+    """True if keys are sorted. Otherwise their order is significant to readers."""
 
     @property
     def data(self) -> bytes:

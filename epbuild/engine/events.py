@@ -46,7 +46,7 @@ class RunStarted(Event, frozen=True):
     seconds_left: float | None = None
     """Estimate for them, from measured times; None if no time has been measured."""
     keep_going: bool = False
-    """Whether a failure stops only the steps that depend on it."""
+    """True if a failure stops only the steps that depend on it."""
 
 
 class StepStarted(Event, frozen=True):
@@ -62,7 +62,7 @@ class StepOutput(Event, frozen=True):
     step: str
     text: str
     status: bool = True
-    """Whether it reports progress. Other output of an EP is for logs."""
+    """True if the line reports progress. Other output of an EP is for logs only."""
 
 
 class StepFinished(Event, frozen=True):
@@ -101,9 +101,9 @@ class StepFailed(Event, frozen=True):
     problems: tuple[Problem, ...]
     progress: Completion | None = None
     allowed: bool = False
-    """Whether the recipe allows the failure, so that the build goes on and counts as a success."""
+    """True if the recipe allows the failure, so that the build goes on and counts as a success."""
     remembered: bool = False
-    """Whether the step failed in an earlier build and was not tried again, because no input has changed."""
+    """True if the step failed in an earlier build and was not tried again, because no input has changed."""
 
 
 class Warned(Event, frozen=True):

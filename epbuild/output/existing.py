@@ -29,7 +29,7 @@ class Listed(NamedTuple):
     sha256: str | None = None
     size: int | None = None
     by_name: bool = False
-    """Whether the file is epbuild's with any content. All other files must match their SHA-256, since anyone can write a list."""
+    """True if the file belongs to epbuild with any content. All other files must match their SHA-256, since anyone can write a list."""
 
 
 def read_listed_files(output: Path) -> dict[str, Listed]:

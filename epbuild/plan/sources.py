@@ -61,7 +61,7 @@ class SourceReferences(Struct, frozen=True):
     external: tuple[str, ...]
     """Locations of external data."""
     subgraph_data: tuple[str, ...]
-    """Those of them that a subgraph refers to."""
+    """Locations of external data that a subgraph refers to."""
 
 
 Locate = Callable[[ModelSpec], Path | None]

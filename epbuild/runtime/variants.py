@@ -37,7 +37,7 @@ class Ep:
     module: str | None
     """Python module of the plugin package that ships it; None if it is built into onnxruntime, or unknown."""
     package: str | None
-    """That package as a requirement for pip, such as `onnxruntime-qnn==2.7.0`."""
+    """Requirement for pip that installs this package, such as `onnxruntime-qnn==2.7.0`."""
     device: Mapping[str, Any]
     """`type`, `vendor` and `metadata` of the device in the recipe, as far as the recipe has them."""
 

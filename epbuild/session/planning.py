@@ -156,7 +156,7 @@ class RemoteModels(Struct, frozen=True):
     wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Locked SHA-256 of the wheels of a release, by requirement. A fetched wheel must have one of them."""
     only_checked: bool = False
-    """Whether a model that was fetched before counts only if its wheel had one of the locked SHA-256 then."""
+    """True if a model fetched earlier is used only when it came from a wheel with a locked SHA-256."""
 
     fetcher: ModelFetcher | None = None
     """Fetcher of models. None: that of epbuild."""

@@ -73,7 +73,7 @@ class Provisioning:
 
     @property
     def made(self) -> bool:
-        """Whether a toolchain was provisioned."""
+        """True once this session has provisioned a toolchain."""
         return bool(self._futures)
 
     def __enter__(self) -> Self:

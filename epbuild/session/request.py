@@ -59,7 +59,7 @@ class Request(Struct, frozen=True):
     push_only: bool = False
     """Whether only pushed outputs are emitted, without a folder on this machine."""
     compiles: bool = True
-    """Whether missing results may be built."""
+    """True if missing results may be built."""
     toolchains: Toolchains = field(default_factory=lambda: toolchains_here())  # noqa: PLW0108 - looked up when a request is made
     shard: Shard | None = None
     """Shard to build. None means all."""
@@ -80,7 +80,7 @@ class Request(Struct, frozen=True):
 
     @property
     def is_offline(self) -> bool:
-        """Whether no machine is contacted."""
+        """True if the request allows no network access."""
         return self.remote is not None and self.remote.offline
 
     @property

@@ -44,9 +44,9 @@ class ActionRunner(Struct, frozen=True):
     """Runs actions, if results may be built, and on which machine."""
 
     compiles: bool = True
-    """Whether missing results may be built."""
+    """True if missing results may be built."""
     retry: bool = False
-    """Whether actions are run again that failed before with the same key."""
+    """True if actions that failed earlier with the same key are run again."""
     elsewhere: RemoteMachines | None = None
     """Other machines that run actions."""
 

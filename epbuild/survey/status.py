@@ -62,7 +62,7 @@ class _Keyed(Struct, frozen=True):
     document: Mapping[str, Any]
     needed: tuple[Made, ...]
     is_here: bool
-    """Whether the workspace has a result of this key."""
+    """True if a build in this workspace had a result with this key."""
     result: ActionResult | None
     """The result that is in the store."""
 

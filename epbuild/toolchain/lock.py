@@ -26,7 +26,7 @@ class Package(Struct, frozen=True, order=True):
 
     @property
     def is_installed(self) -> bool:
-        """Whether the package was found in an existing environment."""
+        """True if the package was found in an existing environment."""
         return not self.files
 
 

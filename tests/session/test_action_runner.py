@@ -1,4 +1,4 @@
-"""Where an action runs: here, on another machine, or nowhere."""
+"""The place where an action runs: this machine, another one, or none."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def opened(browser: Browser, folder: Path, document: dict[str, Any], **options: 
 
 
 def panel(page: Page) -> str:
-    """What the panel shows."""
+    """Return the text of the panel."""
     return page.locator("#panel[open]").inner_text()
 
 
