@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from epbuild.survey.snapshot import Moment
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Session:
     """One recipe with everything that is open for it: plan, lock, toolchains, workspace, store and remote cache."""
 
@@ -284,20 +284,20 @@ def open_session(
         lock = replace(lock, warnings=(*lock.warnings, *deviations))
         plan = replace(plan, warnings=(*plan.warnings, *problems, *lock.warnings))
         yield Session(
-            request,
-            recipe,
-            plan,
-            lock,
-            provisioning,
-            surveyor,
-            shared,
-            progress,
-            cancelled,
-            variables,
-            memo,
-            begin,
-            began,
-            None if builds else refused,
+            request=request,
+            recipe=recipe,
+            plan=plan,
+            lock=lock,
+            provisioning=provisioning,
+            surveyor=surveyor,
+            shared=shared,
+            progress=progress,
+            cancelled=cancelled,
+            variables=variables,
+            memo=memo,
+            begin=begin,
+            began=began,
+            refused=None if builds else refused,
         )
 
 
