@@ -53,11 +53,13 @@ class SharedResults:
         self, store: BlobStore, progress: Progress, cancelled: threading.Event, warn: Callable[[Problem], None] | None = None
     ) -> None:
         """Pass warnings to `warn`, or report them to `progress`."""
+        self.cancelled = cancelled
+        """Event that is set once the build is being stopped."""
+        self.cache: RemoteCache | None = None
+        """Remote cache, if there is one."""
         self._store = store
         self._given_warn = warn
         self._progress = progress
-        self._cancelled = cancelled
-        self._cache: RemoteCache | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._writing: list[Future[object]] = []
@@ -67,25 +69,15 @@ class SharedResults:
         self.results: RemoteResults | None = None
         """Results in the remote cache, if the build reads them."""
 
-    @property
-    def cache(self) -> RemoteCache | None:
-        """Remote cache, if there is one."""
-        return self._cache
-
-    @property
-    def cancelled(self) -> threading.Event:
-        """Event that is set once the build is being stopped."""
-        return self._cancelled
-
     @contextmanager
     def opened(self, settings: RemoteSettings | None, *, reads: bool = True) -> Iterator[None]:
         """Open the remote cache of these settings, and use its results if `reads`. Raises what `remote_cache` raises."""
-        with remote_cache(settings, self._warn, self._cancelled) as self._cache:
-            if self._cache is not None and reads:
+        with remote_cache(settings, self._warn, self.cancelled) as self.cache:
+            if self.cache is not None and reads:
                 from epbuild.survey.remote_results import RemoteResults
 
-                self.results = RemoteResults(self._cache, self._store, self._warn)
-            if self._cache is not None and self._cache.writes:
+                self.results = RemoteResults(self.cache, self._store, self._warn)
+            if self.cache is not None and self.cache.writes:
                 from concurrent.futures import ThreadPoolExecutor
 
                 self._pool = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
@@ -94,31 +86,31 @@ class SharedResults:
             finally:
                 if self._pool is not None:
                     if not all(future.done() for future in (*self._writing, *self._writing_toolchains)):
-                        self._cancelled.set()  # the build ends early
+                        self.cancelled.set()  # the build ends early
                     self._pool.shutdown(cancel_futures=True)
 
     def add(self, key: str, record: Mapping[str, Any], *, more: bool = False) -> None:
         """Write a result in the background, if this build writes. With `more`, replace one that has fewer parts."""
-        if self._pool is not None and self._cache is not None:
+        if self._pool is not None and self.cache is not None:
             with self._lock:
-                self._writing.append(self._pool.submit(self._publish, self._cache, key, record, more=more))
+                self._writing.append(self._pool.submit(self._publish, self.cache, key, record, more=more))
 
     def offer(self, keys: Collection[str], records: ActionRecords) -> None:
         """Write stored results that the remote cache lacks in the background, if this build writes."""
-        if self._pool is not None and self._cache is not None and keys:
-            self._offer = self._pool.submit(self._add_missing, self._cache, keys, records)
+        if self._pool is not None and self.cache is not None and keys:
+            self._offer = self._pool.submit(self._add_missing, self.cache, keys, records)
 
     def add_toolchain(self, key: str, record: Mapping[str, Any]) -> None:
         """Write a toolchain record in the background, if this build writes."""
-        if self._pool is not None and self._cache is not None:
+        if self._pool is not None and self.cache is not None:
             from epbuild.toolchain.identity import TOOLCHAIN
 
             with self._lock:
-                self._writing_toolchains.append(self._pool.submit(self._cache.publish, TOOLCHAIN, key, record, self._store))
+                self._writing_toolchains.append(self._pool.submit(self.cache.publish, TOOLCHAIN, key, record, self._store))
 
     def finish(self, actions: int) -> None:
         """Wait for all writes, and report the use of the cache. `actions` is the number of results of the plan."""
-        if self._cache is None:
+        if self.cache is None:
             return
         if self._offer is not None:
             with suppress(Cancelled):
@@ -129,22 +121,22 @@ class SharedResults:
         lost = 0
         for number, future in enumerate(self._writing):
             if not future.done():
-                self._progress.report(ResultsShared(self._cache.name, number, len(self._writing)))
+                self._progress.report(ResultsShared(self.cache.name, number, len(self._writing)))
             lost += not future.result()
         if lost and not self._warned:
             message = (
-                f"{lost} of {counted(len(self._writing), 'result')} could not be written to the remote cache {self._cache.name}"
+                f"{lost} of {counted(len(self._writing), 'result')} could not be written to the remote cache {self.cache.name}"
             )
             self._warn(Problem("EPB524", message, None, "Others make them themselves; here they are kept."))
         if self.results is not None:
             self.results.warn_of_the_rest()
-        found = self._cache.statistics
-        if found.asked >= actions > 0 == found.found + found.unusable and not self._cache.writes:
-            message = f"the remote cache {self._cache.name} has none of the {counted(found.asked, 'result')} of this recipe"
+        found = self.cache.statistics
+        if found.asked >= actions > 0 == found.found + found.unusable and not self.cache.writes:
+            message = f"the remote cache {self.cache.name} has none of the {counted(found.asked, 'result')} of this recipe"
             self._warn(Problem("EPB523", message, None, _NOTHING_FOUND))
         if found.asked or self._writing:
             counts = (found.asked, found.found, found.unusable, found.received_bytes, found.published, found.sent_bytes)
-            self._progress.report(RemoteCacheUsed(self._cache.name, *counts, found.seconds))
+            self._progress.report(RemoteCacheUsed(self.cache.name, *counts, found.seconds))
 
     def _add_missing(self, cache: RemoteCache, keys: Collection[str], records: ActionRecords) -> None:
         from epbuild.plan.remote_record import COMPILE
