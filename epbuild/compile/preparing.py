@@ -32,6 +32,7 @@ _MAX_QUOTE = 400
 _SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's status: 128 and the signal that ended its last command
 _MIN_WINDOWS_ERROR = 0xC0000000
 _TRACEBACK = "Traceback (most recent call last)"
+_DATA = "Save the model with its weights, in it or in a file beside it."
 
 # For equal results in each run: otherwise hashes are salted, and Python's sets are ordered by hashes.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -243,6 +244,3 @@ def _checked(preparation: Preparation, execution: Execution, ending: Ending) -> 
         if not is_inside(data, folder):
             raise wrong(f"'{preparation.title}' left a link in place of the external data {location}", _DATA)
     return header
-
-
-_DATA = "Save the model with its weights, in it or in a file beside it."

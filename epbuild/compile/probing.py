@@ -39,6 +39,7 @@ from epbuild.toolchain.process import Ending, RunWorker
 from epbuild.verify.live.session import session_of
 from epbuild.verify.live.worker import Load, LoadFailure, run_models, why_not_real
 
+_FORMAT = 1
 _SECONDS = 120.0
 _WIDTH = 64
 NAME = "probe"
@@ -226,9 +227,6 @@ class _Endings:
     @property
     def device(self) -> str:
         return next((str(report["type"]) for report in self.reports if report.get("event") == "device"), "")
-
-
-_FORMAT = 1
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ from epbuild.plan.verification import Verification, plan_verification, with_inpu
 from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, ModelSpec, Recipe
 from epbuild.recipe.outputs import LAYOUT_FORMS
 
+_Records = tuple[ProblemRecord, ...]
+
 
 def make_plan(
     recipe: Recipe,
@@ -406,9 +408,6 @@ class _Work:
         problems, warnings = self.memo.value("sources", _memo_inputs(group, sources), check, tuple[_Records, _Records])
         self.problems += _problems(problems)
         return _problems(warnings)
-
-
-_Records = tuple[ProblemRecord, ...]
 
 
 def _records(problems: Iterable[Problem]) -> _Records:

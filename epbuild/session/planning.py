@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from epbuild.fetch.download import FetchProgress
     from epbuild.fetch.models import Pins, RemoteModel
 
+_REPORT_SECONDS = 0.2
+"""Seconds between two reports of how much of a model has been fetched."""
+
 
 class ReadVariables(Mapping[str, str]):
     """Environment of this process that records every variable that is read."""
@@ -128,9 +131,6 @@ def remote_of(request: Request, recipe: Recipe) -> RemoteSettings | None:
 def workspace_of(recipe: Path) -> Path:
     """Return the folder beside a recipe that holds the workspace."""
     return recipe.absolute().parent / WORKSPACE
-
-
-_REPORT_SECONDS = 0.2
 
 
 class ModelFetcher(Protocol):

@@ -38,6 +38,9 @@ from epbuild.survey.status import Surveyor
 MOST_AT_ONCE = 256
 """How many actions wait for other machines without taking a place of this one's: each has a thread."""
 _MOST_UNABLE = 3
+_IDENTITIES_AT_ONCE = 16
+_MOST_ASKED = 3
+"""How many machines are asked for the identity of one toolchain."""
 _PIECE_BYTES = 1 << 20
 _NAME_CACHE = "Name one under `cache.remote` in the recipe, or in EPBUILD_REMOTE_CACHE; with --rebuild-and-compare, build here."
 LOOK_AT_CACHE = "Check that workers write to the remote cache that this build reads, with a key under `cache.trust`."
@@ -222,10 +225,6 @@ def _file_pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-_AT_ONCE = 16
-_MOST_ASKED = 3
-
-
 class IdentityRequests:
     """Requests for toolchain identities, which machines publish in the remote cache.
 
@@ -244,7 +243,7 @@ class IdentityRequests:
         another platform for a minute, Lost if the scheduler goes away, the error of a failed provisioning, and Cancelled.
         """
         asked = self._offered(unknown)
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="identity") as pool:
+        with ThreadPoolExecutor(_IDENTITIES_AT_ONCE, thread_name_prefix="identity") as pool:
             list(pool.map(self._ask, asked.values()))
         self._known.look_again(asked)
         for item in asked.values():
