@@ -18,7 +18,7 @@ from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.made import Made, prepared_files
 from epbuild.plan.member import Member
 from epbuild.plan.possible import obstacle
-from epbuild.plan.request import CompileRequest
+from epbuild.plan.request import compile_document
 from epbuild.plan.result import CompileResult
 from epbuild.plan.shapes import sized
 from epbuild.plan.source_problems import source_problems
@@ -54,7 +54,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return replace(action, members=tuple(members))
 
     def key_document(self, action: SessionGroup, inputs: KeyInputs) -> dict[str, Any]:
-        return CompileRequest.of(action, inputs.digests, inputs.toolchain).keyed
+        return compile_document(action, inputs.digests, inputs.toolchain)
 
     def identity(self, action: SessionGroup, toolchain: Identified) -> dict[str, Any]:
         return toolchain.identity(*action.uses)

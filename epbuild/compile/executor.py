@@ -35,7 +35,7 @@ from epbuild.onnxfile.read.sizes import sized_header
 from epbuild.onnxfile.read.weights import WeightBytes, count_weights, read_weights
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member
-from epbuild.plan.request import HERE, CompileRequest, places
+from epbuild.plan.request import compile_document, worker_document
 from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import Expectation
@@ -116,7 +116,7 @@ def document_now(group: SessionGroup, execution: Execution) -> dict[str, Any]:
         digests = execution.digests(group.files)
     except OSError as error:
         raise _not_staged(group, error) from error
-    return CompileRequest.of(group, digests, execution.environment.identity(*group.uses)).keyed
+    return compile_document(group, digests, execution.environment.identity(*group.uses))
 
 
 def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> int:
@@ -217,7 +217,9 @@ def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Executio
             _stage_file(file, execution)
         _stage_sized(group, execution.staging)
         shared = _share_initializers(group, execution.staging)
-        request = json.dumps(_message(group, document), indent=1, sort_keys=True)
+        # At this level, the log has the reasons for nodes outside the EPs, and the begin of each model.
+        node_log = {"severity": VERBOSE, "mark": MARK} if node_log_of(group).asked else None
+        request = json.dumps(worker_document(group, document, node_log), indent=1, sort_keys=True)
         (execution.staging / REQUEST).write_text(request, encoding="utf-8")
     except OSError as error:
         raise _not_staged(group, error) from error
@@ -289,16 +291,6 @@ def _stage_file(file: _Staged, execution: Execution) -> None:
             os.link(real, staged)
     except OSError:
         copy_file(real, staged)
-
-
-def _message(group: SessionGroup, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message for the worker: the key document, options that are not part of the key, and facts of this machine."""
-    target = group.target
-    eps = [{**ep, "options": dict(planned.provider_options)} for ep, planned in zip(document["eps"], target.eps, strict=True)]
-    # At this level, the log has the reasons for nodes outside the EPs, and the begin of each model.
-    node_log = {"severity": VERBOSE, "mark": MARK} if node_log_of(group).asked else None
-    here = places(target.eps, group.custom_ops, node_log)
-    return {**document, "eps": eps, "session_options": dict(target.session_options), HERE: here}
 
 
 class _GroupLog(StepLog):

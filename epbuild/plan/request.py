@@ -1,18 +1,15 @@
-"""`CompileRequest`: the document of a compile that is keyed, sent and quoted."""
+"""Document of a compile that is keyed, sent to the worker, and quoted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from msgspec import Struct
+from typing import Any, TypeVar
 
 from epbuild.catalog.catalog import session_keys
 from epbuild.core.safepath import real_path
 from epbuild.plan.custom_ops import CustomOpLibraries
-from epbuild.plan.key import action_key
 from epbuild.plan.member import Member
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import OptionFile, PlannedEp
@@ -24,54 +21,40 @@ CONTRACT = 5
 HERE = "here"
 """Where a worker finds, beside the document, what only this machine knows: paths, and how packages are opened."""
 
+_Value = TypeVar("_Value")
 
-class CompileRequest(Struct, frozen=True):
-    """All that the result of a session group depends on, as one JSON document, and which of its options are not part of the key.
 
-    The worker gets the document with `places` of this machine beside it.
+def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the key document of a session group: everything that its result depends on.
+
+    `digests` are the SHA-256 of its files, and `toolchain` is the document of its fingerprint. Options and session keys that the catalog
+    lists as not changing what a compile writes are left out.
     """
+    target = group.target
+    return {
+        "format": FORMAT,
+        "contract": CONTRACT,
+        "members": [_member(member, digests) for member in group.members],
+        "share_weights": group.share,
+        **_shared_initializers(group),
+        "eps": [_ep(ep, digests) for ep in target.eps],
+        "session_options": _less(target.session_options, target.silent),
+        "session_files": _digested(_less(target.session_files, target.silent), digests),
+        "environment": dict(target.environment),
+        **_custom_ops(group, digests),
+        "catalog": {"session": session_keys().revision},
+        "toolchain": toolchain,
+    }
 
-    document: Mapping[str, Any]
-    unkeyed: tuple[frozenset[str], ...]
-    """The options of each EP that the catalog lists as not changing what a compile writes."""
-    unkeyed_session: frozenset[str]
-    """The session keys of that kind."""
 
-    @classmethod
-    def of(cls, group: SessionGroup, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> CompileRequest:
-        """The request of a session group. `digests` are the SHA-256 of its files; `toolchain` is its fingerprint's document."""
-        target = group.target
-        document = {
-            "format": FORMAT,
-            "contract": CONTRACT,
-            "members": [_member(member, digests) for member in group.members],
-            "share_weights": group.share,
-            **_shared_initializers(group),
-            "eps": [_ep(ep, digests) for ep in target.eps],
-            "session_options": dict(target.session_options),
-            "session_files": _digested(target.session_files, digests),
-            "environment": dict(target.environment),
-            **_custom_ops(group, digests),
-            "catalog": {"session": session_keys().revision},
-            "toolchain": toolchain,
-        }
-        return cls(document, tuple(ep.silent for ep in target.eps), target.silent)
-
-    @property
-    def keyed(self) -> dict[str, Any]:
-        """The document less what is not part of the key."""
-        return {
-            **self.document,
-            "eps": [
-                {**ep, **{part: _less(ep[part], left_out) for part in ("options", "files")}}
-                for ep, left_out in zip(self.document["eps"], self.unkeyed, strict=True)
-            ],
-            **{part: _less(self.document[part], self.unkeyed_session) for part in ("session_options", "session_files")},
-        }
-
-    @property
-    def key(self) -> str:
-        return action_key(self.keyed)
+def worker_document(
+    group: SessionGroup, document: Mapping[str, Any], node_log: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what the worker of a session group reads: its key document, with all options, and with `places` of this machine."""
+    target = group.target
+    eps = [{**ep, "options": dict(planned.provider_options)} for ep, planned in zip(document["eps"], target.eps, strict=True)]
+    here = places(target.eps, group.custom_ops, node_log)
+    return {**document, "eps": eps, "session_options": dict(target.session_options), HERE: here}
 
 
 def places(
@@ -114,9 +97,10 @@ def ep_document(ep: PlannedEp) -> dict[str, Any]:
 def _ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
     return {
         **ep_document(ep),
+        "options": _less(ep.provider_options, ep.silent),
         "catalog": ep.entry.digest,
         "library": digests[ep.library] if ep.library else None,
-        "files": _digested(ep.files, digests),
+        "files": _digested(_less(ep.files, ep.silent), digests),
     }
 
 
@@ -169,7 +153,7 @@ def _digested(files: Mapping[str, OptionFile], digests: Mapping[Path, str]) -> d
     return {name: digests[file.path] for name, file in files.items()}
 
 
-def _less(options: Mapping[str, str], left_out: frozenset[str]) -> dict[str, str]:
+def _less(options: Mapping[str, _Value], left_out: frozenset[str]) -> dict[str, _Value]:
     return {name: value for name, value in options.items() if name not in left_out}
 
 

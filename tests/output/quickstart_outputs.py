@@ -19,7 +19,7 @@ from epbuild.output.materials import RecipeFiles, recipe_file
 from epbuild.plan.key import action_key
 from epbuild.plan.made import Made
 from epbuild.plan.planner import make_plan
-from epbuild.plan.request import CompileRequest
+from epbuild.plan.request import compile_document
 from epbuild.plan.result import CompileResult, Measurements
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.load import load
@@ -86,7 +86,7 @@ def sha256(path: Path) -> str:
 
 def _built(group: SessionGroup) -> Made:
     digests = {path: sha256(path) for path in group.files}
-    document = CompileRequest.of(group, digests, FINGERPRINT.document(MODULES, {"cpu": CPU})).keyed
+    document = compile_document(group, digests, FINGERPRINT.document(MODULES, {"cpu": CPU}))
     result = CompileResult({}, Blob("ab" * 32, 0), Measurements(0.0, {}, None), ())
     return Made(group, action_key(document), document, result)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from epbuild.core.digest import file_digest
 from epbuild.core.safepath import real_path
-from epbuild.plan.request import CompileRequest, places
+from epbuild.plan.request import HERE, compile_document, places, worker_document
 from epbuild.plan.steps import SessionGroup
 from tests.support.plan_recipes import RECIPE, TOOLCHAIN, edited, plan_of, write_models
 
 Keys = tuple[str | int, ...]
+MISSING = object()
 FULL = edited(  # with an option and a session key that change nothing of what is compiled
     RECIPE,
     ("classifier: models/classifier.onnx", "classifier: {path: models/classifier.onnx, read: bytes}"),
@@ -37,8 +37,15 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> SessionGroup:
 
 
 @pytest.fixture
-def request_(group: SessionGroup) -> CompileRequest:
-    return CompileRequest.of(group, {path: file_digest(path) for path in group.files}, TOOLCHAIN)
+def keyed(group: SessionGroup) -> dict[str, Any]:
+    return compile_document(group, {path: file_digest(path) for path in group.files}, TOOLCHAIN)
+
+
+@pytest.fixture
+def sent(group: SessionGroup, keyed: dict[str, Any]) -> dict[str, Any]:
+    found = worker_document(group, keyed)
+    del found[HERE]
+    return found
 
 
 def leaves(node: Any, place: Keys = ()) -> Iterator[Keys]:
@@ -47,28 +54,28 @@ def leaves(node: Any, place: Keys = ()) -> Iterator[Keys]:
     yield from found or [place]
 
 
-def changed(node: Any, place: Keys) -> Any:
-    """A copy in which the leaf at a place is another."""
-    if not place:
-        return {"another": "x"} if isinstance(node, dict) else ["another", node]
-    copied: Any = dict(node) if isinstance(node, dict) else list(node)
-    copied[place[0]] = changed(node[place[0]], place[1:])
-    return copied
+def at(node: Any, place: Keys) -> Any:
+    """The value at a place, or MISSING."""
+    for key in place:
+        if isinstance(node, dict) and key not in node:
+            return MISSING
+        node = node[key]
+    return node
 
 
 def test_every_sent_setting_is_in_the_key_unless_the_catalog_calls_it_irrelevant(
-    request_: CompileRequest,
+    group: SessionGroup, keyed: dict[str, Any], sent: dict[str, Any]
 ) -> None:
-    left_out = set[Keys]()
-    for place in leaves(dict(request_.document)):
-        other = replace(request_, document=changed(dict(request_.document), place))
-        if other.key == request_.key:
-            left_out.add(place)
-    unkeyed = {("eps", number, "options", name) for number, names in enumerate(request_.unkeyed) for name in names} | {
-        ("session_options", name) for name in request_.unkeyed_session
+    left_out = {place for place in leaves(sent) if at(keyed, place) != at(sent, place)}
+    unkeyed = {("eps", number, "options", name) for number, ep in enumerate(group.target.eps) for name in ep.silent} | {
+        ("session_options", name) for name in group.target.silent
     }
     assert left_out <= unkeyed
-    assert ("eps", 0, "options", "rpc_control_latency") in left_out or request_.document["share_weights"] is False
+    assert ("eps", 0, "options", "rpc_control_latency") in left_out or sent["share_weights"] is False
+
+
+def test_the_key_has_nothing_that_is_not_sent(keyed: dict[str, Any], sent: dict[str, Any]) -> None:
+    assert [place for place in leaves(keyed) if at(keyed, place) not in ({}, [], at(sent, place))] == []
 
 
 def test_what_is_sent_beside_the_document_is_in_the_key_by_catalog_or_digest(group: SessionGroup) -> None:
@@ -78,12 +85,12 @@ def test_what_is_sent_beside_the_document_is_in_the_key_by_catalog_or_digest(gro
     assert {key for ep in here["eps"] for key in ep} == {"kind", "module", "library", "registration", "prefer"}
 
 
-def test_every_compile_setting_of_the_recipe_reaches_the_worker(request_: CompileRequest, group: SessionGroup) -> None:
-    for member, sent in zip(group.members, request_.document["members"], strict=True):
+def test_every_compile_setting_of_the_recipe_reaches_the_worker(sent: dict[str, Any], group: SessionGroup) -> None:
+    for member, listed in zip(group.members, sent["members"], strict=True):
         settings = {name for name in member.compile.__struct_fields__ if not name.endswith("_where")}
-        assert sent["compile"].keys() == settings
+        assert listed["compile"].keys() == settings
 
 
-def test_the_document_has_no_path_of_this_machine(request_: CompileRequest, group: SessionGroup) -> None:
+def test_the_document_has_no_path_of_this_machine(sent: dict[str, Any], group: SessionGroup) -> None:
     folder = str(real_path(group.members[0].graph).parent)
-    assert folder not in str(request_.document)
+    assert folder not in str(sent)

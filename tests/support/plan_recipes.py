@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from epbuild.core.errors import PlanError, Position, Problem
 from epbuild.plan.planner import make_plan
-from epbuild.plan.request import CompileRequest
+from epbuild.plan.request import compile_document
 from epbuild.plan.sources import Locate
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.recipe.load import load
@@ -155,7 +155,7 @@ def codes(problems: Sequence[Problem]) -> list[str]:
 def document_of(group: SessionGroup, toolchain: dict[str, Any] | None = None) -> dict[str, Any]:
     """The key document of a session group, its files read now."""
     digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in group.files}
-    return CompileRequest.of(group, digests, TOOLCHAIN if toolchain is None else toolchain).keyed
+    return compile_document(group, digests, TOOLCHAIN if toolchain is None else toolchain)
 
 
 def _count(dims: list[int]) -> int:
