@@ -37,6 +37,10 @@ def test_what_is_a_mapping_or_a_list_of_another_type_is_indented_as_well() -> No
     assert JsonFile(document).data.decode() == json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
+def test_text_that_is_no_unicode_is_escaped() -> None:
+    assert indented_json({"file\udcff": ["\udc80.onnx"]}) == '{\n  "file\\udcff": [\n    "\\udc80.onnx"\n  ]\n}'
+
+
 @pytest.mark.parametrize("value", [object(), math.nan, -math.inf])
 def test_what_is_no_json_is_refused(value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
