@@ -64,13 +64,11 @@ def _execute(arguments: Sequence[str]) -> int:
 
 
 def _warn(warnings: Sequence[Mapping[str, Any]]) -> None:
-    import msgspec
-
     from epbuild.core.errors import ProblemRecord
-    from epbuild.core.records import ready
+    from epbuild.core.records import convert
     from epbuild.report.terminal.problems import print_warnings
 
-    records = msgspec.convert(warnings, ready(tuple[ProblemRecord, ...]))
+    records = convert(warnings, tuple[ProblemRecord, ...])
     print_warnings([record.problem for record in records], all_warnings=False)
 
 

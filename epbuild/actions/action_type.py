@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.engine.capacity import estimated_memory
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
@@ -97,7 +96,7 @@ class ActionType(ABC, Generic[A, R]):
 
     def read_result(self, document: Mapping[str, Any]) -> R:
         """Return the result in a record. Raises msgspec.ValidationError."""
-        return msgspec.convert(document, ready(self.result))
+        return convert(document, self.result)
 
     def unmet_expectations(self, action: A, result: R) -> Sequence[Problem]:
         """Return expectations that are no part of the key, and that the result does not meet."""

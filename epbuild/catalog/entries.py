@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct, field
 
 from epbuild.catalog import facts
 from epbuild.catalog.options import Option
 from epbuild.core.digest import document_digest, fingerprint_of
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 
 _DIGEST_FORMAT = 1
 _UNKNOWN_SHARING = facts.Sharing(reason="the catalog does not state that this EP can share weights")
@@ -219,14 +218,14 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
     if "reproducible" in given:
         section = given["reproducible"]
         given["reproducible"] = {**section, "except": _with_origin(section.get("except", ()), section["origin"])}
-    return msgspec.convert(given, ready(EpEntry))
+    return convert(given, EpEntry)
 
 
 def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
     """Return the session keys in the document `session.toml`."""
     origin = document["origin"]
     options, cannot = _options(document["options"], origin), _with_origin(document.get("cannot", ()), origin)
-    return msgspec.convert({**document, "options": options, "cannot": cannot}, ready(SessionKeys))
+    return convert({**document, "options": options, "cannot": cannot}, SessionKeys)
 
 
 def _with_origin(rows: Any, origin: str) -> list[dict[str, Any]]:

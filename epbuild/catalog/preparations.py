@@ -12,11 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct, field
 
 from epbuild.core.errors import nearest
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 
 PreparationOptionType = Literal[
     "boolean", "integer", "number", "choice", "names", "flag-or-names", "files", "ranges", "sizes", "table"
@@ -248,7 +247,7 @@ def _document() -> dict[str, Any]:
 @cache
 def _all() -> dict[str, PreparationEntry]:
     kinds = {kind: {**row, "kind": kind, "options": _named(row["options"])} for kind, row in _document()["kinds"].items()}
-    return msgspec.convert(kinds, ready(dict[str, PreparationEntry]))
+    return convert(kinds, dict[str, PreparationEntry])
 
 
 def _named(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ from epbuild.core.errors import (
     ToolchainError,
     VerifyError,
 )
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, Progress, StepOutput
 
@@ -92,7 +92,7 @@ def read_reply(text: object) -> MachineReply:
     if not isinstance(text, str):
         raise ValidationError(f"expected the text of a reply, got {type(text).__name__}")
     try:
-        return msgspec.convert(json.loads(text), ready(MachineReply))
+        return convert(json.loads(text), MachineReply)
     except (ValueError, RecursionError) as error:
         raise ValidationError("the reply is not JSON") from error
 

@@ -23,7 +23,7 @@ from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import Position
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.preparing import Preparation
@@ -75,7 +75,7 @@ class ActionRequest(Struct, frozen=True):
 def read_request(text: str) -> ActionRequest:
     """Return the request in a text. Raises ValidationError."""
     try:
-        request = msgspec.convert(json.loads(text), ready(ActionRequest))
+        request = convert(json.loads(text), ActionRequest)
     except (ValueError, RecursionError) as error:
         raise ValidationError(f"it is no request: {error}") from error
     if request.format != FORMAT:
@@ -205,7 +205,7 @@ def _decode(kind: type[T], document: object, store: BlobStore) -> T:
         except MissingBlob as error:
             raise ValidationError(f"no digest of a file: {value[:80]!r}") from error
 
-    return msgspec.convert(document, ready(kind), dec_hook=read)
+    return convert(document, kind, dec_hook=read)
 
 
 def _with_entries(document: Any) -> dict[str, Any]:

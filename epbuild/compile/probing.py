@@ -24,7 +24,7 @@ from epbuild.cache.staging import staged
 from epbuild.compile.executor import document_now, rebuild
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import EpbuildError
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.engine.events import EventList
 from epbuild.plan.ability import Ability
 from epbuild.plan.planner import make_plan
@@ -239,7 +239,7 @@ class Probes:
         """Return the stored result of a probe, or None. Raises StoreError."""
         record = self._records.get(document_digest(_probe_document(ability, environment)))
         try:
-            return None if record is None else msgspec.convert(record["result"], ready(ProbeResult))
+            return None if record is None else convert(record["result"], ProbeResult)
         except (msgspec.ValidationError, KeyError):
             return None
 

@@ -1,13 +1,16 @@
-"""Types of records, made known to msgspec before threads use them."""
+"""Conversion of values to records, by msgspec."""
 
 from __future__ import annotations
 
 import threading
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from msgspec import msgpack
+import msgspec
+from msgspec import ValidationError, msgpack
 
 _Kind = TypeVar("_Kind")
+_T = TypeVar("_T")
 
 _known: set[object] = set()
 _lock = threading.Lock()
@@ -24,3 +27,13 @@ def ready(kind: _Kind) -> _Kind:
             msgpack.Decoder(kind)  # collects the fields of the type and of all types inside
             _known.add(kind)
     return kind
+
+
+def convert(
+    value: object, kind: type[_T], *, from_attributes: bool = False, dec_hook: Callable[[type, Any], Any] | None = None
+) -> _T:
+    """Convert a value, such as a JSON document, to a type of records. Raises msgspec.ValidationError."""
+    try:
+        return msgspec.convert(value, ready(kind), from_attributes=from_attributes, dec_hook=dec_hook)
+    except UnicodeEncodeError as error:  # JSON may have keys that are no Unicode, and msgspec compares them as UTF-8
+        raise ValidationError(f"{error.object!a} is no Unicode") from error

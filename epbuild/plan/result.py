@@ -7,12 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.weights import WeightBytes
 
@@ -255,8 +254,8 @@ def read_action_record(record: Mapping[str, Any]) -> ActionResult | None:
         return None
     part, part_kind, result_kind = _KINDS[kind]
     try:
-        known = msgspec.convert(document.get(part), ready(part_kind))
-        result = msgspec.convert(record.get("result"), ready(result_kind))
+        known = convert(document.get(part), part_kind)
+        result = convert(record.get("result"), result_kind)
     except ValidationError:
         return None
     if isinstance(result, CompileResult) and [model.member for model in result.models] != [item.name for item in known]:

@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from epbuild.cache.state import OutputRecord
 from epbuild.core.errors import ProblemRecord
 from epbuild.core.own_files import own_files
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.engine.events import Outcome
 from epbuild.plan.made import Made
 from epbuild.plan.preparing import Preparation
@@ -50,7 +48,7 @@ def read_last(request: Request, *, refresh: bool = False) -> Snapshot | None:
 
 def recorded_survey(found: Snapshot) -> Survey:
     """Return the survey in a snapshot: all steps are current."""
-    records = msgspec.convert(found.warnings, ready(tuple[ProblemRecord, ...]))
+    records = convert(found.warnings, tuple[ProblemRecord, ...])
     statuses = [
         StepStatus(Step(*step), "current", (), key, outputs, on_real_device=on_device)
         for *step, key, outputs, on_device in found.step_rows()

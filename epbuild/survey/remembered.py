@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from epbuild import __version__
 from epbuild.cache.workspace import Workspace, action_name
 from epbuild.core.errors import BuildError, EpbuildError, Problem, ProblemRecord, StepId, VerifyError
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 
 _FORMAT = 2
 _OF_THE_KEY = frozenset(
@@ -62,7 +62,7 @@ class Failures:
             document: dict[str, Any] = json.loads(text) if text is not None else {}
             if document.get("key") != key or document.get("format") != _FORMAT or document["epbuild"] != __version__:
                 return None
-            problems = tuple(record.problem for record in msgspec.convert(document["problems"], ready(tuple[ProblemRecord, ...])))
+            problems = tuple(record.problem for record in convert(document["problems"], tuple[ProblemRecord, ...]))
             failure = Failure(document["error"], problems, float(document["time"]))
         except (ValueError, LookupError, TypeError):
             return None  # it is tried again

@@ -15,11 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Struct, ValidationError, field, to_builtins
 
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.core.safepath import links_on_the_way
 from epbuild.toolchain.packages import REPAIRED, FileState, Tree, digest_of_all, digests_of, is_library, package_tree, state_of
 from epbuild.toolchain.process import ask_program
@@ -167,7 +167,7 @@ def probe(
 
 def _read_answer(line: str, modules: list[str]) -> ProbeAnswer:
     """Return a probe's answer. Raises ValueError or ValidationError for any other output, as any program may be the interpreter."""
-    answer = convert(json.loads(line), ready(ProbeAnswer))  # not msgspec's JSON, which refuses paths that are not UTF-8
+    answer = convert(json.loads(line), ProbeAnswer)  # not msgspec's JSON, which refuses paths that are not UTF-8
     if answer.modules.keys() != set(modules):
         raise ValueError(modules)
     for text in (answer.python, answer.platform, *answer.distributions, *answer.distributions.values()):
@@ -233,7 +233,7 @@ def _listing(folder: Path) -> list[str]:
 
 def _read_memory(memory: Path) -> _Memory | None:
     try:
-        remembered = convert(json.loads(memory.read_text(encoding="utf-8")), ready(_Memory))
+        remembered = convert(json.loads(memory.read_text(encoding="utf-8")), _Memory)
     except (OSError, ValueError, ValidationError):
         return None
     return remembered if remembered.format == FORMAT else None

@@ -25,13 +25,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
 from msgspec import Struct
 
 from epbuild.cache.records import ActionRecords
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import document_digest
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.recipe.requirement import is_same_version, plain_name
 from epbuild.remote.envelope import RecordKind
 from epbuild.toolchain.environment import RUNTIME, Environment, modules_of
@@ -118,7 +117,7 @@ def record_documents(
 
 def recorded_toolchain(records: Mapping[str, Mapping[str, Any]]) -> RecordedToolchain | None:
     """Return the toolchain of sound records, given by Python package. None if there is none, or if their environments differ."""
-    modules = {name: msgspec.convert(record["result"], ready(ModuleIdentity)) for name, record in records.items()}
+    modules = {name: convert(record["result"], ModuleIdentity) for name, record in records.items()}
     shared = {(item.python, item.platform, tuple(sorted(item.distributions.items()))) for item in modules.values()}
     return RecordedToolchain(modules) if len(shared) == 1 and RUNTIME in modules else None
 
@@ -127,7 +126,7 @@ def is_toolchain_record(record: Mapping[str, Any]) -> bool:
     """Return whether a record has the shape of a toolchain record, and its result is possible for its document."""
     try:
         document: Any = record["document"]
-        found = msgspec.convert(record.get("result"), ready(ModuleIdentity))
+        found = convert(record.get("result"), ModuleIdentity)
         if (document["format"], document["kind"]) != (FORMAT, KIND) or not isinstance(document["module"], str):
             return False
         if not all(_DIGEST.fullmatch(digest) for digest in (*found.libraries.values(), *found.files.values())):

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, ValidationError, convert, defstruct
+from msgspec import Meta, Struct, ValidationError, defstruct
 
 from epbuild.core.errors import printable
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 
 _MAX_SHOWN = 200
 
@@ -56,7 +56,7 @@ def read_report(line: bytes) -> dict[str, Any] | None:
     if not isinstance(report, dict) or not isinstance(report.get("event"), str):
         return None
     try:
-        convert(report, ready(_EVENTS.get(report["event"], _Report)))
+        convert(report, _EVENTS.get(report["event"], _Report))
     except ValidationError as error:
         raise BadReport(shown(line)) from error
     return report

@@ -8,11 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 
 from epbuild.core.defaults import MANIFEST
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.core.safepath import BadReference, check_reference, open_regular
 from epbuild.core.schemas import schema
 from epbuild.plan.result import LeftNode, ModelSignature
@@ -166,14 +165,14 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
             for location in ([each["weights_file"]] if "weights_file" in each else each["external_data"])
         ),
         signature=source_signature_of(item),
-        left=msgspec.convert(item.get("left", []), ready(tuple[LeftNode, ...])),
+        left=convert(item.get("left", []), tuple[LeftNode, ...]),
     )
 
 
 def source_signature_of(model: Mapping[str, Any]) -> ModelSignature | None:
     """Return the signature of the source of a model in a manifest; None if the manifest has none, or there is no one source."""
     source = model.get("source", {})
-    return msgspec.convert(source, ready(ModelSignature)) if {"inputs", "outputs"} <= source.keys() else None
+    return convert(source, ModelSignature) if {"inputs", "outputs"} <= source.keys() else None
 
 
 def sources_of(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -27,7 +27,7 @@ from epbuild.commands.reporting.changes import (
 from epbuild.commands.reporting.values import FORMAT, Report
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.diff.traits import Incomparable
 from epbuild.publish.sizes import is_about_others
 from epbuild.session.coverage import worst_figures
@@ -117,7 +117,7 @@ def read_report(path: Path) -> Report | None:
     if document.get("format") != FORMAT:
         raise _unreadable(path, f"is a report of format {document.get('format')}, and this epbuild reads {FORMAT}")
     try:
-        return msgspec.convert(document, ready(Report))
+        return convert(document, Report)
     except msgspec.ValidationError as error:
         raise _unreadable(path, "is not a complete report") from error
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Problem, StepId
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 from epbuild.core.safepath import read_regular
 from epbuild.engine.events import Origin, Outcome
 from epbuild.survey.action_status import StepState
@@ -207,7 +207,7 @@ class BuildRecords:
                 with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
                     document = json.loads(read_regular(path))
                     if document["format"] == FORMAT:
-                        yield msgspec.convert(document, ready(BuildRecord))
+                        yield convert(document, BuildRecord)
 
     def _files(self) -> list[Path]:
         """Return the files of records, last build first."""

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from epbuild.core.canonical import indented_json
 from epbuild.core.errors import Argument, Location, Position, Problem
-from epbuild.core.records import ready
+from epbuild.core.records import convert
 
 if TYPE_CHECKING:
     from epbuild.commands.reporting.values import Report
@@ -58,7 +58,7 @@ def view(kind: type[V], source: object, **values: Any) -> V:
     """Return a view of `source`: each field is the value given for it, else the attribute of the same name."""
     found = {name: getattr(source, name) for name in kind.__struct_fields__ if hasattr(source, name)} | values
     known = {name: value for name, value in found.items() if value is not UNSET}
-    return msgspec.convert(SimpleNamespace(**known), ready(kind), from_attributes=True)
+    return convert(SimpleNamespace(**known), kind, from_attributes=True)
 
 
 def problem_view(problem: Problem) -> ProblemView:
