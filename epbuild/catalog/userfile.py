@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,7 +34,7 @@ def load_catalog(path: Path) -> EpEntry:
         raise BadCatalog(path, "", f"the catalog file cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise BadCatalog(path, "", "the catalog file is not UTF-8 text") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also for an integer of thousands of digits
         raise BadCatalog(path, "", f"the catalog file is not TOML: {error}") from error
     for key, message in find_problems(document):
         raise BadCatalog(path, key, message)
@@ -51,8 +52,17 @@ def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
     from epbuild.core.schemas import schema
 
-    # JSON has no integers, and JSON Schema accepts 1.0 as one. TOML has.
-    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    for key, value in _integers(document):
+        if not -(2**63) <= value < 2**63:  # TOML's range, which Python's reader does not check
+            yield key, "the integer needs more than 64 bits"
+            return
+    # JSON has no integers, and JSON Schema accepts 1.0 as one. TOML has. It also has NaN, against which no threshold would ever be missed.
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {
+            "integer": lambda _, value: type(value) is int,
+            "number": lambda _, value: type(value) in (int, float) and math.isfinite(value),
+        }
+    )
     validator = extend(Draft202012Validator, type_checker=types)(schema("catalog"))  # type: ignore[no-untyped-call]
     errors = sorted(validator.iter_errors(document), key=lambda error: [str(part) for part in error.absolute_path])
     for error in errors:
@@ -60,6 +70,15 @@ def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield ".".join(str(part) for part in deepest.absolute_path), _sentence(deepest)
     if not errors:
         yield from _contradictions(document)
+
+
+def _integers(value: Any, place: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the places of all integers, and the integers."""
+    if isinstance(value, int):
+        yield place, value
+    elif isinstance(value, dict | list):
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _integers(item, f"{place}.{name}" if place else str(name))
 
 
 def _sentence(error: Any) -> str:
@@ -185,7 +204,10 @@ _OPTION_NAMES = (
     "binary.target_option",
 )
 _EXPRESSIONS = (
-    *(f"options.*.{word}" for word in ("pattern", "inline", "files_pattern")),
+    *(f"options.*.{word}" for word in ("pattern", "inline", "files_pattern", "compile_only")),
+    "host.drivers.*.pattern",
+    "host.drivers.*.provider",
+    "cannot.*.when.*",
     "refuse.*.when.*",
     "sharing.refused_values.*.pattern",
     "reproducible.except.*.when.*",
@@ -222,7 +244,7 @@ def _bad_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for place, expression in (found for path in _EXPRESSIONS for found in _at(document, path)):
         try:
             groups = re.compile(expression).groups
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             yield place, f"not a regular expression: {error}"
             continue
         if place == "binary.target_pattern" and not groups:

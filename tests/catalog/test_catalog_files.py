@@ -145,6 +145,36 @@ def test_a_file_that_cannot_be_read_at_all_is_told_as_such(tmp_path: Path) -> No
         load_catalog(latin)
 
 
+LEAST = 'ep = "XEP"\nshort = "x"\nkind = "provider"\norigin = "measured"\n'
+OPTION = '[options.a]\ntype = "integer"\noutput = "none"\nmeaning = "A."\n'
+CANNOT = '[[cannot]]\nwhat = "w"\nwhy = "y"\norigin = "measured"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        (f"revision = {'9' * 5000}", "", "4300 digits"),
+        (f"revision = 0x{'f' * 5000}", "revision", "more than 64 bits"),
+        (f"description = 0x{'f' * 5000}", "description", "more than 64 bits"),
+        (f"[numbers]\nsmallest = 1{'0' * 400}", "numbers.smallest", "more than 64 bits"),
+        ("[numbers.floats]\ncosine = nan", "numbers.floats.cosine", "nan is not a number"),
+        ("[numbers.floats]\nmax_abs = inf", "numbers.floats.max_abs", "inf is not a number"),
+        (f"{OPTION}minimum = nan", "options.a.minimum", "nan is not a number"),
+        ("out_of_memory = 'a{99999999999}'", "out_of_memory", "not a regular expression: the repetition number is too large"),
+        (f"out_of_memory = '{'(' * 3000}{')' * 3000}'", "out_of_memory", "not a regular expression"),
+        (f"{OPTION}compile_only = '('", "options.a.compile_only", "not a regular expression"),
+        ("[[host.drivers]]\nname = 'd'\npattern = '('", "host.drivers.0.pattern", "not a regular expression"),
+        ("[[host.drivers]]\nname = 'd'\nprovider = '('", "host.drivers.0.provider", "not a regular expression"),
+        (f"{CANNOT}when = {{ a = '(' }}\n{OPTION}", "cannot.0.when.a", "not a regular expression"),
+    ],
+)
+def test_numbers_and_expressions_that_cannot_be_used_are_refused(tmp_path: Path, text: str, key: str, message: str) -> None:
+    with pytest.raises(BadCatalog) as caught:
+        load_catalog(written(tmp_path, LEAST + text))
+    assert caught.value.key == key
+    assert message in caught.value.message
+
+
 @given(st.text(max_size=80))
 def test_no_text_makes_anything_but_an_entry_or_a_clear_refusal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.toml"
