@@ -30,6 +30,7 @@ from epbuild.recipe.address import PackageAddress
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.remote.settings import RemoteSettings, remote_settings
+from epbuild.session.events import Fetched, Fetching
 from epbuild.session.lock import check_lock, locked_wheels
 from epbuild.session.provisioning import ONLINE
 from epbuild.session.request import Request
@@ -173,7 +174,6 @@ class RemoteModels(Struct, frozen=True):
         if known is not None and not self.only_checked:
             return known
         from epbuild.fetch import models
-        from epbuild.session.events import Fetched
 
         fetcher: ModelFetcher = self.fetcher or models
         try:
@@ -201,8 +201,6 @@ class _Arrivals:
     _reported: float = 0.0
 
     def arrived(self, address: str, done: int, total: int | None) -> None:
-        from epbuild.session.events import Fetching
-
         if time.monotonic() - self._reported >= _REPORT_SECONDS:
             self._reported = time.monotonic()
             self.progress.report(Fetching(self.model, address, done, total))

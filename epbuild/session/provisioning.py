@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -25,8 +26,6 @@ from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.provision import InstallProgress
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from epbuild.session.lock import HeldLock
     from epbuild.session.toolchains import PlanToolchains
 
@@ -81,8 +80,6 @@ class Provisioning:
 
     def __exit__(self, *_: object) -> None:
         if not all(future.done() for future in self._futures.values()):
-            from concurrent.futures import wait
-
             self._cancelled.set()  # no action needs them any more
             wait(self._futures.values(), _STOP_SECONDS)
 
@@ -107,8 +104,6 @@ class Provisioning:
         with self._guard:
             for name in dict.fromkeys(names):
                 if name not in self.known.environments and name not in self._futures:
-                    from concurrent.futures import Future
-
                     future: Future[Environment] = Future()
                     self._futures[name] = future
                     threading.Thread(target=self._fulfil, args=(name, future), name=f"toolchain {name}", daemon=True).start()
@@ -140,8 +135,6 @@ class Provisioning:
         future = self._futures.get(name)
         if future is None:
             return
-        from concurrent.futures import wait
-
         while not future.done():
             wait([future], _POLL_SECONDS)
             if self._cancelled.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,9 @@ from epbuild.core.units import counted
 from epbuild.engine.events import Progress, Warned
 from epbuild.remote.settings import RemoteSettings
 from epbuild.session.events import RemoteCacheUsed, ResultsShared
+from epbuild.toolchain.identity import TOOLCHAIN
 
 if TYPE_CHECKING:  # the client of remote caches is loaded only if one is used
-    from concurrent.futures import Future, ThreadPoolExecutor
-
     from epbuild.remote.cache import Published, RemoteCache, Warn
     from epbuild.survey.remote_results import RemoteResults
 
@@ -78,8 +78,6 @@ class SharedResults:
 
                 self.results = RemoteResults(self.cache, self._store, self._warn)
             if self.cache is not None and self.cache.writes:
-                from concurrent.futures import ThreadPoolExecutor
-
                 self._pool = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
             try:
                 yield
@@ -103,8 +101,6 @@ class SharedResults:
     def add_toolchain(self, key: str, record: Mapping[str, Any]) -> None:
         """Write a toolchain record in the background, if this build writes."""
         if self._pool is not None and self.cache is not None:
-            from epbuild.toolchain.identity import TOOLCHAIN
-
             with self._lock:
                 self._writing_toolchains.append(self._pool.submit(self.cache.publish, TOOLCHAIN, key, record, self._store))
 
