@@ -36,6 +36,8 @@ from epbuild.core.errors import Problem, StoreError
 from epbuild.core.host import on_windows
 from epbuild.core.shown import shown_path
 
+REMOTE_MODEL = "remote "
+"""Prefix of the facts about fetched models, whose files garbage collection keeps."""
 _STATE = "state.sqlite"
 _FOLDERS = ("tmp", "logs", "leases", "reports", "rebuilt")
 _MAX_STATE_BYTES = 504

@@ -15,7 +15,7 @@ from epbuild.cache.garbage import Needs
 from epbuild.cache.leases import lease
 from epbuild.cache.roots import Roots
 from epbuild.cache.state import Configuration
-from epbuild.cache.workspace import Workspace
+from epbuild.cache.workspace import REMOTE_MODEL, Workspace
 from epbuild.core.errors import Problem, StoreError
 from epbuild.plan.result import is_action_record
 from epbuild.survey.orphans import RESULTS, files_of
@@ -23,7 +23,6 @@ from epbuild.survey.snapshot import remove_older
 
 LEASE = "upkeep"
 """Lease of removals and checks, which exclude each other, also across releases."""
-_REMOTE_FACT = "remote "  # prefix of the workspace's facts about remote models (`RemoteModels`)
 
 
 class Collection(Struct, frozen=True):
@@ -92,7 +91,7 @@ def needs(workspaces: Iterable[Path], root: Path) -> Needs:
 
 def _models(workspace: Workspace, root: Path) -> Iterator[str]:
     """Yield the names in the store at `root` of a workspace's remote models. Raises StoreError."""
-    for graph in map(Path, workspace.facts(_REMOTE_FACT).values()):
+    for graph in map(Path, workspace.facts(REMOTE_MODEL).values()):
         if graph.is_relative_to(root):
             yield "/".join(graph.relative_to(root).parts[:2])
 

@@ -19,7 +19,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory, tag_cache
 from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.cache.roots import Roots
-from epbuild.cache.workspace import Workspace
+from epbuild.cache.workspace import REMOTE_MODEL, Workspace
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import PlanError, Problem, RecipeError, StoreError
@@ -225,7 +225,7 @@ def _placed(error: PlanError | StoreError, model: ModelSpec) -> PlanError | Stor
 def _fact(model: ModelSpec) -> str:
     """Return the name under which a model's place is remembered: a digest, as an address may hold a secret."""
     asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
-    return f"remote {document_digest(asked)}"
+    return f"{REMOTE_MODEL}{document_digest(asked)}"
 
 
 class NeededModels(Struct, frozen=True):
