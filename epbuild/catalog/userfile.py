@@ -36,8 +36,12 @@ def load_catalog(path: Path) -> EpEntry:
         raise BadCatalog(path, "", "the catalog file is not UTF-8 text") from error
     except (ValueError, RecursionError) as error:  # also for an integer of thousands of digits
         raise BadCatalog(path, "", f"the catalog file is not TOML: {error}") from error
-    for key, message in find_problems(document):
-        raise BadCatalog(path, key, message)
+    try:
+        problem = next(find_problems(document), None)
+    except RecursionError as error:
+        raise BadCatalog(path, "", "the tables of the catalog file are nested too deeply") from error
+    if problem is not None:
+        raise BadCatalog(path, *problem)
     return read_entry(document, user_file=path.name)
 
 

@@ -157,6 +157,8 @@ CANNOT = '[[cannot]]\nwhat = "w"\nwhy = "y"\norigin = "measured"\n'
         (f"revision = 0x{'f' * 5000}", "revision", "more than 64 bits"),
         (f"description = 0x{'f' * 5000}", "description", "more than 64 bits"),
         (f"[numbers]\nsmallest = 1{'0' * 400}", "numbers.smallest", "more than 64 bits"),
+        (f"description{'.a' * 5000} = 1", "", "nested too deeply"),
+        (f"options.a{'.a' * 5000} = 1", "", "nested too deeply"),
         ("[numbers.floats]\ncosine = nan", "numbers.floats.cosine", "nan is not a number"),
         ("[numbers.floats]\nmax_abs = inf", "numbers.floats.max_abs", "inf is not a number"),
         (f"{OPTION}minimum = nan", "options.a.minimum", "nan is not a number"),
@@ -168,7 +170,7 @@ CANNOT = '[[cannot]]\nwhat = "w"\nwhy = "y"\norigin = "measured"\n'
         (f"{CANNOT}when = {{ a = '(' }}\n{OPTION}", "cannot.0.when.a", "not a regular expression"),
     ],
 )
-def test_numbers_and_expressions_that_cannot_be_used_are_refused(tmp_path: Path, text: str, key: str, message: str) -> None:
+def test_values_that_cannot_be_used_are_refused_with_their_place(tmp_path: Path, text: str, key: str, message: str) -> None:
     with pytest.raises(BadCatalog) as caught:
         load_catalog(written(tmp_path, LEAST + text))
     assert caught.value.key == key
