@@ -23,6 +23,8 @@ FORMAT = 1
 MAX_MEMO_BYTES = 1 << 26
 """Size of the largest file that is read or written."""
 
+_DAMAGED = (ValueError, RecursionError)
+"""Errors of content that was not written by a memo."""
 _UNENCODABLE = (UnicodeError, OverflowError)
 """Errors of file names that are no Unicode, and of integers of more than 64 bits."""
 
@@ -46,7 +48,7 @@ class Memo:
             if place is None or os.stat(place).st_size > MAX_MEMO_BYTES:  # noqa: PTH116 - the place is a text, as a snapshot's
                 return cls()
             version, entries = msgpack.decode(read_own(place), type=ready(_Content))
-        except (OSError, ValueError):
+        except (OSError, *_DAMAGED):
             return cls()
         return cls(entries) if version == _version() else cls()
 
@@ -63,7 +65,7 @@ class Memo:
         if known is not None:
             try:
                 found = msgpack.decode(known, type=ready(result_type))
-            except ValueError:  # damaged
+            except _DAMAGED:
                 known = None
         if known is None:
             found = compute()

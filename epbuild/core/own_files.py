@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 
 
 @functools.cache
@@ -25,6 +26,8 @@ def own_files() -> list[str]:
 
 def read_own(place: str) -> bytes:
     """Read a file that only this user may write. Raises OSError, and ValueError for any other file: a cache may be shared."""
+    if not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116 - a pipe would wait for a writer
+        raise ValueError(place)
     with open(place, "rb") as file:  # noqa: PTH123
         seen = os.fstat(file.fileno())
         if hasattr(os, "getuid") and (seen.st_uid != os.getuid() or seen.st_mode & 0o022):

@@ -83,7 +83,9 @@ def test_a_memo_that_says_nothing_new_is_not_written(place: str) -> None:
     assert Path(place).stat().st_mtime == 1
 
 
-@pytest.mark.parametrize("damage", ["gone", "truncated", "zeros", "another version", "too large", "writable by others"])
+@pytest.mark.parametrize(
+    "damage", ["gone", "truncated", "zeros", "nested", "another version", "too large", "pipe", "writable by others"]
+)
 def test_a_file_that_cannot_be_trusted_counts_as_none(place: str, damage: str) -> None:
     written(place, "one")
     file = Path(place)
@@ -94,13 +96,18 @@ def test_a_file_that_cannot_be_trusted_counts_as_none(place: str, damage: str) -
         file.write_bytes(content[:-5])
     elif damage == "zeros":
         file.write_bytes(bytes(len(content)))
+    elif damage == "nested":
+        file.write_bytes(content[:-5] + b"\x91" * 100_000)
     elif damage == "another version":
         _, entries = msgpack.decode(content)
         file.write_bytes(msgpack.encode(("another", entries)))
     elif damage == "too large":
         os.truncate(file, MAX_MEMO_BYTES + 1)
     elif os.name == "nt":
-        pytest.skip("POSIX permissions")
+        pytest.skip("POSIX permissions, and pipes with names")
+    elif damage == "pipe":
+        file.unlink()
+        os.mkfifo(file, 0o600)
     else:
         file.chmod(0o620)
     counted = Counted()
