@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from epbuild.core.digest import Blob
-from epbuild.onnxfile.read.wire import MalformedModel, WireReader, encode_bytes, encode_integer
+from epbuild.onnxfile.read.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer
 
 _FILES, _STDOUT, _STDERR_DIGEST, _METADATA = 2, 5, 8, 9  # of ActionResult
 _PATH, _DIGEST, _EXECUTABLE = 1, 2, 4  # of OutputFile
@@ -22,6 +22,7 @@ _HASH, _SIZE = 1, 2  # of Digest
 _WORKER = 1  # of ExecutedActionMetadata
 
 _HEX = re.compile(rb"[0-9a-f]{64}")
+_MAX_VARINT = 10  # bytes
 
 
 class MalformedMessage(ValueError):
@@ -113,6 +114,15 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield each field's number and value; fixed-size values as bytes. Raises MalformedMessage."""
     try:
         for field in WireReader(io.BytesIO(data)).fields(0, len(data)):
+            if field.end - field.tag_at > _MAX_VARINT and _is_too_large(data, field):
+                raise MalformedMessage("a number has more than 64 bits")
             yield field.number, data[field.start : field.end] if field.value is None else field.value
     except MalformedModel as error:
         raise MalformedMessage(str(error)) from error
+
+
+def _is_too_large(data: bytes, field: Field) -> bool:
+    """Return whether a number of a field has more than 64 bits. `WireReader` drops the rest, but some servers refuse the message."""
+    content = data[field.start : field.end] if field.value is not None else b""
+    numbers = (data[field.tag_at : field.length_at], data[field.length_at : field.start], content)
+    return any(len(number) == _MAX_VARINT and number[-1] > 1 for number in numbers)

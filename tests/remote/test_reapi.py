@@ -71,6 +71,23 @@ def test_bytes_that_break_the_form_are_refused(data: bytes, why: str) -> None:
         ReapiResult.decode(data)
 
 
+def test_a_number_of_more_than_64_bits_is_refused() -> None:
+    """Without its upper bits, a size could be that of a signed record. Servers in Go refuse such a message."""
+    long = b"\xac" + b"\x82" + b"\x80" * 7  # 300 with nine bytes
+    digest = b"\x0a\x40" + b"ab" * 32 + b"\x10" + long
+    for last, is_read in ((b"\x00", True), (b"\x02", False)):
+        file = b"\x0a\x01a\x12" + bytes([len(digest) + 1]) + digest + last
+        data = b"\x12" + bytes([len(file)]) + file
+        stdout = b"\x2a" + b"\x82" + b"\x80" * 8 + last + b"ok"
+        tag = b"\xaa" + b"\x80" * 8 + last + b"\x02ok"
+        for message in (data, stdout, tag):
+            if is_read:
+                assert ReapiResult.decode(message) in (ReapiResult((ReapiFile("a", BLOB),), b""), ReapiResult((), b"ok"))
+                continue
+            with pytest.raises(MalformedMessage, match="64 bits"):
+                ReapiResult.decode(message)
+
+
 def test_a_negative_size_is_none() -> None:
     message = MESSAGES["ActionResult"]()
     message.output_files.add(path="a").digest.CopyFrom(MESSAGES["Digest"](hash="ab" * 32, size_bytes=-1))
