@@ -172,7 +172,7 @@ def _read_answer(line: str, modules: list[str]) -> ProbeAnswer:
         raise ValueError(modules)
     for text in (answer.python, answer.platform, *answer.distributions, *answer.distributions.values()):
         text.encode("utf-8")
-    for path in (*answer.site, *filter(None, answer.modules.values())):
+    for path in (*answer.site, *(folder for folder in answer.modules.values() if folder is not None)):
         if b"\0" in os.fsencode(path) or not Path(path).is_absolute():
             raise ValueError(path)
     return answer

@@ -435,6 +435,7 @@ def test_a_broken_interpreter_is_told_with_what_it_said_last(tmp_path: Path, scr
         "7",
         "[" * 100_000,
         SOUND.replace("null", "7"),
+        SOUND.replace("null", '""'),
         SOUND.replace("null", '"relative"'),
         SOUND.replace("null", '"/a\\u0000b"'),
         SOUND.replace("1.31.1", "\\ud800"),
