@@ -90,6 +90,7 @@ def test_a_toolchain_of_this_machine_is_for_nobody_else(tmp_path: Path) -> None:
         {"files": [{"digest": "x"}]},
         {"action": {"target": "../../etc/passwd"}},
         {"action": []},
+        {"action": "\ud800"},
     ],
     ids=str,
 )
@@ -100,11 +101,19 @@ def test_what_is_no_request_is_refused(change: dict[str, Any], tmp_path: Path) -
         action_of(read_request(json.dumps({**document, **change})), BlobStore(tmp_path))
 
 
-@pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "0" * 63, "", 1, None])
+@pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "0" * 63, "", "\ud800", 1, None])
 def test_a_file_is_named_by_its_digest_and_by_nothing_else(path: object, tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
     document = json.loads(request_of(first, KEY, {file: file_digest(file) for file in files_of(first)}).text)
     document["action"]["members"][0]["compiled_from"]["graph"] = path
+    with pytest.raises(ValidationError):
+        action_of(read_request(json.dumps(document)), BlobStore(tmp_path))
+
+
+def test_a_lone_surrogate_in_the_place_of_another_type_is_refused(tmp_path: Path) -> None:
+    [first, *_] = actions(RECIPES / "quickstart.yaml")
+    document = json.loads(request_of(first, KEY, {file: file_digest(file) for file in files_of(first)}).text)
+    document["action"]["members"] = "\ud800"
     with pytest.raises(ValidationError):
         action_of(read_request(json.dumps(document)), BlobStore(tmp_path))
 

@@ -58,6 +58,7 @@ def test_what_is_no_report_is_nothing(line: bytes) -> None:
         '{"event": "finished", "peak_memory": 9223372036854775808}',
         '{"event": "failed"}',
         '{"event": "ran", "model": "a", "run": 0, "outputs": "y"}',
+        r'{"event": "member_finished", "member": "a", "seconds": "\ud800"}',
     ],
 )
 def test_a_report_without_what_its_event_needs_is_refused_and_quoted(text: str) -> None:
