@@ -18,6 +18,7 @@ from packaging.pylock import Pylock
 from epbuild.toolchain.platforms import platform_here
 from tests.support.commands import RECIPE, epbuild, write_model
 from tests.support.packages import only_from, write_wheel
+from tests.support.recipe_texts import changed
 
 pytestmark = pytest.mark.slow
 
@@ -41,11 +42,7 @@ class Checkout:
         write_wheel(self.wheels, "numpy", "2.4.6")
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:
-        text = RECIPE
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new)
-        (self.folder / "epbuild.yaml").write_text(text, encoding="utf-8")
+        (self.folder / "epbuild.yaml").write_text(changed(RECIPE, *changes), encoding="utf-8")
 
     @property
     def place(self) -> Path:

@@ -22,6 +22,7 @@ from epbuild.toolchain.lock_file import read_lock, render
 from epbuild.toolchain.resolve import Python
 from tests.support.fake_builds import RECIPE
 from tests.support.fake_fetcher import FakeFetcher
+from tests.support.recipe_texts import changed
 
 COMMIT = "c" * 40
 ADDRESS = f"hf://acme/tiny/decode.onnx@{COMMIT}"
@@ -44,11 +45,7 @@ class Index:
         monkeypatch.setattr(sysconfig, "get_platform", lambda: HERE)
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:
-        text = RECIPE
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new)
-        self.recipe.write_text(text, encoding="utf-8")
+        self.recipe.write_text(changed(RECIPE, *changes), encoding="utf-8")
 
     def lock(self, upgrade: Upgrade | None = None) -> Lock:
         """The lock that is then beside the recipe."""

@@ -11,12 +11,20 @@ from msgspec.structs import replace
 
 from epbuild.commands.remote_cache import Push, RemoteCheck, check_results, push_results
 from epbuild.core.errors import Cancelled, RecipeError
-from epbuild.plan.remote_record import COMPILE
-from epbuild.remote.envelope import seal, unseal
 from epbuild.report.json.store import push_document, remote_check_document
 from epbuild.report.terminal.store import print_push, print_remote_check
 from epbuild.session.request import RemoteChoice
-from tests.session.shared_machines import THEIRS, Machines, machines_in, outputs, remote_place, shared_by, warnings
+from tests.session.shared_machines import (
+    THEIRS,
+    Machines,
+    cut,
+    machines_in,
+    outputs,
+    remote_place,
+    shared_by,
+    signed_by_another,
+    warnings,
+)
 from tests.support.cache_server import CacheServer, Fault
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
@@ -150,17 +158,6 @@ def damaged(place: Place) -> None:
     for name in place.names("cas"):
         data = place.read("cas", name) or b""
         place.write("cas", name, data[:-1] + bytes([data[-1] ^ 1]))
-
-
-def cut(place: Place) -> None:
-    for name in place.names("ac"):
-        place.write("ac", name, (place.read("ac", name) or b"")[:-9])
-
-
-def signed_by_another(place: Place) -> None:
-    for name in place.names("ac"):
-        found = unseal(place.read("ac", name) or b"", COMPILE, name, None)
-        place.write("ac", name, seal(COMPILE, name, found.record, THEIRS))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 
 from epbuild.plan.key import differences
 from epbuild.plan.steps import SessionGroup
-from tests.support.plan_recipes import MARK, RECIPE, document_of, edited, plan_of, problems_of, told, write_models
+from tests.support.plan_recipes import RECIPE, document_of, edited, plan_of, problems_of, write_models
+from tests.support.recipe_texts import MARK, told
 
 PACKAGES = "    packages: [onnxruntime-qnn==2.7.0]\n"
 SHARED = "share:decoder/phone"

@@ -18,19 +18,8 @@ from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import ModelSpec
-from tests.support.plan_recipes import (
-    MARK,
-    RECIPE,
-    codes,
-    document_of,
-    edited,
-    places,
-    plan_of,
-    problems_of,
-    told,
-    write_model,
-    write_models,
-)
+from tests.support.plan_recipes import RECIPE, codes, document_of, edited, plan_of, problems_of, write_model, write_models
+from tests.support.recipe_texts import MARK, places, told
 
 TARGET = "    ep: OpenVINOExecutionProvider\n    provider_options:\n      device_type: CPU\n"
 OPENVINO = "openvino:\n    packages: [onnxruntime-openvino==1.24.1]"

@@ -8,7 +8,8 @@ import pytest
 
 from epbuild.onnxfile.merge.connection import Connection
 from epbuild.plan.steps import Step
-from tests.support.plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_models
+from tests.support.plan_recipes import RECIPE, edited, plan_of, problems_of, write_models
+from tests.support.recipe_texts import MARK, places, told
 
 SHARED = "share:decoder/phone"
 MERGE = "merge:decoder/phone"

@@ -10,19 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from epbuild.catalog.catalog import known_eps
-from tests.support.plan_recipes import (
-    MARK,
-    RECIPE,
-    codes,
-    document_of,
-    edited,
-    places,
-    plan_of,
-    problems_of,
-    told,
-    write_model,
-    write_models,
-)
+from tests.support.plan_recipes import RECIPE, codes, document_of, edited, plan_of, problems_of, write_model, write_models
+from tests.support.recipe_texts import MARK, places, told
 
 PREFILL = "prefill: models/prefill.onnx"
 OUTPUT = "path: dist/${group}/${target}\n"

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from epbuild.core.errors import EpbuildError
-from tests.support.plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_model, write_models
+from tests.support.plan_recipes import RECIPE, edited, plan_of, problems_of, write_model, write_models
+from tests.support.recipe_texts import MARK, places, told
 
 Dims = Sequence[int | str | None]
 PHONE = "  decoder:\n    models: [prefill, decode]"

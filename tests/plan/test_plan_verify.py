@@ -9,7 +9,8 @@ import pytest
 
 from epbuild.plan.steps import Step
 from epbuild.plan.verification import Verification
-from tests.support.plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_models
+from tests.support.plan_recipes import RECIPE, edited, plan_of, problems_of, write_models
+from tests.support.recipe_texts import MARK, places, told
 
 SHARED = "share:decoder/phone"
 VERIFY = "verify:decoder/phone"

@@ -8,7 +8,8 @@ import pytest
 
 from epbuild.recipe.load import load
 from epbuild.recipe.paths import names_library
-from tests.recipe.texts import MARK, MINIMAL, load_text, problems_of, told
+from tests.recipe.texts import MINIMAL, load_text, problems_of
+from tests.support.recipe_texts import MARK, told
 
 PACKAGES = "    packages: [onnxruntime-qnn==2.7.0]\n"
 

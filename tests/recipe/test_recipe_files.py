@@ -10,7 +10,8 @@ import pytest
 from epbuild.core.errors import Position, RecipeError
 from epbuild.recipe.load import load
 from epbuild.report.terminal.problems import print_problems
-from tests.recipe.texts import MINIMAL, load_text, places, problems_of, told, values
+from tests.recipe.texts import MINIMAL, load_text, problems_of, values
+from tests.support.recipe_texts import places, told
 
 
 def write(folder: Path, **files: str) -> None:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from epbuild.core.errors import Position, RecipeError
 from epbuild.recipe.model import Recipe
-from tests.recipe.texts import FULL, MINIMAL, load_text, places, problems_of, values
+from tests.recipe.texts import FULL, MINIMAL, load_text, problems_of, values
+from tests.support.recipe_texts import places
 
 MODEL = "models/tiny-llm"
 

@@ -9,7 +9,8 @@ import pytest
 
 from epbuild.core.errors import RecipeError
 from epbuild.recipe.load import load
-from tests.recipe.texts import MARK, MINIMAL, load_text, places, problems_of, told
+from tests.recipe.texts import MINIMAL, load_text, problems_of
+from tests.support.recipe_texts import MARK, places, told
 
 IN_GROUP = "    targets: [npu]\n"
 LEVEL = "{graph_optimization_level: ‸%s}"

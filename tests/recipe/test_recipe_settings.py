@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from epbuild.core.errors import Argument, Problem
 from epbuild.recipe.variables import read_overrides
-from tests.recipe.texts import MINIMAL, load_text, problems_of, told
+from tests.recipe.texts import MINIMAL, load_text, problems_of
+from tests.support.recipe_texts import told
 
 ENVIRONMENT = {"SDK": "/opt/qnn", "EMPTY": "", "LEVEL": "3", "ProgramFiles(x86)": "C:/old", "BROKEN": "a\udcff"}
 

@@ -1,4 +1,4 @@
-"""Recipes for the tests, and how a test says where in one a problem must be."""
+"""Recipes for the tests, and how they are read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import Any
 
 import msgspec
 
-from epbuild.core.errors import Position, Problem, RecipeError
+from epbuild.core.errors import Problem, RecipeError
 from epbuild.recipe.load import load
 from epbuild.recipe.model import Recipe
-
-MARK = "‸"
-"""Stands in a test's text before the character that a problem must point at."""
 
 MINIMAL = """\
 epbuild: 1
@@ -117,25 +114,6 @@ def problems_of(folder: Path, text: str | bytes, **more: Any) -> tuple[Problem, 
     except RecipeError as error:
         return error.problems
     return ()
-
-
-def places(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """`text` without its marks, and the line and column of each."""
-    found = []
-    while MARK in text:
-        before, after = text.split(MARK, 1)
-        found.append((before.count("\n") + 1, len(before) - before.rfind("\n")))
-        text = before + after
-    return text, found
-
-
-def told(problems: tuple[Problem, ...]) -> list[tuple[str, int, int]]:
-    """The code and place of each problem."""
-    found = []
-    for problem in problems:
-        assert isinstance(problem.where, Position), problem
-        found.append((problem.code, problem.where.line, problem.where.column))
-    return found
 
 
 _OF_FILES = ("file", "files", "names", "digests", "digest")

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from epbuild.engine.events import StepFinished, Warned
+from epbuild.plan.remote_record import COMPILE
+from epbuild.remote.envelope import seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.session.events import RemoteCacheUsed
 from epbuild.session.request import RemoteChoice
@@ -72,3 +74,16 @@ def origins(workshop: Workshop) -> dict[str, tuple[str, str | None]]:
 def used(workshop: Workshop) -> RemoteCacheUsed:
     [event] = [event for event in workshop.events if isinstance(event, RemoteCacheUsed)]
     return event
+
+
+def cut(place: Place) -> None:
+    """Cut the end off every record."""
+    for name in place.names("ac"):
+        place.write("ac", name, (place.read("ac", name) or b"")[:-9])
+
+
+def signed_by_another(place: Place) -> None:
+    """Sign every record with a key that no recipe trusts."""
+    for name in place.names("ac"):
+        found = unseal(place.read("ac", name) or b"", COMPILE, name, None)
+        place.write("ac", name, seal(COMPILE, name, found.record, THEIRS))  # type: ignore[union-attr]

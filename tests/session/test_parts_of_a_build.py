@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,8 @@ from epbuild.session.request import RemoteChoice, Request
 from tests.session.shared_machines import (
     ALL_COMPILES,
     Machines,
-    machines_in,
     origins,
     outputs,
-    remote_place,
     shared_by,
     used,
     warnings,
@@ -28,17 +25,6 @@ from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMI
 from tests.support.remote_caches import Place
 
 RESULTS = {*COMPILES, SHARE, CLASSIFIER}
-
-
-@pytest.fixture(params=["directory", "server"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    with remote_place(request.param, tmp_path, monkeypatch) as place:
-        yield place
-
-
-@pytest.fixture
-def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
-    return machines_in(tmp_path, monkeypatch)
 
 
 @pytest.fixture

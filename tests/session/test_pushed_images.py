@@ -12,7 +12,7 @@ from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, RunFinished
 from epbuild.session.request import RemoteChoice
-from tests.session.shared_machines import ALL_COMPILES, Machines, machines_in, origins, remote_place, warnings
+from tests.session.shared_machines import ALL_COMPILES, Machines, origins, warnings
 from tests.support.fake_builds import CLASSIFIER, SHARE, Workshop
 from tests.support.registry_pushes import as_nobody
 from tests.support.registry_server import Registry, serving
@@ -32,18 +32,10 @@ def registry() -> Iterator[Registry]:
         yield registry
 
 
-@pytest.fixture(params=["directory", "server"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    with remote_place(request.param, tmp_path, monkeypatch) as place:
-        yield place
-
-
 @pytest.fixture
-def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Registry) -> Machines:
-    make = machines_in(tmp_path, monkeypatch)
-
+def machines(machines: Machines, registry: Registry) -> Machines:
     def machine(name: str) -> Workshop:
-        workshop = make(name)
+        workshop = machines(name)
         recipe = workshop.folder / "epbuild.yaml"
         push = f"push: '127.0.0.1:{registry.port}/small/${{group}}:1', provenance: true"
         image = f'  - {{layout: directory, path: "images/${{group}}", pack: oci, {push}}}\n'

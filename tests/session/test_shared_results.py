@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -18,8 +17,6 @@ from epbuild.commands.plan import survey
 from epbuild.commands.run import cover, run
 from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList
-from epbuild.plan.remote_record import COMPILE
-from epbuild.remote.envelope import seal, unseal
 from epbuild.report.json.build import plan_document
 from epbuild.report.terminal.event_lines import remote_line
 from epbuild.report.terminal.store import NoBar
@@ -32,11 +29,11 @@ from tests.session.shared_machines import (
     OURS,
     THEIRS,
     Machines,
-    machines_in,
+    cut,
     origins,
     outputs,
-    remote_place,
     shared_by,
+    signed_by_another,
     used,
     warnings,
 )
@@ -52,17 +49,6 @@ SPACES = ("ac", "cas")
 def server() -> Iterator[CacheServer]:
     with serving_cache() as server:
         yield server
-
-
-@pytest.fixture(params=["directory", "server"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    with remote_place(request.param, tmp_path, monkeypatch) as place:
-        yield place
-
-
-@pytest.fixture
-def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
-    return machines_in(tmp_path, monkeypatch)
 
 
 def test_what_one_machine_has_compiled_another_need_not(place: Place, machines: Machines) -> None:
@@ -157,17 +143,6 @@ def truncated(place: Place) -> None:
 def evicted(place: Place) -> None:
     for name in place.names("cas"):
         place.write("cas", name, None)
-
-
-def cut(place: Place) -> None:
-    for name in place.names("ac"):
-        place.write("ac", name, (place.read("ac", name) or b"")[:-9])
-
-
-def signed_by_another(place: Place) -> None:
-    for name in place.names("ac"):
-        found = unseal(place.read("ac", name) or b"", COMPILE, name, None)
-        place.write("ac", name, seal(COMPILE, name, found.record, THEIRS))  # type: ignore[union-attr]
 
 
 def poisoned(place: Place) -> None:

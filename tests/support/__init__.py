@@ -14,6 +14,7 @@ Builds without an EP:
     fake_sessions: an onnxruntime whose models say how their sessions behave
     worker_listener: a listener that keeps what a worker reports and logs
     plan_recipes: a recipe and small models to plan
+    recipe_texts: changes of a recipe's text, and marks where a problem must be
     recipe_edits: edits of a recipe, generated from its schema
     locks: a small lock file
     packages: small virtual environments and wheels

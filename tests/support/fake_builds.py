@@ -38,6 +38,7 @@ from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.process import Ending
+from tests.support.recipe_texts import changed
 
 QNN = "QNNExecutionProvider"
 HERE = Position("epbuild.yaml", 1, 1)
@@ -181,11 +182,7 @@ class Workshop:
         monkeypatch.chdir(self.folder)
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:
-        text = RECIPE
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new)
-        (self.folder / "epbuild.yaml").write_text(text, encoding="utf-8")
+        (self.folder / "epbuild.yaml").write_text(changed(RECIPE, *changes), encoding="utf-8")
 
     @property
     def request(self) -> Request:

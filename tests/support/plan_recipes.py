@@ -1,4 +1,4 @@
-"""A recipe and small models to plan, and how a test says where in the recipe a problem must be."""
+"""A recipe and small models to plan."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from epbuild.core.errors import PlanError, Position, Problem
+from epbuild.core.errors import PlanError, Problem
 from epbuild.plan.planner import make_plan
 from epbuild.plan.request import compile_document
 from epbuild.plan.sources import Locate
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.recipe.load import load
 from epbuild.toolchain.fingerprint import Fingerprint
-
-MARK = "‸"
-"""Stands in a test's text before the character that a problem must point at."""
 
 RECIPE = """\
 epbuild: 1
@@ -126,25 +123,6 @@ def problems_of(folder: Path, text: str = RECIPE, selection: Sequence[str] = ())
     except PlanError as error:
         return error.problems
     return ()
-
-
-def places(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """`text` without its marks, and the line and column of each."""
-    found = []
-    while MARK in text:
-        before, after = text.split(MARK, 1)
-        found.append((before.count("\n") + 1, len(before) - before.rfind("\n")))
-        text = before + after
-    return text, found
-
-
-def told(problems: Sequence[Problem]) -> list[tuple[str, int, int]]:
-    """The code and the place of each problem."""
-    found = []
-    for problem in problems:
-        assert isinstance(problem.where, Position), problem
-        found.append((problem.code, problem.where.line, problem.where.column))
-    return found
 
 
 def codes(problems: Sequence[Problem]) -> list[str]:
