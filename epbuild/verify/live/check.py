@@ -128,7 +128,7 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
 def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Batch]:
     """Group models that share a binary or weights; every other model is a batch by itself."""
     models = [model for model in artifact.models if model.file in names]
-    if artifact.manifest is not None and artifact.manifest.share_weights:
+    if models and artifact.manifest is not None and artifact.manifest.share_weights:
         yield _Batch(tuple((names[model.file], model) for model in models), share=True)
         return
     together: dict[str, list[Model]] = {}

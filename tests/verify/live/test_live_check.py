@@ -170,6 +170,13 @@ def test_a_model_with_a_fault_reaches_no_ep_nor_do_models_that_share_with_it(fol
             assert outcomes["npu/decode_ctx.onnx"][1] == words
 
 
+def test_a_sharing_group_that_the_cpu_runs_alone_has_nothing_to_load(folder: Path) -> None:
+    for name in NAMES:
+        write(folder / f"{name}_ctx.onnx", helper.make_node("Relu", ["x"], ["file"]))
+    check = LiveCheck(numbers=True, sources=PlannedSources({}), comparison=OutputComparison(compile_unshared=measure_alone))
+    assert tried(folder, check, share=True) == {}
+
+
 def test_no_toolchain_is_sought_where_no_model_may_be_loaded(folder: Path) -> None:
     faulty = {f"{name}_ctx.onnx": "its bytes are not in order" for name in NAMES}
     check = LiveCheck(sources=Unasked({}))
