@@ -5,6 +5,7 @@ Failures are values or warnings: a build never fails because of its remote cache
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -237,7 +238,7 @@ class RemoteCache:
         if there == Miss(answered=False):  # a record that cannot be read is not overwritten
             return None
         bad = self._bad.intersection(blob.digest for blob in there.blobs) if isinstance(there, RemoteRecord) else set[str]()
-        if isinstance(there, RemoteRecord) and not bad and not replace and (not more or there.record == record):
+        if isinstance(there, RemoteRecord) and not bad and not replace and (not more or _are_equal(there.record, record)):
             return "there"
         log = kind.log(record)
         if log is not None and not store.has(log.digest, log.size):  # a result of another machine
@@ -352,6 +353,11 @@ def _read(source: TimedDownload, buffer: memoryview) -> int:
         return source.readinto(buffer)
     except TransferError as error:
         raise NotFetched(error.reason) from error
+
+
+def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two records are equal as JSON. A new result has tuples where a record that was read has lists."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _blobs(kind: RecordKind, record: Mapping[str, Any]) -> list[Blob]:

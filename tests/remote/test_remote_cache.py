@@ -312,6 +312,15 @@ def test_a_sound_record_is_not_written_over(place: Place, published: tuple[str, 
     assert found(remote, key).record == other
 
 
+def test_more_of_a_record_is_written_only_where_it_differs(place: Place, maker: Maker) -> None:
+    key, record = maker.record("one", FILES)
+    known = {**record, "result": {**record["result"], "models": ("a tuple, which JSON reads as a list",)}}
+    remote = maker.remote(place, trust=TRUST, signer=OURS)
+    written = [remote.publish(COMPILE, key, one, maker.store, more=True) for one in (record, known, known)]
+    assert written == ["written", "written", "there"]
+    assert found(remote, key).record == json.loads(json.dumps(known))
+
+
 def test_a_blob_that_this_machine_has_lost_is_not_published(place: Place, maker: Maker) -> None:
     key, record = maker.record("one", FILES)
     stored = maker.store.place(record["result"]["artifacts"]["sub/weights.bin"]["digest"])
