@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct, msgpack
 
-from epbuild.cache.memo import MAX_MEMO_BYTES, NO_MEMO, Memo
+from epbuild.cache.memo import MAX_MEMO_BYTES, NO_MEMO, Memo, Program
 
 
 class Length(Struct, frozen=True):
@@ -131,6 +131,25 @@ def test_inputs_and_values_that_cannot_be_encoded_are_computed_each_time(place: 
     assert counted.calls == 2
     assert memo.value("large", 1, lambda: 1 << 70, int) == 1 << 70
     memo.write(place, is_whole=True)
+    assert not Path(place).exists()
+
+
+@pytest.mark.parametrize("change", ["edited", "removed"])
+def test_values_of_former_code_are_not_kept(place: str, tmp_path: Path, change: str) -> None:
+    own = tmp_path / "module.py"
+    own.write_bytes(b"former code")
+    running = Program(lambda: [str(own)])
+    memo = Memo.read(place, running)
+    Counted().of(memo, "one")
+    if change == "edited":
+        own.write_bytes(b"newer code")
+    else:
+        own.unlink()
+    memo.write(place, is_whole=True)
+    assert not Path(place).exists()
+    again = Memo.read(place, running)
+    Counted().of(again, "one")
+    again.write(place, is_whole=True)
     assert not Path(place).exists()
 
 
