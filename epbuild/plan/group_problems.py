@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from epbuild.core.errors import Problem
-from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.options import COMPILER_SINCE
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import SessionGroup
@@ -51,15 +50,15 @@ def size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Prob
 
 
 def sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
-    """A warning for each member of a sharing group that has no weight in common with another, or next to none; none if that is unsure."""
+    """Return a warning for each member of a sharing group that has no weight in common with another, or next to none.
+
+    Raises OSError and MalformedModel if a weight cannot be read.
+    """
     from epbuild.onnxfile.read.weights import most_in_common, weights_of
 
-    try:
-        found = most_in_common(
-            {name: weights_of(model.header, model.files.graph, model.files.external) for name, model in models.items()}
-        )
-    except (OSError, MalformedModel):
-        return []  # a compile will report what is wrong with it
+    found = most_in_common(
+        {name: weights_of(model.header, model.files.graph, model.files.external) for name, model in models.items()}
+    )
     problems = []
     for member in group.members if len(found) > 1 else ():
         most, total = found[member.name]

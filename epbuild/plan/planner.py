@@ -12,6 +12,7 @@ from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem, ProblemRecord
+from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.custom_ops import CustomOpLibraries, clashes, plan_custom_ops, together
 from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
 from epbuild.plan.member import Member, settings_at
@@ -394,7 +395,10 @@ class _Work:
         def check() -> _Records:
             return _records(sharing_warnings(group, sources))
 
-        return _problems(self.memo.value("sharing", _memo_inputs(group, sources), check, _Records))
+        try:
+            return _problems(self.memo.value("sharing", _memo_inputs(group, sources), check, _Records))
+        except (OSError, MalformedModel):  # not in the check, so that the next run tries again
+            return []  # a compile reports the error
 
     def _source_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
         """Add the problems of the sources of a session group, and return the warnings."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from epbuild.cache.memo import Memo
+from epbuild.plan.planner import make_plan
 from epbuild.plan.sources import SourceModel, find_source
 from tests.recipe.texts import MINIMAL, load_text
 from tests.support.commands import write_model
+from tests.support.plan_recipes import RECIPE, write_models
 
 
 def found(folder: Path) -> SourceModel:
@@ -18,11 +24,41 @@ def found(folder: Path) -> SourceModel:
     return source
 
 
-def test_a_graph_replaced_after_its_header_was_read_has_no_stats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    later = time.time_ns() + 60 * 10**9  # when the times of all files here can be trusted
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute later, the times of all files here can be trusted."""
+    later = time.time_ns() + 60 * 10**9
     monkeypatch.setattr(time, "time_ns", lambda: later)
+
+
+@pytest.mark.usefixtures("later")
+def test_a_graph_replaced_after_its_header_was_read_has_no_stats(tmp_path: Path) -> None:
     write_model(tmp_path / "prefill.onnx")
     assert found(tmp_path).stats is not None
     source = found(tmp_path)
     write_model(tmp_path / "other.onnx", "Sigmoid").replace(tmp_path / "prefill.onnx")
     assert source.stats is None
+
+
+@pytest.mark.usefixtures("later")
+def test_a_memo_does_not_remember_that_weights_could_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_models(tmp_path)
+    (tmp_path / "models" / "decode.bin").write_bytes(b"\1" * 16)  # not the weight of `prefill`
+    recipe, place, opened = load_text(tmp_path, RECIPE), str(tmp_path / "memo"), io.FileIO
+
+    def warnings() -> list[str]:
+        memo = Memo.read(place)
+        found = make_plan(recipe, memo=memo).warnings
+        memo.write(place, is_whole=True)
+        return [warning.code for warning in found]
+
+    def busy(path: Any) -> io.FileIO:
+        if Path(path).name == "decode.bin":
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "FileIO", busy)
+        assert warnings() == []
+    assert warnings() == ["EPB233", "EPB233"]
+    assert warnings() == ["EPB233", "EPB233"]
