@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -58,6 +58,7 @@ class Actions:
         self.executions = Executions(surveyor, toolchains, progress, cancelled, self.idle)
         self._found = found
         self._plan = found.plan
+        self._todo = frozenset(found.todo)
         self._toolchains = toolchains
         self._surveyor = surveyor
         self._outputs = surveyor.outputs
@@ -100,7 +101,7 @@ class Actions:
         current: list[str] = []
         known, recorded = [], self._memory.keys(self._found.actions)
         for ident, status in self._found.actions.items():
-            if status.made is None or ident in self._found.todo:
+            if status.made is None or ident in self._todo:
                 continue
             self._made[ident] = status.made
             self._results[ident] = status.made.result
@@ -179,7 +180,7 @@ class Actions:
         note = f"needs {self._held_back[action]}" if action in self._held_back else ""
         self._ledger.end_all(action, "skipped", note)
 
-    def give_up(self, missing: Collection[str]) -> None:
+    def give_up(self, missing: Set[str]) -> None:
         """Fail the `missing` actions, whose results may not be built, and skip all others."""
         for ident in self._found.todo:
             if ident in missing:
@@ -197,7 +198,7 @@ class Actions:
     def _is_new(self, group: SessionGroup) -> bool:
         """Return whether this build compiled a session group, restored it, or verified it."""
         its = {group.id, verification_id(group.group, group.target.name)}
-        return not its.isdisjoint(self._found.todo) or self._ledger.outcomes.get(group.steps[-1]) == "restored"
+        return not its.isdisjoint(self._todo) or self._ledger.outcomes.get(group.steps[-1]) == "restored"
 
     def _savings(self) -> Iterator[SharingSaved]:
         emitted = [emission for emission in self._plan.emissions.values() if self._ledger.outcomes.get(emission.id) == "emitted"]

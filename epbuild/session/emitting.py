@@ -73,7 +73,8 @@ class Emitter:
 
     def adopt_current(self) -> None:
         """Record and report the outputs that are in place."""
-        current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in self._found.todo]
+        todo = set(self._found.todo)
+        current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in todo]
         statuses = [(emission, self._found.actions[emission.id]) for emission in current]
         self._outputs.adopt(
             self._emitted(emission, status.key or action_key(status.document), status.document) for emission, status in statuses

@@ -160,7 +160,7 @@ class Session:
     def _drive(self, actions: Actions, found: Survey) -> None:
         request = self.request
         if not request.compiles and not request.keep_going and found.unmade:
-            actions.give_up(found.unmade)
+            actions.give_up(set(found.unmade))
             return
         todo = [
             Runnable(ident, found.plan.actions[ident].needs, actions.cost(ident), actions.memory(ident)) for ident in found.todo
