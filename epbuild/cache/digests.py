@@ -109,20 +109,21 @@ class Digests:
         unread: dict[_File, list[AnyPath]] = {}
         keys: dict[_File, StatKey] = {}
         problems: list[Problem] = []
-        asked = list(dict.fromkeys(paths))
+        asked = dict.fromkeys(paths)
         for path in asked:
+            name = os.fspath(path)
             try:
-                status = _status(path)
+                status = _status(name)
             except StoreError as error:
                 problems.extend(error.problems)
                 continue
-            key = StatKey.of(path, status)
-            known = self._memory.get(_absolute(path))
+            key = StatKey.of(name, status)
+            known = self._memory.get(_absolute(name))
             if known is not None and known[0] == key:
                 digests[path] = known[1]
             else:
                 # File systems without inode numbers report 0 for all files.
-                file = (status.st_dev, key) if key.inode else (path,)
+                file = (status.st_dev, key) if key.inode else (name,)
                 unread.setdefault(file, []).append(path)
                 keys[file] = key
         if unread:
@@ -131,7 +132,7 @@ class Digests:
             self.seen[path] = digest if self.seen.get(path, digest) == digest else ""
         if problems:
             raise StoreError(*problems)
-        return {path: digests[path] for path in asked}
+        return {path: digests[path] for path in asked} if unread else digests
 
     def _read_files(
         self, unread: Mapping[_File, list[AnyPath]], keys: Mapping[_File, StatKey], problems: list[Problem]
