@@ -1,7 +1,7 @@
-"""The process: an answer from the snapshot, else the command line.
+"""Entry point of the process: the fast path for a build with nothing to do, else the command line.
 
-Whenever Ctrl-C comes, the process ends with 130 and a sentence. Before and after the commands there is nothing to undo, and it ends at
-once: an exception would be a traceback out of an import that is half done, or lost in one.
+Ctrl-C always ends the process with a message and status 130. Before and after a command there is nothing to undo, so the process exits
+at once: a KeyboardInterrupt during an import would show a traceback or get lost.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ of 3.0 s on collections. This is the command line's own process; library code ne
 def main() -> NoReturn:
     """Run `epbuild` with the arguments of the process, and exit."""
     gc.set_threshold(_COLLECTION_THRESHOLD)
-    _end_when_interrupted()
+    _exit_on_interrupt()
     begin = time.perf_counter()
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed before Python started
+        if getattr(sys, name) is None:  # closed before Python started
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     from epbuild.survey.snapshot import answer
 
     arguments = sys.argv[1:]
     try:
-        known = answer(arguments, lambda: time.perf_counter() - begin, _warn)
-    except OSError:  # the reader of the warnings has gone: the commands deal with that
-        known = None
-    if known is None:
-        _leave(_execute(arguments))
+        summary = answer(arguments, lambda: time.perf_counter() - begin, _warn)
+    except OSError:  # the reader of the warnings has gone: the command line handles that
+        summary = None
+    if summary is None:
+        _exit(_execute(arguments))
     try:  # noqa: SIM105 - without the import of contextlib
-        sys.stdout.write(f"{known}\n")
+        sys.stdout.write(f"{summary}\n")
     except OSError:
-        pass  # what goes wrong now goes wrong below as well
-    _leave(0)
+        pass  # the flush in _exit fails too, and is reported there
+    _exit(0)
 
 
 def _execute(arguments: Sequence[str]) -> int:
     from epbuild.cli.app import execute
 
-    sys.unraisablehook = _interrupt_again
+    sys.unraisablehook = _repeat_interrupt
     try:
         code = execute(arguments)
-        _end_when_interrupted()
-    except KeyboardInterrupt:  # while it was shown how that ended
-        _end_when_interrupted()
-        _say_interrupted()
+        _exit_on_interrupt()
+    except KeyboardInterrupt:  # while the outcome was reported
+        _exit_on_interrupt()
+        _print_interrupted()
         return _INTERRUPTED
     return code
 
@@ -72,51 +72,51 @@ def _warn(warnings: Sequence[Mapping[str, Any]]) -> None:
     print_warnings([record.problem for record in records], all_warnings=False)
 
 
-def _end_when_interrupted() -> None:
-    """Have Ctrl-C end the process at once; where it is ignored, as by a shell for what runs in the background, it stays so."""
+def _exit_on_interrupt() -> None:
+    """Exit at once on Ctrl-C, unless the signal is ignored: shells ignore it for background jobs."""
     if _signal.getsignal(_signal.SIGINT) is not _signal.SIG_IGN:
-        _signal.signal(_signal.SIGINT, _end)
+        _signal.signal(_signal.SIGINT, _exit_interrupted)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    _say_interrupted()
+def _exit_interrupted(number: int, frame: FrameType | None) -> None:
+    _print_interrupted()
     os._exit(_INTERRUPTED)
 
 
-def _say_interrupted() -> None:
+def _print_interrupted() -> None:
     try:  # noqa: SIM105
         os.write(2, b"epbuild: interrupted; what was finished is kept\n")
     except OSError:
         pass
 
 
-def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Have an interrupt that came where Python drops exceptions, such as in the end of an import, come again a moment later."""
+def _repeat_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
+    """Raise an interrupt again a moment later if Python dropped it, as it does at the end of an import."""
     if not isinstance(unraisable.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
         return
     import _thread
     import threading
 
-    _signal.signal(_signal.SIGINT, _interrupt_once)
+    _signal.signal(_signal.SIGINT, _raise_interrupt)
     threading.Timer(0.01, _thread.interrupt_main).start()
 
 
-def _interrupt_once(number: int, frame: FrameType | None) -> None:
+def _raise_interrupt(number: int, frame: FrameType | None) -> None:
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
-def _leave(code: int) -> NoReturn:
-    """End the process at once: there is nothing to clean up, and taking Python down module by module is a tenth of a short command."""
+def _exit(code: int) -> NoReturn:
+    """Flush the streams and exit without Python's shutdown, which takes a tenth of a short command. Nothing is left to clean up."""
     for stream in (sys.stderr, sys.stdout):
         try:
             stream.flush()
-        except BrokenPipeError:  # its reader has gone
+        except BrokenPipeError:  # the reader has gone
             code = code or 1
         except OSError as error:
             code = code or 3
-            os.write(2, f"epbuild: error: what was to be shown could not be written: {error.strerror}\n".encode())
+            os.write(2, f"epbuild: error: the output could not be written: {error.strerror}\n".encode())
     os._exit(code)
 
 

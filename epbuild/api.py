@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     StrPath = str | os.PathLike[str]
 
-_HOMES = {
+_MODULES = {
     "epbuild.catalog.facts": ("Thresholds",),
     "epbuild.session.build_result": ("BuildFailed", "BuildResult"),
     "epbuild.session.events": ("Noted",),
@@ -78,7 +78,7 @@ def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey
     """
     from epbuild.commands.plan import survey
 
-    return survey(_request(request), progress=progress)
+    return survey(_as_request(request), progress=progress)
 
 
 def run(request: Request | StrPath, progress: Progress | None = None, *, cancelled: threading.Event | None = None) -> BuildResult:
@@ -92,14 +92,14 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
     from epbuild.engine.events import NoProgress
     from epbuild.session.build_result import ResultCollector
 
-    collected = ResultCollector(NoProgress() if progress is None else progress)
+    collector = ResultCollector(NoProgress() if progress is None else progress)
     try:
-        build(_request(request), collected, cancelled)
+        build(_as_request(request), collector, cancelled)
     except KeyboardInterrupt as error:
-        if isinstance(error.__cause__, Cancelled):  # Ctrl-C itself has none
+        if isinstance(error.__cause__, Cancelled):  # `cancelled` is set: an interrupt by Ctrl-C has no cause
             raise error.__cause__ from None
         raise
-    return collected.result()
+    return collector.result()
 
 
 def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | None = None) -> tuple[Finding, ...]:
@@ -120,27 +120,27 @@ def inspect(*files: StrPath) -> Inspected:
     """Return the contents of ONNX files, and of those in folders. Raises VerifyError for a file that is unreadable or no model."""
     from pathlib import Path
 
-    from epbuild.commands.artifacts import inspect as inspected
+    from epbuild.commands.artifacts import inspect as inspect_files
 
-    return inspected([Path(file) for file in files])
+    return inspect_files([Path(file) for file in files])
 
 
-def _request(asked: Request | StrPath) -> Request:
+def _as_request(request: Request | StrPath) -> Request:
     from pathlib import Path
 
     from epbuild.session.request import Request
 
-    return asked if isinstance(asked, Request) else Request(Path(asked))
+    return request if isinstance(request, Request) else Request(Path(request))
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
-            found = getattr(importlib.import_module(module), name)
-            globals()[name] = found
-            return found
+            value = getattr(importlib.import_module(module), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(name for names in _HOMES.values() for name in names)})
+    return sorted({*globals(), *(name for names in _MODULES.values() for name in names)})

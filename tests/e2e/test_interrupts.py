@@ -38,12 +38,12 @@ os._exit = told
 def begin():  # once Ctrl-C is looked after
     sys.settrace(trace)
 import epbuild.__main__ as process
-first = process._end_when_interrupted
+first = process._exit_on_interrupt
 def looked_after():
     first()
-    process._end_when_interrupted = first
+    process._exit_on_interrupt = first
     begin()
-process._end_when_interrupted = looked_after
+process._exit_on_interrupt = looked_after
 main()
 """
 
