@@ -60,11 +60,11 @@ class ActionType(ABC, Generic[A, R]):
     # -- Key -----------------------------------------------------------------------------------------------------------
 
     def unknown_inputs(self, action: A) -> Sequence[str]:
-        """Return why the key cannot be known yet, whatever the action needs."""
+        """Return why the key cannot be computed yet, apart from results that the action needs."""
         return ()
 
     def resolve_inputs(self, action: A, needed: Sequence[Made], store: BlobStore) -> A:
-        """Return the action with the files that come from results it needs. The store may have lost these files."""
+        """Return the action with the files from the results that it needs. The store may have lost these files."""
         return action
 
     @abstractmethod
@@ -85,7 +85,7 @@ class ActionType(ABC, Generic[A, R]):
         """Run the action that has this key document, and return its result. Raises EpbuildError and Cancelled."""
 
     def finish(self, action: A, result: R, work: Workplace) -> Iterator[R]:
-        """Yield the result with one more of its missing parts each time. Raises what `run` raises."""
+        """Add the missing parts one at a time, and yield the result after each. Raises what `run` raises."""
         return iter(())
 
     def rebuild(self, action: A, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
@@ -135,8 +135,8 @@ class ActionType(ABC, Generic[A, R]):
         for step in action.steps:
             yield StepEnd(step, None if step == action.id else 0.0)
 
-    def keeps_its_place(self, action: A) -> bool:
-        """Return whether another process of the same action follows, so that no other action may start in between."""
+    def starts_another_process(self, action: A) -> bool:
+        """Return whether the action starts another process after this one. No other action may start in between."""
         return False
 
     def size(self, action: A) -> int:

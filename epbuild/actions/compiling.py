@@ -102,7 +102,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
     def accepts_other_bytes(self, action: SessionGroup) -> bool:
         return not action.reproducible
 
-    def keeps_its_place(self, action: SessionGroup) -> bool:
+    def starts_another_process(self, action: SessionGroup) -> bool:
         return action.min_shared_ratio is not None
 
     def size(self, action: SessionGroup) -> int:

@@ -44,7 +44,7 @@ def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | N
 
 
 def reject_reasons(action: Action, result: ActionResult) -> tuple[str, ...]:
-    """Return why a result does not do: expectations that it does not meet, or else its missing parts."""
-    found = action_type(action)
-    unmet = found.unmet_expectations(action, result)
-    return tuple(problem.message for problem in unmet) or tuple(found.missing_parts(action, result))
+    """Return why a result cannot be used: its unmet expectations, or else its missing parts."""
+    kind = action_type(action)
+    unmet = kind.unmet_expectations(action, result)
+    return tuple(problem.message for problem in unmet) or tuple(kind.missing_parts(action, result))

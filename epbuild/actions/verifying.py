@@ -1,4 +1,4 @@
-"""Verify: numbers of compiled models, compared with those of their sources."""
+"""Action type of `verify`: comparison of the outputs of compiled models with those of their sources."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Verify(ActionType[Verification, VerificationResult]):
         return [problem for checked in action.members for problem in number_problems(action, checked, result, fails=False)]
 
     def is_comparable(self, action: Verification) -> bool:
-        return False  # it leaves figures, and no files
+        return False  # the result has numbers, and no files
 
     def memory(self, action: Verification, measured: int | None) -> int:
         return action.memory_asked or super().memory(action, measured)
@@ -66,13 +66,13 @@ class Verify(ActionType[Verification, VerificationResult]):
 
 
 def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
-    """Return the member with its reference: its source, or the prepared model if that has other inputs or outputs."""
+    """Return the member with its reference: its source, or the prepared model if its inputs or outputs differ from the source's."""
     member = checked.member
     if member is None or member.prepared is None or member.original is None or checked.choice.reference is not None:
         return checked
     try:
         header = read_header(member.original.graph)
-    except (OSError, MalformedModel):  # which the check itself reports
+    except (OSError, MalformedModel):  # reported by the check itself
         return checked
-    alike = not other_values(header, action.compiled_of(checked).compiled.model(checked.name).source)
-    return checked if alike else replace(checked, reference="prepared")
+    differs = bool(other_values(header, action.compiled_of(checked).compiled.model(checked.name).source))
+    return replace(checked, reference="prepared") if differs else checked

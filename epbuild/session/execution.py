@@ -71,7 +71,7 @@ class WatchedExecution(Execution):
     def compiled(self) -> None:
         """Let another action start while this one is checked and stored, unless a process of this action follows."""
         action = self.subject.action
-        if not action_type(action).keeps_its_place(action) and len(self.idle) < _MOST_STORING:
+        if not action_type(action).starts_another_process(action) and len(self.idle) < _MOST_STORING:
             self.idle.add(action.id)
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
