@@ -1,7 +1,7 @@
-"""OCI images with one layer for each file: written, and read.
+"""Writer and reader of OCI images with one layer for each file.
 
-Layers have the names that ORAS gives them. An image has no time and no host in it: equal files make equal images. Images of epbuild and of
-ORAS can be read; images of containers cannot.
+Layers are named as by ORAS. An image records no time and no host, so equal files make equal images. Images of epbuild and of ORAS can be
+read; images of containers cannot.
 """
 
 from __future__ import annotations
@@ -85,9 +85,14 @@ def image(
     """
     if not artifacts:
         raise ValueError("an image needs a file")
-    packed = [item.packed if isinstance(item, Compressed) else item for item in artifacts]
-    contents = [Blob(item.artifact.sha256, item.artifact.size) if isinstance(item, Compressed) else None for item in artifacts]
-    layers = [Layer(item.entry, content) for item, content in zip(packed, contents, strict=True)]
+    packed, layers = [], []
+    for item in artifacts:
+        if isinstance(item, Compressed):
+            packed.append(item.packed)
+            layers.append(Layer(item.packed.entry, Blob(item.artifact.sha256, item.artifact.size)))
+        else:
+            packed.append(item)
+            layers.append(Layer(item.entry))
     config, manifest, index, layout = describe_image(layers, annotations, artifact_type=artifact_type, tag=tag)
     packed.sort(key=lambda artifact: artifact.path, reverse=True)  # of equal files, the first by path is kept
     blobs = {artifact.sha256: replace(artifact, path=blob_path(artifact.sha256)) for artifact in packed}
@@ -107,7 +112,7 @@ def describe_image(
     `tag` names the image in its layout, for tools that require a name there.
     """
     config = Document(blob_path(digest_of(_EMPTY)), _EMPTY)
-    manifest = _generated(
+    manifest = _json_document(
         {
             "schemaVersion": 2,
             "mediaType": oci_layout.MANIFEST_TYPE,
@@ -117,7 +122,7 @@ def describe_image(
             **({"annotations": dict(annotations)} if annotations else {}),
         }
     )
-    named = {
+    manifest_descriptor = {
         **descriptor(oci_layout.MANIFEST_TYPE, manifest.sha256, manifest.size),
         "artifactType": artifact_type,
         "annotations": {oci_layout.REF_NAME: tag},
@@ -125,11 +130,11 @@ def describe_image(
     index = {
         "schemaVersion": 2,
         "mediaType": oci_layout.INDEX_TYPE,
-        "manifests": [named],
+        "manifests": [manifest_descriptor],
         "annotations": {oci_layout.FORMAT_ANNOTATION: oci_layout.FORMAT},
     }
-    layout = _generated({"imageLayoutVersion": oci_layout.VERSION}, oci_layout.LAYOUT)
-    return config, manifest, _generated(index, oci_layout.INDEX), layout
+    layout = _json_document({"imageLayoutVersion": oci_layout.VERSION}, oci_layout.LAYOUT)
+    return config, manifest, _json_document(index, oci_layout.INDEX), layout
 
 
 class _ReadLayer(NamedTuple):
@@ -147,59 +152,62 @@ def unpack(folder: Path, members: Members) -> None:
     CannotUnpack, and OSError if something cannot be read.
     """
     title = members.title
-    manifest = _manifest(folder, title)
-    with _parsing(title, "its manifest"):
+    manifest = _read_manifest(folder, title)
+    with _translate_parse_errors(title, "its manifest"):
         config = blob_of(manifest["config"])
-        layers = [_layer(layer) for layer in manifest["layers"]]
+        layers = [_read_layer(layer) for layer in manifest["layers"]]
     if not any(layer.name is not None for layer in layers):
         raise nothing_to_verify_error(title, "is an image without named files, such as one of a container")
     checked: set[Blob] = set()
-    for blob, name, artifact in sorted(layers, key=lambda layer: layer.name is None or layer.name.rpartition("/")[2] != MANIFEST):
-        if name is not None:
-            original = _file(folder, blob_path(blob.digest), title)
-            pieces = _pieces(original, blob, title, checked)
-            if artifact is None:
-                members.write(name, blob.size, pieces, original)
-            else:
-                members.write(name, artifact.size, _decompressed(pieces, artifact, f"the layer {quoted(name)}", title))
-    for blob in {config, *(layer.blob for layer in layers)}:
-        # A linked blob has not been read yet; one with several names is checked once.
-        for _ in () if blob in checked else _pieces(_file(folder, blob_path(blob.digest), title), blob, title, checked):
-            pass
+    # The manifest first: it lists the sizes that the other members may have.
+    layers.sort(key=lambda layer: layer.name is None or layer.name.rpartition("/")[2] != MANIFEST)
+    for blob, name, artifact in layers:
+        if name is None:
+            continue
+        original = _find_file(folder, blob_path(blob.digest), title)
+        pieces = _read_blob(original, blob, title, checked)
+        if artifact is None:
+            members.write(name, blob.size, pieces, original)
+        else:
+            members.write(name, artifact.size, _decompress(pieces, artifact, f"the layer {quoted(name)}", title))
+    # Blobs without a name, and linked ones, have not been read yet.
+    for blob in {config, *(layer.blob for layer in layers)} - checked:
+        for _ in _read_blob(_find_file(folder, blob_path(blob.digest), title), blob, title, checked):
+            pass  # reading a blob checks it
     members.copy_subgraph_data()
 
 
-def _manifest(folder: Path, title: str) -> Mapping[str, Any]:
-    with _parsing(title, f"its {oci_layout.LAYOUT}"):
-        if _document(folder, oci_layout.LAYOUT, title)["imageLayoutVersion"] != oci_layout.VERSION:
+def _read_manifest(folder: Path, title: str) -> Mapping[str, Any]:
+    with _translate_parse_errors(title, f"its {oci_layout.LAYOUT}"):
+        if _read_json(folder, oci_layout.LAYOUT, title)["imageLayoutVersion"] != oci_layout.VERSION:
             raise ValueError("it is of another version")
-    with _parsing(title, f"its {oci_layout.INDEX}"):
-        images = list(_document(folder, oci_layout.INDEX, title)["manifests"])
+    with _translate_parse_errors(title, f"its {oci_layout.INDEX}"):
+        images = list(_read_json(folder, oci_layout.INDEX, title)["manifests"])
     if len(images) != 1:
         hint = "copy the one that is meant into a layout of its own, and name that"
         raise nothing_to_verify_error(title, f"is an image layout of {len(images)} images: {hint}")
-    with _parsing(title, f"its {oci_layout.INDEX}"):
+    with _translate_parse_errors(title, f"its {oci_layout.INDEX}"):
         if images[0]["mediaType"] != oci_layout.MANIFEST_TYPE:
             raise nothing_to_verify_error(title, "is an image layout of something else than one image of files")
         blob = blob_of(images[0])
     if blob.size > oci_layout.MAX_BYTES:
         raise corrupt_archive_error(title, f"the blob {blob.digest} is larger than any manifest")
-    data = b"".join(_pieces(_file(folder, blob_path(blob.digest), title), blob, title, set()))
-    with _parsing(title, "its manifest"):
+    data = b"".join(_read_blob(_find_file(folder, blob_path(blob.digest), title), blob, title, set()))
+    with _translate_parse_errors(title, "its manifest"):
         document = json.loads(data)
     return document if isinstance(document, dict) else {}
 
 
 @contextmanager
-def _parsing(title: str, what: str) -> Iterator[None]:
-    """Turn all errors that an invalid document causes into one sentence."""
+def _translate_parse_errors(title: str, what: str) -> Iterator[None]:
+    """Translate the errors of an invalid document into UnsoundArchive."""
     try:
         yield
     except oci_layout.MALFORMED as error:
         raise corrupt_archive_error(title, f"{what} is not as the OCI image specification has it") from error
 
 
-def _layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
+def _read_layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
     """Read the descriptor of a layer. Raises one of MALFORMED for an invalid one."""
     annotations = descriptor.get("annotations") or {}
     name, blob = annotations.get(oci_layout.TITLE), blob_of(descriptor)
@@ -211,8 +219,8 @@ def _layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
     return _ReadLayer(blob, name.removesuffix(zstd.SUFFIX), artifact)
 
 
-def _decompressed(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) -> Iterator[bytes]:
-    """Decompress pieces, and check the content. Raises UnsoundArchive, and EnvironmentFailure without the package for zstd."""
+def _decompress(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) -> Iterator[bytes]:
+    """Decompress a blob, and check its content. Raises UnsoundArchive, and EnvironmentFailure if the package for zstd is missing."""
     package = zstd.package()
     hasher = Hasher()
     reader = package.ZstdDecompressor().stream_reader(_PieceReader(pieces), read_size=_PIECE_BYTES)
@@ -222,8 +230,8 @@ def _decompressed(pieces: Iterator[bytes], artifact: Blob, what: str, title: str
             yield piece
     except package.ZstdError as error:
         raise corrupt_archive_error(title, f"{what} cannot be decompressed: {zstd.reason(error)}") from error
-    for _ in pieces:  # bytes after the frame belong to the blob too, which is checked at its end
-        pass
+    for _ in pieces:
+        pass  # read the bytes after the frame, too: a blob is checked at its end
     if hasher.blob != artifact:
         raise corrupt_archive_error(
             title, f"{what} is not, decompressed, what the image declares: it has another size or SHA-256"
@@ -231,29 +239,29 @@ def _decompressed(pieces: Iterator[bytes], artifact: Blob, what: str, title: str
 
 
 class _PieceReader:
-    """Readable file made of pieces."""
+    """Readable file whose content is an iterator of pieces."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
+        self._read_blob = pieces
         self._rest = b""
 
     def read(self, size: int = -1) -> bytes:
         """Return at most `size` bytes, and none at the end."""
-        self._rest = self._rest or next(self._pieces, b"")
+        self._rest = self._rest or next(self._read_blob, b"")
         cut = len(self._rest) if size < 0 else size
         piece, self._rest = self._rest[:cut], self._rest[cut:]
         return piece
 
 
-def _file(folder: Path, path: str, title: str) -> Path:
+def _find_file(folder: Path, path: str, title: str) -> Path:
     """Return the path of a file below the folder. Raises UnsoundArchive if it is missing, or a link."""
-    why = why_unreadable(folder, path)
-    if why is not None:
-        raise corrupt_archive_error(title, f"its {path} {why}")
+    reason = why_unreadable(folder, path)
+    if reason is not None:
+        raise corrupt_archive_error(title, f"its {path} {reason}")
     return folder / path
 
 
-def _document(folder: Path, path: str, title: str) -> Any:
+def _read_json(folder: Path, path: str, title: str) -> Any:
     """Read the JSON of one of the layout's two documents. Raises UnsoundArchive, and one of MALFORMED."""
     try:
         data = read_document(folder, path)
@@ -262,11 +270,11 @@ def _document(folder: Path, path: str, title: str) -> Any:
     return json.loads(data)
 
 
-def _pieces(file: Path, blob: Blob, title: str, checked: set[Blob]) -> Iterator[bytes]:
-    """Read the bytes of a blob, and add it to `checked` at the end. Raises UnsoundArchive if its size or digest is wrong."""
-    found = file.stat().st_size
-    if found != blob.size:
-        raise corrupt_archive_error(title, f"the blob {blob.digest} has {found:,} bytes; the image declares {blob.size:,}")
+def _read_blob(file: Path, blob: Blob, title: str, checked: set[Blob]) -> Iterator[bytes]:
+    """Yield the bytes of a blob, and then add it to `checked`. Raises UnsoundArchive if its size or digest is wrong."""
+    size = file.stat().st_size
+    if size != blob.size:
+        raise corrupt_archive_error(title, f"the blob {blob.digest} has {size:,} bytes; the image declares {blob.size:,}")
     hasher = Hasher()
     with open_regular(file) as opened:
         while piece := opened.read(_PIECE_BYTES):
@@ -286,6 +294,6 @@ def _describe_layer(layer: Layer) -> dict[str, Any]:
     return {**descriptor(media_type, entry.digest, entry.size), "annotations": annotations}
 
 
-def _generated(document: Mapping[str, Any], path: str | None = None) -> Document:
+def _json_document(document: Mapping[str, Any], path: str | None = None) -> Document:
     data = canonical_json(document).encode()
     return Document(path or blob_path(digest_of(data)), data)

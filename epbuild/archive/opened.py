@@ -1,4 +1,4 @@
-"""Received artifacts as folders: archives and image layouts are unpacked."""
+"""Access to received artifacts as folders. Archives and image layouts are unpacked."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class OpenedArtifact(Struct, frozen=True):
     """Replaces the temporary folder in a text with the path that the user named."""
 
     def skipped(self) -> tuple[Path, ...]:
-        """Return the archives and image layouts below a folder, which are not opened with it. Raises OSError.
+        """Return the archives and image layouts below the folder, which are not opened with it. Raises OSError.
 
-        Hidden folders are not entered, nor those with a manifest, which lists all their files.
+        Hidden folders are skipped, and so are folders with a manifest, which lists all their files.
         """
-        return () if self.unpacked else tuple(_packed_below(self.place))
+        return () if self.unpacked else tuple(_find_packed(self.place))
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def open_artifact(path: Path, lines: ProgressLines = NO_LINES, unlisted: Unliste
     EPB631) for one that is damaged or could do harm, CannotUnpack (EPB638), and EnvironmentFailure (EPB425) if the package for zstd is
     missing.
     """
-    unpack = _unpacker(path)
+    unpack = _find_unpacker(path)
     if unpack is None:
         yield OpenedArtifact(path)
         return
@@ -67,31 +67,38 @@ def open_artifact(path: Path, lines: ProgressLines = NO_LINES, unlisted: Unliste
         raise cannot_unpack_error(title, error.strerror or str(error)) from error
     with temporary as name:
         folder = Path(name)
-        shown = _shown_as(folder, title)
-        try:
+        shown = _replace_folder(folder, title)
+        with _edit_errors(shown):
             try:
                 unpack(path, Members(folder, title, _packed_bytes(path), lines, unlisted))
             except OSError as error:
                 raise nothing_to_verify_error(title, f"cannot be read: {error.strerror or error}") from error
             yield OpenedArtifact(folder, unpacked=True, shown=shown)
-        except EpbuildError as error:
-            error.problems = tuple(
-                replace(
-                    problem,
-                    message=shown(problem.message),
-                    where=Path(shown(str(problem.where))) if isinstance(problem.where, Path) else problem.where,
-                    hint=shown(problem.hint) if problem.hint is not None else None,
-                )
-                for problem in error.problems
+
+
+@contextmanager
+def _edit_errors(edit: Callable[[str], str]) -> Iterator[None]:
+    """Apply `edit` to the texts of errors in the block."""
+    try:
+        yield
+    except EpbuildError as error:
+        error.problems = tuple(
+            replace(
+                problem,
+                message=edit(problem.message),
+                where=Path(edit(str(problem.where))) if isinstance(problem.where, Path) else problem.where,
+                hint=edit(problem.hint) if problem.hint is not None else None,
             )
-            raise
-        except OSError as error:
-            if isinstance(error.filename, str):
-                error.filename = shown(error.filename)
-            raise
+            for problem in error.problems
+        )
+        raise
+    except OSError as error:
+        if isinstance(error.filename, str):
+            error.filename = edit(error.filename)
+        raise
 
 
-def _unpacker(path: Path) -> _Unpack | None:
+def _find_unpacker(path: Path) -> _Unpack | None:
     """Return the function that unpacks a path; None if it is no archive. Raises NothingToVerify for a file that only looks like one."""
     try:
         if path.is_dir():
@@ -100,11 +107,11 @@ def _unpacker(path: Path) -> _Unpack | None:
         if not path.is_file() or path.suffix in _NO_ARCHIVES:
             return None
         with open_regular(path) as file:
-            found = format_of(file.read(_MARK_BYTES))
+            archive_format = format_of(file.read(_MARK_BYTES))
     except (OSError, ValueError):
-        return None  # reported by the caller, which reads it
-    if found is not None:
-        return found.unpack
+        return None  # the caller reads the file too, and reports the error
+    if archive_format is not None:
+        return archive_format.unpack
     if path.suffix.lower() in _PACKED:
         raise nothing_to_verify_error(path.as_posix(), "is not an archive: it does not begin as one does. Get it again")
     if path.suffix.lower() in _OTHER_FORMATS:
@@ -122,30 +129,31 @@ def _packed_bytes(path: Path) -> int:
     return sum(blob.stat().st_size for blob in blobs.iterdir()) if blobs.is_dir() else 0
 
 
-def _packed_below(folder: Path) -> Iterator[Path]:
-    def refuse(error: OSError) -> None:
+def _find_packed(folder: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
         raise error
 
-    for root, folders, names in os.walk(folder, onerror=refuse) if is_folder(folder) else ():
-        here = Path(root)
+    for root, folders, names in os.walk(folder, onerror=fail) if is_folder(folder) else ():
+        parent = Path(root)
         if MANIFEST in names:
             folders.clear()
         elif set(names) >= _IMAGE:
-            yield here
+            yield parent
             folders.clear()
         else:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
-            yield from (here / name for name in sorted(names) if name.endswith(_ARCHIVES))
+            yield from (parent / name for name in sorted(names) if name.endswith(_ARCHIVES))
 
 
-def _shown_as(folder: Path, title: str) -> Callable[[str], str]:
+def _replace_folder(folder: Path, title: str) -> Callable[[str], str]:
     """Return a function that replaces `folder` with `title` in texts.
 
-    Texts of EPs can have the folder resolved, with other separators, or cut off in its last part.
+    EPs may log the folder resolved, with other separators, or truncated within its last part.
     """
-    random = len(folder.name) - len(_PREFIX)
-    written = {str(place) for place in (folder, folder.resolve())}
-    written |= {text.replace("\\", "/") for text in written} | {text.replace("\\", "\\\\") for text in written}
-    cut = sorted({text[: len(text) - count] for text in written for count in range(random + 1)}, key=len, reverse=True)
-    pattern = re.compile("|".join(f"{re.escape(text)}(?![A-Za-z0-9_])" for text in cut))
+    spellings = {str(folder), str(folder.resolve())}
+    spellings |= {text.replace("\\", "/") for text in spellings} | {text.replace("\\", "\\\\") for text in spellings}
+    random_length = len(folder.name) - len(_PREFIX)
+    truncated = {text[: len(text) - count] for text in spellings for count in range(random_length + 1)}
+    longest_first = sorted(truncated, key=len, reverse=True)
+    pattern = re.compile("|".join(f"{re.escape(text)}(?![A-Za-z0-9_])" for text in longest_first))
     return lambda text: pattern.sub(lambda match: title, text)

@@ -1,7 +1,7 @@
-"""Compression by zstd: its optional package, and compressed files of an image.
+"""Compression with zstd: its optional package, and compressed files of an image.
 
-Compression uses one thread: its bytes depend on the content, the level and the version of libzstd alone. The bytes of three threads differ
-between runs (measured with libzstd 1.5.7).
+Compression uses one thread, so its bytes depend only on the content, the level and the version of libzstd. With three threads, the bytes
+differ between runs (measured with libzstd 1.5.7).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LEVEL = 3
 """zstd's own default."""
 
 SUFFIX = ".zst"
-"""Suffix of a compressed file's name, so that users who fetch one with other tools see that it is compressed."""
+"""Suffix of a compressed file. It tells users who fetch the file with other tools that it is compressed."""
 
 _PLAIN: frozenset[Role] = frozenset({"manifest", "provenance", "bom"})
-"""Roles that are never compressed: small files that are read by themselves."""
+"""Roles of small files that are never compressed, as tools read them without unpacking the rest."""
 
 
 def package(step: StepId | None = None) -> Any:
@@ -43,12 +43,12 @@ def compressor(level: int | None = None, step: StepId | None = None) -> Any:
 
 def version(step: StepId | None = None) -> str:
     """Return the versions that compressed bytes depend on. Raises EnvironmentFailure (EPB425) if the package is missing."""
-    found = package(step)
-    return f"zstandard {found.__version__}, libzstd {'.'.join(map(str, found.ZSTD_VERSION))}"
+    zstandard = package(step)
+    return f"zstandard {zstandard.__version__}, libzstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
 
 
 def reason(error: Exception) -> str:
-    """Return why libzstd failed, without the names of its functions."""
+    """Return the reason in an error of libzstd, without the names of its functions."""
     return str(error).rpartition(": ")[2]
 
 
@@ -65,24 +65,24 @@ def is_compressed(role: Role) -> bool:
 
 
 def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: StepId | None = None) -> Compressed:
-    """Compress an artifact into a file below `folder` that is named by its digest, so that equal artifacts are one file.
+    """Compress an artifact into a file below `folder`, named by its digest, so that equal artifacts share one file.
 
     Raises what `copy` raises, OSError, BuildError if the artifact does not have its size, and EnvironmentFailure if the package for zstd
     is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / artifact.sha256
+    path = folder / artifact.sha256
     hasher = Hasher()
-    packer = compressor(level, step).compressobj(size=artifact.size)
-    with place.open("wb") as file:
+    stream = compressor(level, step).compressobj(size=artifact.size)
+    with path.open("wb") as file:
 
         def write(piece: bytes) -> None:
             hasher.update(piece)
             file.write(piece)
 
         try:
-            copy(artifact, lambda piece: write(packer.compress(piece)))
-            write(packer.flush())
-        except package(step).ZstdError as error:  # it has the declared size, and got another
+            copy(artifact, lambda piece: write(stream.compress(piece)))
+            write(stream.flush())
+        except package(step).ZstdError as error:  # the content does not have the declared size
             raise wrong_size(artifact, step) from error
-    return Compressed(artifact, Artifact(f"{artifact.path}{SUFFIX}", artifact.role, hasher.size, hasher.blob.digest, place))
+    return Compressed(artifact, Artifact(f"{artifact.path}{SUFFIX}", artifact.role, hasher.size, hasher.blob.digest, path))
