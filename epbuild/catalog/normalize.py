@@ -1,7 +1,7 @@
 """Canonical strings of option values.
 
-ONNX Runtime accepts any string, and EPs silently use their default for a string that they do not understand. This module refuses invalid
-values.
+ONNX Runtime accepts any string, and EPs silently use their default for a string that they do not understand. So invalid values are refused
+here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from epbuild.core.errors import BadText, closest, nearest
 _Number = TypeVar("_Number", int, float)
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
-_LONGEST_INTEGER = 20
-_LONGEST_QUOTE = 60
-_LONGEST_LIST, _FEW = 24, 12
+_MAX_INTEGER_LENGTH = 20
+_MAX_QUOTE_LENGTH = 60
+_MAX_LISTED_VALUES = 24
+_CLOSEST_VALUES = 12
+"""Number of values in a message if there are too many to list."""
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "b": 1}
 _SIZE = re.compile(r"([0-9]{1,20}) ?([A-Za-z]{0,3})")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -46,14 +48,14 @@ def normalize(option: Option, value: object, *, booleans: tuple[str, str], names
     `booleans` are the EP's words for false and true, and `names` the canonical value of each spelling. Without `strict`, unknown names
     and choices are valid: the EP may be newer than the catalog. Raises BadValue, whose text completes the sentence "option X: ...".
     """
-    text = _plain(value)
+    text = _scalar_text(value)
     if option.type == "boolean":
-        return _boolean(option, text, booleans)
+        return _normalize_boolean(option, text, booleans)
     if option.type == "name":
-        return _name(option, text, names, strict=strict)
-    if option.type == "choice" and not strict and text.lower() not in _spellings(option.values):
+        return _normalize_names(option, text, names, strict=strict)
+    if option.type == "choice" and not strict and text.lower() not in _by_lower_case(option.values):
         return text
-    return _RULES[option.type](option, text)
+    return _NORMALIZERS[option.type](option, text)
 
 
 def find_option(entry: EpEntry, name: str) -> Option:
@@ -64,7 +66,7 @@ def find_option(entry: EpEntry, name: str) -> Option:
 
 
 def refusals(entry: EpEntry, options: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
-    """Return the combinations of canonical `options` that the EP rejects or misreads: names of the options, and the reason."""
+    """Return the option names and the reason of each combination of canonical `options` that the EP rejects or misreads."""
     rows = entry.refusals_for(frozenset(options))
     return [((*row.when, *row.needs), row.reason) for row in rows if options_match(row.when, options)]
 
@@ -78,17 +80,17 @@ def check_metadata(entry: EpEntry, key: str, value: str) -> None:
         raise BadValue(message, nearest(key, entry.metadata))
     known = [row.value for row in entry.metadata[key]]
     if value not in known:
-        raise _not_one_of(value, known)
+        raise _not_one_of_error(value, known)
 
 
 def plain_text(value: object) -> str:
     """Return a YAML scalar as an option string, for options without a catalog row: booleans are `1` and `0`."""
     if isinstance(value, bool):
         return "1" if value else "0"
-    return _plain(value)
+    return _scalar_text(value)
 
 
-def _plain(value: object) -> str:
+def _scalar_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
@@ -97,34 +99,34 @@ def _plain(value: object) -> str:
 
 
 def _quote(text: str) -> str:
-    return f"'{text[:_LONGEST_QUOTE]}…'" if len(text) > _LONGEST_QUOTE else f"'{text}'"
+    return f"'{text[:_MAX_QUOTE_LENGTH]}…'" if len(text) > _MAX_QUOTE_LENGTH else f"'{text}'"
 
 
-def _not_one_of(text: str, known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> BadValue:
+def _not_one_of_error(text: str, known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> BadValue:
     values = list(known)
     shown = ", ".join(values)
-    if len(values) > _LONGEST_LIST:
-        near = closest(text[:_LONGEST_QUOTE].upper(), values, cutoff=0)[:_FEW]
+    if len(values) > _MAX_LISTED_VALUES:
+        near = closest(text[:_MAX_QUOTE_LENGTH].upper(), values, cutoff=0)[:_CLOSEST_VALUES]
         shown = f"{', '.join(near)} and {len(values) - len(near)} others"
     meant = aliases.get(text.lower())
-    hint = f"Did you mean '{meant}'?" if meant is not None else _nearest(text, values)
+    hint = f"Did you mean '{meant}'?" if meant is not None else _suggest(text, values)
     return BadValue(f"{_quote(text)} is not one of {shown}", hint)
 
 
-def _nearest(text: str, values: Iterable[str]) -> str | None:
+def _suggest(text: str, values: Iterable[str]) -> str | None:
     """Return a hint for a wrong value, ignoring case. Long texts get none."""
-    if len(text) > _LONGEST_QUOTE:
+    if len(text) > _MAX_QUOTE_LENGTH:
         return None
-    spellings = _spellings(values)
+    spellings = _by_lower_case(values)
     hint = nearest(text.lower(), spellings)
     return re.sub(r"'(.*)'", lambda match: f"'{spellings[match[1]]}'", hint) if hint else None
 
 
-def _spellings(values: Iterable[str]) -> dict[str, str]:
+def _by_lower_case(values: Iterable[str]) -> dict[str, str]:
     return {value.lower(): value for value in values}
 
 
-def _boolean(option: Option, text: str, booleans: tuple[str, str]) -> str:
+def _normalize_boolean(option: Option, text: str, booleans: tuple[str, str]) -> str:
     word = text.lower()
     if word in _TRUE:
         return booleans[1]
@@ -133,30 +135,30 @@ def _boolean(option: Option, text: str, booleans: tuple[str, str]) -> str:
     raise BadValue(f"{_quote(text)} is not a switch; write true or false")
 
 
-def _path(option: Option, text: str) -> str:
+def _normalize_path(option: Option, text: str) -> str:
     if not text or "\0" in text or "\n" in text:
         raise BadValue(f"{_quote(text)} is not a path of a {option.type}")
     return text
 
 
-def _choice(option: Option, text: str) -> str:
-    spellings = _spellings(option.values)
+def _normalize_choice(option: Option, text: str) -> str:
+    spellings = _by_lower_case(option.values)
     if text.lower() not in spellings:
-        raise _not_one_of(text, option.values, option.aliases)
+        raise _not_one_of_error(text, option.values, option.aliases)
     return spellings[text.lower()]
 
 
-def _integer(option: Option, text: str) -> str:
+def _normalize_integer(option: Option, text: str) -> str:
     if re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]{1,2}", text):
-        text = _whole(text)
+        text = _expand_exponent(text)
     if not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise BadValue(f"{_quote(text)} is not a whole number{_range(option)}")
-    if len(text) > _LONGEST_INTEGER:
-        raise BadValue(f"'{text[:_LONGEST_INTEGER]}…' is too large a number")
-    return str(_bounded(option, int(text)))
+        raise BadValue(f"{_quote(text)} is not a whole number{_describe_range(option)}")
+    if len(text) > _MAX_INTEGER_LENGTH:
+        raise BadValue(f"'{text[:_MAX_INTEGER_LENGTH]}…' is too large a number")
+    return str(_check_bounds(option, int(text)))
 
 
-def _whole(text: str) -> str:
+def _expand_exponent(text: str) -> str:
     """Return a whole number such as 1e9 in digits, and other numbers unchanged."""
     from decimal import Decimal
 
@@ -164,48 +166,48 @@ def _whole(text: str) -> str:
     return str(int(number)) if number == number.to_integral_value() else text
 
 
-def _number(option: Option, text: str) -> str:
+def _normalize_number(option: Option, text: str) -> str:
     if not _NUMBER.fullmatch(text):
-        raise BadValue(f"{_quote(text)} is not a number{_range(option)}")
+        raise BadValue(f"{_quote(text)} is not a number{_describe_range(option)}")
     number = float(text)
     if not math.isfinite(number):
         raise BadValue(f"{_quote(text)} is too large a number")
-    _bounded(option, number)
+    _check_bounds(option, number)
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
 
 
-def _byte_size(option: Option, text: str) -> str:
+def _normalize_size(option: Option, text: str) -> str:
     match = _SIZE.fullmatch(text)
     unit = match[2].lower() if match else ""
     if match is None and re.fullmatch(r"[0-9.]+[eE][0-9]{1,2}", text):
-        return _integer(option, text)
+        return _normalize_integer(option, text)
     if match is None or unit not in _UNITS:
         raise BadValue(f"{_quote(text)} is not a size; write bytes, or a number with KiB, MiB or GiB")
-    return str(_bounded(option, int(match[1]) * _UNITS[unit]))
+    return str(_check_bounds(option, int(match[1]) * _UNITS[unit]))
 
 
-def _bounded(option: Option, number: _Number) -> _Number:
+def _check_bounds(option: Option, number: _Number) -> _Number:
     if option.minimum is not None and number < option.minimum:
-        raise BadValue(f"{number} is less than {_bound(option.minimum)}")
+        raise BadValue(f"{number} is less than {_format_bound(option.minimum)}")
     if option.maximum is not None and number > option.maximum:
-        raise BadValue(f"{number} is more than {_bound(option.maximum)}")
+        raise BadValue(f"{number} is more than {_format_bound(option.maximum)}")
     return number
 
 
-def _range(option: Option) -> str:
+def _describe_range(option: Option) -> str:
     low, high = option.minimum, option.maximum
     if low is not None and high is not None:
-        return f" from {_bound(low)} to {_bound(high)}"
+        return f" from {_format_bound(low)} to {_format_bound(high)}"
     if low is not None:
-        return f" of at least {_bound(low)}"
-    return f" of at most {_bound(high)}" if high is not None else ""
+        return f" of at least {_format_bound(low)}"
+    return f" of at most {_format_bound(high)}" if high is not None else ""
 
 
-def _bound(number: float) -> str:
+def _format_bound(number: float) -> str:
     return str(int(number)) if float(number).is_integer() else repr(number)
 
 
-def _name(option: Option, text: str, names: Mapping[str, str], *, strict: bool) -> str:
+def _normalize_names(option: Option, text: str, names: Mapping[str, str], *, strict: bool) -> str:
     """Return the canonical names of a list of names."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
@@ -213,16 +215,16 @@ def _name(option: Option, text: str, names: Mapping[str, str], *, strict: bool) 
     canonical = [names.get(part, names.get(part.upper(), "")) for part in parts]
     if strict and names and not all(canonical):
         unknown = parts[canonical.index("")]
-        raise _not_one_of(unknown, [name for name in names if not name.isdigit()] or names)
+        raise _not_one_of_error(unknown, [name for name in names if not name.isdigit()] or names)
     return ",".join(name or part.upper() for name, part in zip(canonical, parts, strict=True))
 
 
-def _list(option: Option, text: str) -> str:
+def _normalize_list(option: Option, text: str) -> str:
     parts = [part.strip() for part in text.split(",")]
-    spellings = _spellings(option.values)
+    spellings = _by_lower_case(option.values)
     for part in parts:
         if option.values and part.lower() not in spellings:
-            raise _not_one_of(part, option.values, option.aliases)
+            raise _not_one_of_error(part, option.values, option.aliases)
         if option.pattern is not None and not re.fullmatch(option.pattern, part):
             raise BadValue(f"{_quote(part)} is not of the form that it takes: {option.example}")
         if not part:
@@ -230,22 +232,22 @@ def _list(option: Option, text: str) -> str:
     return ",".join(spellings.get(part.lower(), part) for part in parts)
 
 
-def _pattern(option: Option, text: str) -> str:
+def _normalize_pattern(option: Option, text: str) -> str:
     cased = {"upper": text.upper(), "lower": text.lower(), None: text}[option.case]
     if not re.fullmatch(option.pattern or "", cased):
-        hint = _nearest(text, (option.example or "").split(", "))
+        hint = _suggest(text, (option.example or "").split(", "))
         raise BadValue(f"{_quote(text)} is not of the form that it takes: {option.example}", hint)
     return cased
 
 
-_RULES: Mapping[str, Callable[[Option, str], str]] = {
+_NORMALIZERS: Mapping[str, Callable[[Option, str], str]] = {
     "text": lambda _, text: text,
-    "choice": _choice,
-    "integer": _integer,
-    "number": _number,
-    "size": _byte_size,
-    "list": _list,
-    "pattern": _pattern,
-    "file": _path,
-    "folder": _path,
+    "choice": _normalize_choice,
+    "integer": _normalize_integer,
+    "number": _normalize_number,
+    "size": _normalize_size,
+    "list": _normalize_list,
+    "pattern": _normalize_pattern,
+    "file": _normalize_path,
+    "folder": _normalize_path,
 }

@@ -86,16 +86,16 @@ class OptionFault(Struct, frozen=True):
 
 
 def preparation_kinds() -> tuple[str, ...]:
-    return tuple(_all())
+    return tuple(_entries())
 
 
 def preparation(kind: str) -> PreparationEntry:
     """Return the entry of a kind. Raises KeyError."""
-    return _all()[kind]
+    return _entries()[kind]
 
 
 def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any], list[OptionFault]]:
-    """Return the valid options of a preparation, completed with defaults, and the faults of the others.
+    """Return the valid options of a preparation, with defaults added, and the faults of the others.
 
     `given` is the recipe's value for the kind: a mapping, a value for the option that `short` names, or None.
     """
@@ -105,15 +105,15 @@ def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any]
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
-        return {}, [OptionFault((), f"the options of '{kind.kind}' are a mapping", _listed(kind.options))]
+        return {}, [OptionFault((), f"the options of '{kind.kind}' are a mapping", _suggest(kind.options))]
     faults = list(_table_faults(kind.options, given, (), f"'{kind.kind}'"))
-    faults += _choice_faults(kind, given)
+    faults += _combination_faults(kind, given)
     wrong = {fault.path[0] for fault in faults if fault.path}
-    return {name: _completed(kind.options[name], value) for name, value in given.items() if name not in wrong}, faults
+    return {name: _complete(kind.options[name], value) for name, value in given.items() if name not in wrong}, faults
 
 
-def _completed(option: PreparationOption, value: Any) -> Any:
-    """Return a value with the defaults inside it: random inputs must not change with a release of epbuild."""
+def _complete(option: PreparationOption, value: Any) -> Any:
+    """Add the defaults to a table, and make whole numbers integers. The key gets the defaults, so that no release changes a result."""
     if option.type == "table":
         defaults = {name: inner.default for name, inner in option.options.items() if inner.default is not None}
         return {**defaults, **value}
@@ -122,13 +122,13 @@ def _completed(option: PreparationOption, value: Any) -> Any:
     return int(value) if option.type == "integer" else value
 
 
-def _choice_faults(kind: PreparationEntry, given: Mapping[str, Any]) -> Iterable[OptionFault]:
-    there = [name for name in kind.one_of if name in given]
+def _combination_faults(kind: PreparationEntry, given: Mapping[str, Any]) -> Iterable[OptionFault]:
+    alternatives = [name for name in kind.one_of if name in given]
     names = " or ".join(f"'{name}'" for name in kind.one_of or kind.any_of)
-    if kind.one_of and not there:
+    if kind.one_of and not alternatives:
         yield OptionFault((), f"'{kind.kind}' needs {names}", _meanings(kind, kind.one_of))
-    if len(there) > 1:
-        yield OptionFault((there[1],), f"'{kind.kind}' takes one of {names}, and not both", None, of_name=True)
+    if len(alternatives) > 1:
+        yield OptionFault((alternatives[1],), f"'{kind.kind}' takes one of {names}, and not both", None, of_name=True)
     if kind.any_of and not any(name in given for name in kind.any_of):
         yield OptionFault((), f"'{kind.kind}' needs {names}", _meanings(kind, kind.any_of))
     for name in given:
@@ -147,7 +147,7 @@ def _table_faults(
 ) -> Iterable[OptionFault]:
     for name, value in given.items():
         if name not in options:
-            yield OptionFault((*path, name), f"{whose} has no option '{name}'", _listed(options, name), of_name=True)
+            yield OptionFault((*path, name), f"{whose} has no option '{name}'", _suggest(options, name), of_name=True)
         else:
             yield from _faults(options[name], value, (*path, name))
     for name, option in options.items():
@@ -155,7 +155,7 @@ def _table_faults(
             yield OptionFault(path, f"{whose} needs '{name}'", option.meaning)
 
 
-def _listed(options: Collection[str], meant: str = "") -> str:
+def _suggest(options: Collection[str], meant: str = "") -> str:
     return nearest(meant, options) or f"There is: {', '.join(options)}."
 
 
@@ -176,12 +176,12 @@ def _faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable
             if not isinstance(value, bool):
                 yield from _names_faults(option, value, path)
         case "ranges" | "sizes":
-            yield from _by_input_faults(option, value, path)
+            yield from _input_faults(option, value, path)
         case "table":
             if isinstance(value, Mapping):
                 yield from _table_faults(option.options, value, path, f"'{option.name}'")
             else:
-                yield OptionFault(path, f"'{option.name}' is a mapping", _listed(option.options))
+                yield OptionFault(path, f"'{option.name}' is a mapping", _suggest(option.options))
 
 
 def _number_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
@@ -210,46 +210,49 @@ def _names_faults(option: PreparationOption, value: Any, path: OptionPath) -> It
             yield OptionFault((*path, index), f"'{option.name}' has '{item}' twice")
 
 
-def _by_input_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+def _input_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     """Yield the faults of `{input: [LOW, HIGH]}` or `{input: [size, ...]}`."""
-    ranges = option.type == "ranges"
     if not isinstance(value, Mapping) or not value:
-        what = "[LOW, HIGH]" if ranges else "its sizes"
-        yield OptionFault(path, f"'{option.name}' is a mapping of the model's inputs to {what}")
+        content = "[LOW, HIGH]" if option.type == "ranges" else "its sizes"
+        yield OptionFault(path, f"'{option.name}' is a mapping of the model's inputs to {content}")
         return
     for name, numbers in value.items():
-        if ranges and not (
-            isinstance(numbers, list) and len(numbers) == 2 and all(map(_is_number, numbers)) and numbers[0] <= numbers[1]
-        ):
+        if option.type == "ranges" and not _is_range(numbers):
             yield OptionFault((*path, name), f"the range of '{name}' is [LOW, HIGH]: two numbers, the smaller one first")
-        elif not ranges and not (
-            isinstance(numbers, list) and all(_is_number(size) and size == int(size) and size >= 1 for size in numbers)
-        ):
+        elif option.type == "sizes" and not _is_shape(numbers):
             yield OptionFault((*path, name), f"the sizes of '{name}' are a list of whole numbers from 1")
+
+
+def _is_range(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] <= value[1]
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_number(size) and size == int(size) and size >= 1 for size in value)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def brought_by(distribution: str) -> tuple[str, ...]:
-    """Return the distributions that install this one as a dependency."""
-    return tuple(_document().get("brought_by", {}).get(distribution, ()))
+def dependents(distribution: str) -> tuple[str, ...]:
+    """Return the distributions that install `distribution` as a dependency."""
+    return tuple(_read_data().get("brought_by", {}).get(distribution, ()))
 
 
 @cache
-def _document() -> dict[str, Any]:
+def _read_data() -> dict[str, Any]:
     import tomllib
 
     return tomllib.loads(_DATA.read_text(encoding="utf-8"))
 
 
 @cache
-def _all() -> dict[str, PreparationEntry]:
-    kinds = {kind: {**row, "kind": kind, "options": _named(row["options"])} for kind, row in _document()["kinds"].items()}
+def _entries() -> dict[str, PreparationEntry]:
+    kinds = {kind: {**row, "kind": kind, "options": _add_names(row["options"])} for kind, row in _read_data()["kinds"].items()}
     return convert(kinds, dict[str, PreparationEntry])
 
 
-def _named(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the rows of options with their names, also those in tables."""
-    return {name: {**row, "name": name, "options": _named(row.get("options", {}))} for name, row in table.items()}
+def _add_names(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Add its name to each row of options, including rows in tables."""
+    return {name: {**row, "name": name, "options": _add_names(row.get("options", {}))} for name, row in table.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from epbuild.core.safepath import read_regular
 
 
 class BadCatalog(ValueError):
-    """Invalid catalog file. `key` is the place in it, such as `options.speed.type`, or empty for the whole file."""
+    """Invalid catalog file. `key` is a key path such as `options.speed.type`, or empty for the whole file."""
 
     def __init__(self, path: Path, key: str, message: str) -> None:
         super().__init__(f"{path.name}: {key}: {message}" if key else f"{path.name}: {message}")
@@ -60,7 +60,7 @@ def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if not -(2**63) <= value < 2**63:  # TOML's range, which Python's reader does not check
             yield key, "the integer needs more than 64 bits"
             return
-    # JSON has no integers, and JSON Schema accepts 1.0 as one. TOML has. It also has NaN, against which no threshold would ever be missed.
+    # JSON Schema accepts 1.0 as an integer, and TOML tells them apart. TOML also has NaN, and no value is below a NaN threshold.
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(
         {
             "integer": lambda _, value: type(value) is int,
@@ -71,13 +71,13 @@ def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     errors = sorted(validator.iter_errors(document), key=lambda error: [str(part) for part in error.absolute_path])
     for error in errors:
         deepest = best_match([error]) or error
-        yield ".".join(str(part) for part in deepest.absolute_path), _sentence(deepest)
+        yield ".".join(str(part) for part in deepest.absolute_path), _describe_error(deepest)
     if not errors:
-        yield from _contradictions(document)
+        yield from _find_contradictions(document)
 
 
 def _integers(value: Any, place: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the places of all integers, and the integers."""
+    """Yield the key path and the value of every integer."""
     if isinstance(value, int):
         yield place, value
     elif isinstance(value, dict | list):
@@ -85,7 +85,7 @@ def _integers(value: Any, place: str = "") -> Iterator[tuple[str, int]]:
             yield from _integers(item, f"{place}.{name}" if place else str(name))
 
 
-def _sentence(error: Any) -> str:
+def _describe_error(error: Any) -> str:
     instance, expected, rule = error.instance, error.validator_value, error.schema
     if error.validator == "additionalProperties":
         allowed = list(rule["properties"])
@@ -117,21 +117,18 @@ _ARTICLES = {
 }
 
 
-def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _find_contradictions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     options: Mapping[str, Any] = document.get("options", {})
-    yield from _bad_expressions(document)
-    for place, name in _named_options(document):
-        if name not in options:
-            yield place, f"there is no option '{name}'" + (f". {hint}" if (hint := nearest(name, options)) else "")
+    expression_problems = list(_check_expressions(document))
+    yield from expression_problems
+    unknown = [(place, name) for place, name in _named_options(document) if name not in options]
+    for place, name in unknown:
+        hint = nearest(name, options)
+        yield place, f"there is no option '{name}'" + (f". {hint}" if hint else "")
     for name, row in options.items():
-        yield from _bad_row(f"options.{name}", row)
+        yield from _check_option(f"options.{name}", row)
     for option, table in document.get("names", {}).items():
-        seen: dict[str, str] = {}
-        for number, row in enumerate(table["rows"]):
-            for spelling in (row["name"], *row.get("spellings", ())):
-                if spelling in seen:
-                    yield f"names.{option}.rows.{number}", f"'{spelling}' already stands for {seen[spelling]}"
-                seen[spelling] = row["name"]
+        yield from _check_spellings(f"names.{option}", table["rows"])
         if option in options and options[option]["type"] != "name":
             yield (
                 f"names.{option}",
@@ -140,15 +137,24 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     sharing = document.get("sharing", {"possible": True})
     if not sharing["possible"] and not sharing.get("reason"):
         yield "sharing", "'reason' is missing: state why weights cannot be shared"
-    if not any(True for _ in _bad_expressions(document)) and all(name in options for _, name in _named_options(document)):
-        yield from _bad_defaults(document)
+    if not expression_problems and not unknown:  # an entry needs valid expressions and options
+        yield from _check_defaults(document)
 
 
-def _bad_row(place: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _check_spellings(place: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    names: dict[str, str] = {}
+    for number, row in enumerate(rows):
+        for spelling in (row["name"], *row.get("spellings", ())):
+            if spelling in names:
+                yield f"{place}.rows.{number}", f"'{spelling}' already stands for {names[spelling]}"
+            names[spelling] = row["name"]
+
+
+def _check_option(place: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     kind = row["type"]
-    for word, kinds in _ROW_WORDS.items():
-        if word in row and kind not in kinds:
-            yield f"{place}.{word}", f"an option of type {kind} has no '{word}'"
+    for key, types in _KEY_TYPES.items():
+        if key in row and kind not in types:
+            yield f"{place}.{key}", f"an option of type {kind} has no '{key}'"
     if kind == "choice" and "values" not in row:
         yield place, "an option of type choice needs its 'values'"
     if kind == "pattern" and "pattern" not in row:
@@ -166,7 +172,7 @@ def _bad_row(place: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 _NUMBERS = {"integer", "number", "size"}
-_ROW_WORDS = {
+_KEY_TYPES = {
     "values": {"choice", "list"},
     "aliases": {"choice", "list"},
     "minimum": _NUMBERS,
@@ -176,15 +182,16 @@ _ROW_WORDS = {
     "inline": {"file"},
     "case": {"pattern"},
 }
+"""Keys of an option, and the types of option that have each."""
 
 
-def _bad_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _check_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     entry = read_entry(document)
     for name, option in entry.options.items():
-        for word, value in (
-            ("default", option.default),
-            *(("example", text) for text in (option.example or "").split(", ") if option.pattern),
-        ):
+        values = [("default", option.default)]
+        if option.pattern:
+            values += [("example", example) for example in (option.example or "").split(", ")]
+        for word, value in values:
             if not value:
                 continue
             try:
@@ -224,28 +231,28 @@ _EXPRESSIONS = (
 
 
 def _named_options(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield every place that names an option, and the option."""
+    """Yield the key path and the name of every reference to an option."""
     for path in _OPTION_KEYS:
-        for place, table in _at(document, path):
+        for place, table in _match(document, path):
             yield from ((f"{place}.{name}" if path.startswith("names") else place.removesuffix(".when"), name) for name in table)
     for path in _OPTION_NAMES:
-        for place, named in _at(document, path):
+        for place, named in _match(document, path):
             for name in named if isinstance(named, list) else [named]:
                 yield place.removesuffix(".absent").removesuffix(".needs"), name
 
 
-def _at(value: Any, path: str, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the places and values at a path of keys, where `*` is any key or index."""
+def _match(value: Any, path: str, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the key path and the value of every match of `path`, where `*` is any key or index."""
     step, _, rest = path.partition(".")
     items = enumerate(value) if isinstance(value, list) else value.items()
     for name, item in items:
         if step in ("*", name):
             inner = f"{place}.{name}" if place else str(name)
-            yield from _at(item, rest, inner) if rest else [(inner, item)]
+            yield from _match(item, rest, inner) if rest else [(inner, item)]
 
 
-def _bad_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for place, expression in (found for path in _EXPRESSIONS for found in _at(document, path)):
+def _check_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for place, expression in (found for path in _EXPRESSIONS for found in _match(document, path)):
         try:
             groups = re.compile(expression).groups
         except (re.error, OverflowError, RecursionError) as error:
@@ -255,6 +262,7 @@ def _bad_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield place, "the expression needs a group, for the target's name"
         if place.endswith(".files_pattern") and not groups:
             yield place, "the expression needs a group, for the path"
-        for name in _NODE_LOG.get(place.removeprefix("node_log."), ()) if place.startswith("node_log.") else ():
-            if name not in re.compile(expression).groupindex:
-                yield place, f"the expression needs a group named '{name}'"
+        if place.startswith("node_log."):
+            for name in _NODE_LOG[place.removeprefix("node_log.")]:
+                if name not in re.compile(expression).groupindex:
+                    yield place, f"the expression needs a group named '{name}'"

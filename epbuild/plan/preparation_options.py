@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from epbuild.catalog.catalog import CPU_EP, entry
-from epbuild.catalog.preparations import OptionFault, brought_by, check_options, preparation, preparation_kinds
+from epbuild.catalog.preparations import OptionFault, check_options, dependents, preparation, preparation_kinds
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.nodes import MappingNode, Node, SequenceNode, plain
@@ -53,7 +53,7 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
 def bringing(name: str) -> set[str]:
     """The distributions of which one is enough for a package to be there: builds of ONNX Runtime have many names."""
     builds = entry(CPU_EP).distributions if name == _RUNTIME else ()
-    return {name, *builds, *brought_by(name)}
+    return {name, *builds, *dependents(name)}
 
 
 def _problem(fault: OptionFault, node: Node | None, where: Position) -> Problem:
