@@ -80,7 +80,8 @@ def uncounted(total: int) -> Iterator[Count]:
 class _FileReading(NamedTuple):
     key: StatKey
     digest: str
-    lasting: bool
+    is_stable: bool
+    """Whether the stats of the file will show its next change."""
 
 
 class Digests:
@@ -139,7 +140,7 @@ class Digests:
     ) -> dict[AnyPath, str]:
         """Hash files that have several names each, and remember their digests. Failures are added to `problems`."""
         digests: dict[AnyPath, str] = {}
-        lasting: dict[str, tuple[StatKey, str]] = {}
+        entries: dict[str, tuple[StatKey, str]] = {}
         # The largest first, so that no core is alone with it at the end.
         files = sorted(unread, key=lambda file: keys[file].size, reverse=True)
         with self._counting(sum(keys[file].size for file in files)) as count:
@@ -149,10 +150,10 @@ class Digests:
                 problems.extend(reading.problems)
                 continue
             digests.update(dict.fromkeys(unread[file], reading.digest))
-            if reading.lasting:
-                lasting.update({_absolute(name): (reading.key, reading.digest) for name in unread[file]})
-        if lasting:
-            self._memory.put_many(lasting)
+            if reading.is_stable:
+                entries.update({_absolute(name): (reading.key, reading.digest) for name in unread[file]})
+        if entries:
+            self._memory.put_many(entries)
         return digests
 
     @contextmanager
@@ -164,15 +165,15 @@ class Digests:
         """
         before = {path: StatKey.of(path, _status(path)) for path in paths}
         yield
-        lasting = {}
+        entries = {}
         with suppress(StoreError):
             for path, key in before.items():
                 after = StatKey.of(path, _status(path))
                 known = self._memory.get(str(path.absolute()))
                 if known is not None and known[0] == key and after._replace(ctime_ns=key.ctime_ns) == key:
-                    lasting[str(path.absolute())] = (after, known[1])
-            if lasting:
-                self._memory.put_many(lasting)
+                    entries[str(path.absolute())] = (after, known[1])
+            if entries:
+                self._memory.put_many(entries)
 
     def hash(self, file: Readable, count: Count, *, ahead: bool) -> str:
         """Return the digest of the rest of an open file, and count its bytes."""

@@ -53,7 +53,7 @@ class Drafts:
     def new(self) -> Iterator[Draft]:
         """Open a new, empty draft. Raises OSError."""
         path = self._name()
-        with _discarded(path):
+        with _discard_after(path):
             file = self._open(path)
             try:
                 yield Draft(path, file)
@@ -68,29 +68,29 @@ class Drafts:
 
         The reason is not returned: a copy of the file meets the same error.
         """
-        here = self._name()
-        with _discarded(here):
-            file = self._pull(path, here)
+        destination = self._name()
+        with _discard_after(destination):
+            file = self._move(path, destination)
             if file is None:
                 yield None
                 return
             with file:
-                yield Draft(here, file)
+                yield Draft(destination, file)
 
-    def _pull(self, path: Path, here: Path) -> io.BufferedRandom | None:
-        """Lock a file of the same file system and move it here, unless another process uses it or it has another name."""
+    def _move(self, path: Path, destination: Path) -> io.BufferedRandom | None:
+        """Lock and move a file, unless another process uses it, it has several names, or is on another file system."""
         if os.name == "nt":  # Windows moves no open file
             return None
         file = None
         try:
             file = path.open("r+b")
             status = path.lstat()  # lstat: moving a link would leave its file behind
-            alone = status.st_nlink == 1 and os.path.samestat(status, os.fstat(file.fileno()))
-            # Locked and young before the move, since a file here that is neither counts as abandoned.
-            if alone and _lock(file, wait=False) is not False:
+            has_one_name = status.st_nlink == 1 and os.path.samestat(status, os.fstat(file.fileno()))
+            # Lock the file and set its time before the move: without a lock and with an old time, it would count as abandoned.
+            if has_one_name and _lock(file, wait=False) is not False:
                 os.utime(file.fileno())
                 self._directory.mkdir(parents=True, exist_ok=True)
-                path.rename(here)
+                path.rename(destination)
                 return file
         except OSError:
             pass
@@ -108,7 +108,7 @@ class Drafts:
             _lock(file)
             if path.exists():
                 return file
-            file.close()  # another process swept it away before it was locked
+            file.close()  # another process removed it before it was locked
 
     def sweep(self) -> None:
         """Remove the drafts of killed writers, as far as permissions allow. The rest only costs space."""
@@ -120,9 +120,8 @@ class Drafts:
     def withdraw(self, place: Path, seen_ns: int) -> bool:
         """Remove the published file at `place` unless it was used after `seen_ns` (its mtime), and return whether it is gone.
 
-        The file is first moved out of the sight of readers, and then its time is checked. A process that will rely on a published file
-        gives it a new time (`touch`). If that happens before the move, the file is moved back; if it happens later, `touch` finds no
-        file. Raises OSError.
+        The file is moved to a private name before its time is checked. A process that will rely on a published file sets its time
+        (`touch`). If that happens before the move, the file is moved back; if it happens later, `touch` finds no file. Raises OSError.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         aside = self._directory / f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -136,7 +135,7 @@ class Drafts:
             return False  # another process has the file open
         try:
             unused = aside.stat().st_mtime_ns == seen_ns
-        except FileNotFoundError:  # swept away, which only happens to old files
+        except FileNotFoundError:  # swept by another process, which removes only old files
             return True
         if unused or place.exists():
             discard(aside)
@@ -146,7 +145,7 @@ class Drafts:
 
 
 @contextmanager
-def _discarded(path: Path) -> Iterator[None]:
+def _discard_after(path: Path) -> Iterator[None]:
     """Remove a file after the block, if it exists and can be removed."""
     try:
         try:
@@ -154,7 +153,7 @@ def _discarded(path: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):
                 discard(path)
-    except KeyboardInterrupt:  # it comes once, and may have interrupted the removal
+    except KeyboardInterrupt:  # may have interrupted the removal; no second one follows
         with suppress(OSError):
             discard(path)
         raise

@@ -1,8 +1,8 @@
-"""Memo: results of pure functions of earlier runs, by the digests of their inputs.
+"""Memo: results of pure functions from earlier runs, by the digests of their inputs.
 
-A value is reused only if it was computed from equal inputs, by this version of epbuild. So a memo never changes an answer, and a lost one
-costs time only. It lies in the user's cache beside the snapshots and not in the workspace, as a checkout may bring a workspace. Its content
-is data: no code is loaded from it.
+A value is reused only if this version of epbuild computed it from equal inputs. A memo never changes a result, and losing it only costs
+time. It is a file in the user's cache, beside the snapshots: a workspace cannot be trusted, as a checkout may contain one. Its content is
+data, never code.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _Content = tuple[str, dict[str, Raw]]
 
 
 class Program:
-    """Running program. It consists of `files`, which an update or a developer may change while it runs."""
+    """Running program, whose `files` an update or a developer may change meanwhile."""
 
     def __init__(self, files: Callable[[], Sequence[str]] = own_files) -> None:
         self._files = files
 
     @cached_property
-    def loaded(self) -> str | None:
-        """Version of the running code, which was loaded just before this is first called."""
-        return self.installed()
+    def loaded_version(self) -> str | None:
+        """Version of the running code. Read it first right after the code is loaded."""
+        return self.installed_version()
 
-    def installed(self) -> str | None:
+    def installed_version(self) -> str | None:
         """Return the versions of epbuild and Python, and a digest of the stats of the files. None if a file is gone."""
         try:
             stats = [(path, seen.st_size, seen.st_mtime_ns) for path in sorted(self._files()) if (seen := os.stat(path))]  # noqa: PTH116
@@ -62,7 +62,7 @@ class Memo:
     def __init__(
         self, entries: dict[str, Raw] | None = None, *, program: Program = _THIS_PROGRAM, remembers: bool = True
     ) -> None:
-        self._known = entries or {}
+        self._entries = entries or {}
         self._program = program
         self._remembers = remembers
         self._used: dict[str, Raw] = {}
@@ -70,51 +70,51 @@ class Memo:
 
     @classmethod
     def read(cls, place: str | None, program: Program = _THIS_PROGRAM) -> Memo:
-        """Read the memo in a file. It is empty if the file is missing, damaged, too large, another user's or another epbuild's."""
-        current, nothing = program.loaded, cls(program=program)
+        """Read a memo file. The memo is empty if the file is missing, damaged, too large, or of another user or version."""
+        current, empty = program.loaded_version, cls(program=program)
         try:
             if place is None or os.stat(place).st_size > MAX_MEMO_BYTES:  # noqa: PTH116 - the place is a text, as a snapshot's
-                return nothing
+                return empty
             version, entries = msgpack.decode(read_own(place), type=ready(_Content))
         except (OSError, *_DAMAGED):
-            return nothing
-        return cls(entries, program=program) if version == current else nothing
+            return empty
+        return cls(entries, program=program) if version == current else empty
 
     def value(self, name: str, inputs: object, compute: Callable[[], _T], result_type: type[_T]) -> _T:
         """Return `compute()`, from the memo if `name` was computed from equal `inputs` before.
 
-        `compute` must depend on nothing but `inputs` and this version of epbuild. Inputs are values that msgspec encodes, and paths; None
-        if they are not known well enough. A set in them may cause a miss, as the order of its items differs between processes.
+        `compute` must depend on nothing but `inputs` and this version of epbuild. Inputs are paths and values that msgspec encodes, or None
+        if they are unknown. A set in them may cause a miss, as the order of its items differs between processes.
         """
         if inputs is None or not self._remembers:
             return compute()
         key = fingerprint_of((name, inputs))
-        known = self._known.get(key)
-        if known is not None:
+        entry = self._entries.get(key)
+        if entry is not None:
             try:
-                found = msgpack.decode(known, type=ready(result_type))
+                value = msgpack.decode(entry, type=ready(result_type))
             except _DAMAGED:
-                known = None
-        if known is None:
-            found = compute()
+                entry = None
+        if entry is None:
+            value = compute()
             try:
-                known = Raw(msgpack.encode(found))
+                entry = Raw(msgpack.encode(value))
             except _UNENCODABLE:
-                return found
+                return value
             self._has_new = True
-        self._used[key] = known
-        return found
+        self._used[key] = entry
+        return value
 
     def write(self, place: str | None, *, is_whole: bool) -> None:
-        """Write the memo to a file. After a run of the whole recipe, values that it did not use are dropped.
+        """Write the memo to a file. After a run of the whole recipe (`is_whole`), values that it did not use are dropped.
 
-        Nothing is written if epbuild's files have changed since it was loaded: the values are those of the former code.
+        Nothing is written if epbuild's files have changed since they were loaded: the former code computed the values.
         """
-        kept = self._used if is_whole else {**self._known, **self._used}
-        if place is None or not (self._has_new or len(kept) < len(self._known)):
+        kept = self._used if is_whole else {**self._entries, **self._used}
+        if place is None or not (self._has_new or len(kept) < len(self._entries)):
             return
-        version = self._program.installed()
-        if version is None or version != self._program.loaded:
+        version = self._program.installed_version()
+        if version is None or version != self._program.loaded_version:
             return
         content = msgpack.encode((version, kept))
         if len(content) <= MAX_MEMO_BYTES:

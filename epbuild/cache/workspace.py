@@ -45,7 +45,7 @@ _MAX_STATE_BYTES = 504
 
 
 class Workspace:
-    """The folder `directory`. Any number of threads and processes may have it open at once."""
+    """Workspace in the folder `directory`. Any number of threads and processes may have it open at once."""
 
     def __init__(self, directory: Path, database: Database) -> None:
         self.directory = directory
@@ -72,12 +72,13 @@ class Workspace:
                 _hide_from_git(directory)
             return cls(directory, Database(directory / _STATE, TABLES, VERSION, workspace_key()))
         path, key = directory / _STATE, known_workspace_key()
-        readable = os.access(path, os.R_OK)
-        usable = readable and os.access(path, os.W_OK) and os.access(directory, os.W_OK | os.X_OK)
-        copied = path if readable and not usable else None
+        is_readable = os.access(path, os.R_OK)
+        is_writable = os.access(path, os.W_OK) and os.access(directory, os.W_OK | os.X_OK)
+        opened = path if is_readable and is_writable else None
+        copied = path if is_readable and not is_writable else None
         # Without a key, no file is this user's.
         key = key or os.urandom(32)
-        return cls(directory, Database(path if usable else None, TABLES, VERSION, key, copied=copied, create=False))
+        return cls(directory, Database(opened, TABLES, VERSION, key, copied=copied, create=False))
 
     def __enter__(self) -> Workspace:
         return self
@@ -122,7 +123,7 @@ class Workspace:
         return Memory(self._database, configuration)
 
     def steps(self) -> list[tuple[Configuration, StepRecord]]:
-        """Return the last end of every step in every configuration. Raises StoreError."""
+        """Return the latest outcome of every step in every configuration. Raises StoreError."""
         return all_steps(self._database)
 
     def outputs(self) -> list[OutputRecord]:
@@ -162,34 +163,34 @@ class Workspace:
         self._database.write("DELETE FROM facts WHERE name = ?", ((name,) for name in names))
 
     @property
-    def lasting(self) -> bool:
+    def is_on_disk(self) -> bool:
         """Whether the workspace is on disk, not in memory."""
         return self._database.path is not None
 
     @property
-    def unreadable(self) -> bool:
+    def is_unreadable(self) -> bool:
         """Whether there is a state on disk that this user cannot read."""
-        return not self.lasting and not self._database.copied and not self._database.is_foreign and self.state.exists()
+        return not self.is_on_disk and not self._database.copied and not self._database.is_foreign and self.state.exists()
 
     def problems(self) -> Iterator[Problem]:
         """Yield warnings about a state on disk that is not used."""
         state = shown_path(self.state)
-        if self.unreadable:
+        if self.is_unreadable:
             message = f"what was built here is not known: this user may not read {state}"
             yield Problem("EPB513", message, None, "Do this as the user whose workspace it is, or get permission to read it.")
         if self._database.is_foreign:
-            aside = f", and was moved to {self.state.name}.damaged" if self.lasting else ""
+            aside = f", and was moved to {self.state.name}.damaged" if self.is_on_disk else ""
             message = f"{state} is not used: this user's epbuild did not write it{aside}"
             hint = "Nothing is lost: everything is checked again, and results come from the store."
             yield Problem("EPB515", message, None, hint)
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether a build is running here: it holds a staging directory or a lease. Raises StoreError."""
         return any_held(self.directory / "tmp") or any_held(self.directory / "leases")
 
     def _folder(self, name: str) -> Path:
         folder = self.directory / name
-        if self.lasting:
+        if self.is_on_disk:
             with translate_os_errors(f"make {folder}", elsewhere=None):
                 folder.mkdir(exist_ok=True)
         return folder
@@ -205,11 +206,11 @@ def _refuse_links(directory: Path) -> None:
 
 def _hide_from_git(directory: Path) -> None:
     """Make git ignore the folder, whatever the project's `.gitignore` says. Raises OSError."""
-    place = directory / ".gitignore"
-    if not os.path.lexists(place):  # not exists: a link may lead anywhere
+    path = directory / ".gitignore"
+    if not os.path.lexists(path):  # not `exists`: a broken link must not be followed
         from epbuild.core.atomic import write_file  # needed once per workspace
 
-        write_file(place, "*\n")
+        write_file(path, "*\n")
 
 
 def action_name(action: str, recipe: str) -> str:

@@ -61,7 +61,7 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
         hidden = HiddenFolders()
         claimed = outputs.claimed(emission.path for emission in emissions)
         for emission in emissions:
-            with nullcontext() if dry_run or not workspace.lasting else outputs.held(emission.path):
+            with nullcontext() if dry_run or not workspace.is_on_disk else outputs.held(emission.path):
                 output = outputs.last(emission.path)
                 others = outputs.others(output, recipes=True) if output is not None else ()
                 if others:
@@ -104,6 +104,6 @@ def check_idle(recipe: Path) -> None:
     """Raise StoreError if a build runs in the workspace of a recipe."""
     directory = workspace_of(recipe)
     with Workspace.open(directory, create=False) as workspace:
-        if workspace.busy():
+        if workspace.is_busy():
             message = f"a build is at work in {directory}"
             raise StoreError(Problem("EPB509", message, hint="Wait until it has ended, or stop it."))

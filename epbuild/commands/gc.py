@@ -124,7 +124,7 @@ def blobs_of(record: Mapping[str, Any]) -> Iterable[str]:
 def readable_workspace(directory: Path) -> Iterator[Workspace]:
     """Open a workspace whose memory is complete. Raises StoreError if it cannot be read."""
     with Workspace.open(directory, create=False) as workspace:
-        if workspace.unreadable:
+        if workspace.is_unreadable:
             message = f"what {directory} needs is not known: this user may not read its state.sqlite"
             hint = "Do this as the user whose workspace it is, or get permission to read it."
             raise StoreError(Problem("EPB508", message, hint=hint))

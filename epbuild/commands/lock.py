@@ -29,7 +29,7 @@ from epbuild.recipe.requirement import plain_name
 from epbuild.session.events import HashingEvents, ToolchainLocked, ToolchainStarted
 from epbuild.session.lock import lock_path, read_lock_text
 from epbuild.session.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
-from epbuild.session.planning import ModelFetcher, RemoteModels, lasting_workspace, wheels_of
+from epbuild.session.planning import ModelFetcher, RemoteModels, open_workspace, wheels_of
 from epbuild.session.request import Request
 from epbuild.toolchain import resolve
 from epbuild.toolchain.environment import Toolchains
@@ -265,7 +265,7 @@ class _Maker:
         """Return the digests of a remote model: the pinned ones if the recipe must pin all, or else those of its files."""
         if model.sha256 is not None and not is_immutable(parse_address(model.path)):
             return LockedModel(model.sha256, model.data_sha256)
-        with lasting_workspace(self.recipe.file) as workspace:
+        with open_workspace(self.recipe.file) as workspace:
             allowed = {release.requirement: release.files for release in wheels}
             # The locked model must be the one in the wheel.
             is_in_wheel = isinstance(parse_address(model.path), PackageAddress)

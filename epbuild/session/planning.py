@@ -243,13 +243,13 @@ class NeededModels(Struct, frozen=True):
         if self.request.is_offline:
             raise PlanError(Problem("EPB525", f"the model '{model.name}' is not here yet", model.path_where, ONLINE))
         # The plan is read without creating a workspace, but a fetched model must be remembered in one.
-        with lasting_workspace(self.request.recipe) as workspace:
-            lasting = replace(remote, workspace=workspace, fetcher=self.fetcher)
-            return lasting.fetched(model, self.progress, self.cancelled)
+        with open_workspace(self.request.recipe) as workspace:
+            stored = replace(remote, workspace=workspace, fetcher=self.fetcher)
+            return stored.fetched(model, self.progress, self.cancelled)
 
 
 @contextmanager
-def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
+def open_workspace(recipe: Path) -> Iterator[Workspace]:
     """Open the workspace beside a recipe, created if missing, and register it with the store."""
     with Workspace.open(workspace_of(recipe)) as workspace:
         with suppress(StoreError):  # code that has to write reports that nothing can be written

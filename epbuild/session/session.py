@@ -33,7 +33,7 @@ from epbuild.session.planning import (
     ModelFetcher,
     NeededModels,
     ReadVariables,
-    lasting_workspace,
+    open_workspace,
     read_plan,
     remote_of,
     workspace_of,
@@ -267,7 +267,7 @@ def open_session(
             _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))
             provisioning.provision_unknown(plan.actions.values())  # other toolchains are provisioned when an action needs them
         workspace = stack.enter_context(
-            lasting_workspace(request.recipe) if builds else Workspace.open(workspace_of(request.recipe), create=False)
+            open_workspace(request.recipe) if builds else Workspace.open(workspace_of(request.recipe), create=False)
         )
         if builds:
             _report(progress, workspace.problems())

@@ -282,7 +282,7 @@ def test_the_workspace_of_another_user_is_set_aside_with_a_warning(
         before = contents(directory)
         with Workspace.open(directory, create=False) as workspace:
             assert workspace.fact("name") is None
-            assert not workspace.lasting
+            assert not workspace.is_on_disk
             assert [problem.code for problem in workspace.problems()] == ["EPB515"]
         assert contents(directory) == before
         Workspace.open(tmp_path / "mine" / ".epbuild").close()
@@ -427,8 +427,8 @@ def test_who_may_only_read_a_workspace_knows_what_it_remembers(
         assert workspace.fact("name") == "text"
         workspace.record_fact("name", "kept in memory")
         assert workspace.fact("name") == "kept in memory"
-        assert not workspace.lasting
-        assert not workspace.unreadable
+        assert not workspace.is_on_disk
+        assert not workspace.is_unreadable
     assert contents(read_only_workspace) == before
     with pytest.raises(StoreError, match=r"state\.sqlite"):
         Workspace.open(read_only_workspace)
@@ -446,9 +446,9 @@ def test_who_may_only_read_a_workspace_knows_what_a_build_there_has_just_learned
                 path.chmod(path.stat().st_mode & 0o555)
         another_user()
         with Workspace.open(read_only_workspace, create=False) as workspace:
-            assert not workspace.lasting
+            assert not workspace.is_on_disk
             assert workspace.fact("name") == "news"
-            assert not workspace.unreadable
+            assert not workspace.is_unreadable
 
 
 def test_what_may_not_be_read_or_is_damaged_is_not_known_and_that_can_be_told(
@@ -464,7 +464,7 @@ def test_what_may_not_be_read_or_is_damaged_is_not_known_and_that_can_be_told(
     another_user()
     for directory in (read_only_workspace, damaged):
         with Workspace.open(directory, create=False) as workspace:
-            assert workspace.unreadable
+            assert workspace.is_unreadable
             assert workspace.fact("name") is None
             workspace.record_fact("name", "text")
             assert workspace.fact("name") == "text"
@@ -527,19 +527,19 @@ def test_steps_and_facts_can_be_listed_and_forgotten(directory: Path) -> None:
 
 def test_a_workspace_is_busy_while_a_build_stages_or_holds_a_lease(directory: Path) -> None:
     with Workspace.open(directory) as workspace, Workspace.open(directory) as onlooker:
-        assert not onlooker.busy()
+        assert not onlooker.is_busy()
         with workspace.staging("action"):
-            assert onlooker.busy()
+            assert onlooker.is_busy()
         with lease(directory, "emit"):
-            assert onlooker.busy()
-        assert not onlooker.busy()
+            assert onlooker.is_busy()
+        assert not onlooker.is_busy()
 
 
 def test_a_stand_in_for_a_workspace_can_be_told_from_one_that_lasts(directory: Path) -> None:
     with Workspace.open(directory, create=False) as workspace:
-        assert not workspace.lasting
+        assert not workspace.is_on_disk
     with Workspace.open(directory) as workspace:
-        assert workspace.lasting
+        assert workspace.is_on_disk
 
 
 def test_a_staging_directory_is_new_and_empty_and_gone_afterwards(directory: Path) -> None:
