@@ -183,7 +183,7 @@ def test_every_name_that_type_checkers_know_is_there_and_no_other() -> None:
     [typed] = [node for node in tree.body if isinstance(node, ast.If)]
     names = {(str(node.module), alias.name) for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert {pair for pair in names if pair[0].startswith("epbuild")} == {
-        (module, name) for module, found in api._HOMES.items() for name in found
+        (module, name) for module, found in api._MODULES.items() for name in found
     }
     for module, name in names:
         assert getattr(api, name, None) is not None or not module.startswith("epbuild")

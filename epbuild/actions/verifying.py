@@ -1,4 +1,4 @@
-"""Action type of `verify`: comparison of the outputs of compiled models with those of their sources."""
+"""Action type that compares the outputs of compiled models with their sources'."""
 
 from __future__ import annotations
 

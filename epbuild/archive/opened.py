@@ -1,4 +1,4 @@
-"""Access to received artifacts as folders. Archives and image layouts are unpacked."""
+"""Received artifacts as folders: archives and image layouts are unpacked."""
 
 from __future__ import annotations
 
