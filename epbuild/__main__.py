@@ -1,4 +1,4 @@
-"""Entry point: the fast path for a build with nothing to do, else the command line.
+"""Entry point: the fast path if nothing changed, else the command line.
 
 Ctrl-C always ends the process with a message and status 130. Before and after a command there is nothing to undo, so the process exits
 at once: a KeyboardInterrupt during an import would show a traceback or get lost.

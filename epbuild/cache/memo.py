@@ -1,4 +1,4 @@
-"""Memo: results of pure functions from earlier runs, by the digests of their inputs.
+"""Memo: results of pure functions, by the digests of their inputs.
 
 A value is reused only if this version of epbuild computed it from equal inputs. A memo never changes a result, and losing it only costs
 time. It is a file in the user's cache, beside the snapshots: a workspace cannot be trusted, as a checkout may contain one. Its content is
