@@ -74,7 +74,7 @@ class Session:
     begin: float
     """Time when the session was opened, as `time.monotonic` returns it."""
     began: Moment | None
-    """The same, as `snapshot.clock` returns it."""
+    """The same, as `snapshot.clock` returns it. None if nothing is built, or there was no workspace yet."""
     refused: list[Problem] | None
     """Warnings about the remote cache that belong to the plan. None: they were reported."""
 
@@ -244,7 +244,8 @@ def open_session(
     warnings. Without, nothing is written, and warnings are added to the plan; those about the remote cache are passed to `warn`, if it is
     given. Raises EpbuildError and Cancelled.
     """
-    begin, began, variables = time.monotonic(), clock(str(request.recipe)), ReadVariables()
+    begin, variables = time.monotonic(), ReadVariables()
+    began = clock(str(request.recipe)) if builds else None  # it touches a file in the workspace
     progress = NoProgress() if progress is None else progress  # an empty list of events is false
     cancelled = cancelled or threading.Event()
     memo = Memo.read(memo_place(str(request.recipe), request.settings))

@@ -49,6 +49,16 @@ def test_a_survey_writes_nothing_and_provisions_nothing(workshop: Workshop) -> N
     assert workshop.compiled == []
 
 
+def test_a_survey_leaves_the_clock_of_a_workspace_alone(workshop: Workshop) -> None:
+    """Else one by another user would leave a file that the owner cannot touch, and no build of the owner would have a snapshot."""
+    built(workshop)
+    clock = workshop.folder / ".epbuild" / "clock"
+    clock.unlink()
+    with open_session(workshop.request) as session:
+        session.survey()
+    assert not clock.exists()
+
+
 def test_a_build_ends_with_outputs_and_a_snapshot_that_answers_the_next_request(workshop: Workshop) -> None:
     code, events = built(workshop)
     assert code == 0
