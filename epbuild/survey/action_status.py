@@ -1,10 +1,10 @@
-"""`ActionStatus`: where one action stands, and which actions have to run.
+"""`ActionStatus`: the state of an action, and the choice of the actions that have to run.
 
 current       done, and its outputs are in place
-restorable    its result is known; outputs can be put in place without a compile
-out of date   something that it depends on has changed
-new           it was never done here, and nobody's result for it is in the store
-failed        it failed the last time, and nothing has changed since: it is not tried again, unless that is asked for
+restorable    its result is known, so outputs can be written without a compile
+out of date   an input has changed, or the store has lost its result
+new           never run here, and the store has no result for it
+failed        failed the last time, and no input has changed since; it runs again only with `--retry`
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ StepState = Literal["current", "restorable", "out of date", "new", "failed"]
 
 
 class ActionStatus(Struct, frozen=True):
-    """Where one action stands.
+    """State of one action, and the reasons for it.
 
-    `key` is None while a toolchain that it depends on is not there, or something that it needs is not made; `made` while there is no
-    result.
+    `key` is None if the toolchain is unknown, an input file has not been fetched, or an action that it needs has no result. `made` is
+    None if there is no result.
     """
 
     state: StepState
@@ -33,13 +33,14 @@ class ActionStatus(Struct, frozen=True):
     document: Mapping[str, Any] = field(default_factory=dict)
     made: Made | None = None
     remote: bool = False
-    """Whether its result is in the remote cache, and not here."""
+    """True if the result is in the remote cache only."""
 
 
 def must_run(action: Action, status: ActionStatus, *, is_read: bool) -> bool:
-    """Whether there is work for an action whose result is needed; what is in the remote cache is fetched only if it `is_read`.
+    """Return whether a needed action has to run.
 
-    An output has to be put in place, a result only has to be there.
+    An emission has to run unless its output is in place. A result in the remote cache is fetched only if an action that runs reads it
+    (`is_read`).
     """
     if isinstance(action, Emission):
         return status.state != "current"
@@ -47,7 +48,7 @@ def must_run(action: Action, status: ActionStatus, *, is_read: bool) -> bool:
 
 
 def waves(actions: Mapping[str, Action]) -> list[list[Action]]:
-    """The actions, each in a later wave than all that it needs."""
+    """Return actions in waves: each action is in a later wave than all actions that it needs."""
     depths: dict[str, int] = {}
     found: list[list[Action]] = []
     for ident, action in actions.items():
@@ -59,14 +60,14 @@ def waves(actions: Mapping[str, Action]) -> list[list[Action]]:
 
 
 class Work(Struct, frozen=True):
-    """What there is to do: the actions whose results have to be known, and in order those of them that have to run."""
+    """Actions whose results are `wanted`, and those of them that have to run, in order."""
 
     wanted: Set[str]
     todo: tuple[str, ...]
 
     @classmethod
     def of(cls, plan: Plan, found: Mapping[str, ActionStatus]) -> Work:
-        """Results are needed for what has to run, and where nothing is made of them."""
+        """Select the actions of a plan. A result is wanted if an action that runs reads it, or if no action needs it."""
         needed = {need for action in plan.actions.values() for need in action.needs}
         read, wanted, todo = set[str](), set[str](), list[str]()
         for ident, action in reversed(list(plan.actions.items())):

@@ -1,4 +1,4 @@
-"""Costs of actions: as last measured, else by the like of them and by size."""
+"""Expected durations of actions: as last measured, otherwise estimated from similar actions and from size."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orde
 
 
 def subject_of(action: str, memory: Memory) -> str:
-    """What the cost of an action is remembered under: that of another recipe's action of the same id is another."""
+    """Return the name under which a workspace stores the cost of an action. Actions of two recipes may have one id, but not one name."""
     return action_name(action, memory.configuration.recipe)
 
 
 def expected_cost(action: Action, workspace: Workspace, memory: Memory) -> Cost:
-    """How long an action will take: as long as the last time, here or wherever that was, else by the bytes that it works on."""
+    """Return the expected cost of an action: as last measured on any machine, otherwise estimated from the size of its inputs."""
     if isinstance(action, Emission):
         return Cost(0.0, measured=True)  # publishing comes cheap
     measured = workspace.measurement(subject_of(action.id, memory))
@@ -32,10 +32,10 @@ def expected_cost(action: Action, workspace: Workspace, memory: Memory) -> Cost:
 
 
 def likely_seconds(found: Survey, workspace: Workspace, memory: Memory) -> dict[str, float]:
-    """The seconds that each stored action of a survey takes when it is made.
+    """Return the expected seconds of each action of a survey whose result is stored, by id.
 
-    Those whose results are known, wherever they were made, show how far off a guess is for the like of them: the same models for another
-    target, then other models by the same EPs, then the same kind of action.
+    An estimate from size is corrected by the measured actions that are most similar: the same models for another target, otherwise other
+    models with the same EPs, otherwise the same type of action.
     """
     stored = {ident: action for ident, action in found.plan.actions.items() if not isinstance(action, Emission)}
     costs = {ident: expected_cost(action, workspace, memory) for ident, action in stored.items()}
@@ -57,14 +57,14 @@ def _guess(action: Action) -> float:
 
 
 def _recorded(record: StepRecord | None) -> float | None:
-    """The seconds that the last result of an action took where it was made."""
+    """Return the seconds in the record of an action's last result, measured on the machine that produced it."""
     measured = record.result.get("measured") if record is not None else None
     seconds = measured.get("seconds") if isinstance(measured, Mapping) else None
     return float(seconds) if isinstance(seconds, int | float) else None
 
 
 def _ratios(measured: Iterable[tuple[Action, float]]) -> dict[Hashable, float]:
-    """How much longer actions took than their guesses, by what they have in common."""
+    """Return the median ratio of measured to estimated seconds for each group of similar actions."""
     found: dict[Hashable, list[float]] = {}
     for action, seconds in measured:
         for like in _likeness(action):
@@ -77,7 +77,7 @@ def _median(values: list[float]) -> float:
 
 
 def _likeness(action: Action) -> Iterator[Hashable]:
-    """What an action has in common with others, the nearest first."""
+    """Yield the groups of similar actions that an action belongs to, the most similar first."""
     kind = type(action)
     if isinstance(action, SessionGroup | Verification):
         eps = tuple(ep.entry.ep for ep in action.target.eps)

@@ -17,7 +17,7 @@ from epbuild.recipe.model import Recipe
 
 
 class OutputPlanner:
-    """Planner of the outputs of a recipe; `digests` has the SHA-256 of the user's files."""
+    """Planner of the outputs of a recipe. `digests` returns the SHA-256 of the user's files."""
 
     def __init__(self, recipe: Recipe, digests: Digests) -> None:
         self._recipe = recipe
@@ -40,7 +40,7 @@ class OutputPlanner:
         return tree
 
     def plan_key(self, emission: Emission, made: Sequence[Made], memo: Memo) -> tuple[str, dict[str, Any]]:
-        """Return the key and the key document of the tree that `plan` returns. Raises what it raises."""
+        """Return the key and the key document of the tree that `plan` returns. Raises the same errors as `plan`."""
 
         def plan() -> tuple[str, dict[str, Any]]:
             tree = self.plan(emission, made)
@@ -53,7 +53,7 @@ class OutputPlanner:
         return self._digests.of_many([*read, *emission.files])
 
     def _memo_inputs(self, emission: Emission, made: Sequence[Made]) -> object:
-        """Return all that the key depends on; None if it depends on more, such as the library that compresses."""
+        """Return all inputs of the key; None if the key depends on other things too, such as the release of a compression library."""
         groups = [item.action for item in made if isinstance(item.action, SessionGroup) and not item.needed]
         if len(groups) < len(made) or emission.compression is not None:
             return None

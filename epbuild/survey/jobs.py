@@ -1,4 +1,4 @@
-"""Jobs that make what is missing, for the runners of a CI system."""
+"""Jobs for the runners of a CI system, which produce the missing results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from epbuild.survey.status import Survey
 from epbuild.toolchain.platforms import platform_here
 
 Label = str | tuple[str, ...]
-"""What a CI system starts a job by: one label of a runner, or several that it must have."""
+"""One label of a runner, or all labels that it must have."""
 
 
 class RunnerJob(Struct, frozen=True):
-    """One job: where it runs, the steps that select what it makes, and the seconds of work that this is likely to be."""
+    """One CI job: the label of its runner, the steps to select, and the expected seconds of work."""
 
     runner: Label
     steps: tuple[str, ...]
@@ -30,14 +30,14 @@ class RunnerJob(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Runners:
-    """The runners that there are: their label for each platform, and the platforms that each toolchain is locked for."""
+    """Available runners: the label for each platform, and the platforms that each toolchain is locked for."""
 
     labels: Mapping[str, Label]
     locked: Mapping[str, Sequence[str]]
     here: str = platform_here() or ""
 
     def platforms(self, action: Action) -> Sequence[str]:
-        """Where an action can be done, the best first: here, on those that the recipe has for its toolchain, on those of the lock."""
+        """Return the platforms that an action can run on, the best first: this one, then those of its toolchain in the recipe or lock."""
         toolchain = action.runs_in.toolchain if action.runs_in is not None else None
         others = (toolchain.platforms or self.locked.get(toolchain.name, ())) if toolchain is not None else ()
         return possible_platforms(action, self.here, sys.platform, others) or (self.here,)
@@ -47,7 +47,7 @@ class Runners:
 
 
 def missing_actions(found: Survey) -> dict[str, Action]:
-    """The actions that have to be made: their results are needed, and neither in the store nor in the remote cache."""
+    """Return the actions whose results are needed and are neither in the store nor in the remote cache."""
     actions = found.plan.actions
     return {
         ident: actions[ident]
@@ -59,7 +59,10 @@ def missing_actions(found: Survey) -> dict[str, Action]:
 def jobs_of(
     missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners, most: int
 ) -> tuple[list[RunnerJob], tuple[Problem, ...]]:
-    """At most so many jobs for each label, the longest first, and a warning where something has to wait for other jobs."""
+    """Pack the missing actions into at most `most` jobs for each label, the longest first.
+
+    Actions that need a result from a job on another platform are left out. A warning counts them.
+    """
     platforms = dict(_platforms(missing, seconds, runners))
     waiting: set[str] = set()
     for ident, action in missing.items():
@@ -79,7 +82,7 @@ def jobs_of(
 
 
 def _platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners) -> Iterable[tuple[str, str]]:
-    """The platform that each action is done on: where all can be that stay together, or else each where it can be."""
+    """Yield the platform for each action: one that all actions of its bundle can run on, otherwise the action's own best one."""
     for bundle in bundles(missing, seconds):
         possible = {ident: runners.platforms(missing[ident]) for ident in bundle.actions}
         first = possible[bundle.actions[0]]

@@ -1,8 +1,8 @@
 """Outputs of one configuration, and orphans that its recipe no longer asks for.
 
-A configuration is a recipe file and what that file was read with (`--set`, variables of the environment). An output belongs to those that
-wrote it or would have written the same, so builds of one recipe for several settings, or of several recipes in one folder, leave each
-other's outputs alone. What was changed since stays.
+A configuration is a recipe file with its settings (`--set`, environment variables). A configuration owns an output if it wrote the output
+or would have written the same bytes. So builds of one recipe with several settings, or of several recipes in one folder, keep each
+other's outputs. Files that a user changed are kept too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.digest import digest_of
 
 PLACE, RESULTS = "place", "results"
-"""What the record of an emission's step holds as its result: where its output is, and the keys of the results that are in it."""
+"""Fields of an emission's result in its step record: the path of the output, and the keys of the results that it contains."""
 
 
 class Orphan(Struct, frozen=True):
-    """A folder that a step once wrote, with the SHA-256 and the size of each file there by its path below the folder."""
+    """Output that the recipe no longer asks for. `files` has the SHA-256 and the size of each file by its path below `directory`."""
 
     step: str
     directory: Path
@@ -36,7 +36,7 @@ class Orphan(Struct, frozen=True):
 
 
 class Outputs:
-    """The outputs that the configuration of `memory` wrote, or found there as it would have written them."""
+    """Outputs that the configuration of `memory` owns."""
 
     def __init__(self, workspace: Workspace, memory: Memory) -> None:
         self._workspace = workspace
@@ -45,18 +45,18 @@ class Outputs:
         self.base = workspace.base
 
     def place(self, directory: Path) -> str:
-        """Where an output is, as seen from the folder of the workspace, so that a checkout that is moved keeps its memory."""
+        """Return the path of an output relative to the workspace's base folder, so that records stay valid in a moved checkout."""
         place = self._places.get(directory)
         if place is None:
             place = self._places[directory] = Path(os.path.relpath(directory, self.base)).as_posix()
         return place
 
     def last(self, directory: Path) -> OutputRecord | None:
-        """What was written into `directory` the last time, by whatever step of whatever configuration. Raises StoreError."""
+        """Return the record of the last output at `directory`, written by any step of any configuration. Raises StoreError."""
         return self._memory.output(self.place(directory))
 
     def record(self, record: StepRecord, files: Mapping[str, Mapping[str, Any]], *, settled: str | None) -> None:
-        """Remember that an emission, which ended as in `record`, wrote `files`; the fact that has been `settled` by that is forgotten.
+        """Record the `files` that an emission wrote, and its step record. Forget the fact named `settled`, which this resolves.
 
         Raises StoreError.
         """
@@ -64,7 +64,7 @@ class Outputs:
         self._memory.record_output(OutputRecord(place, record.step, record.action_key, results, files), record, settled)
 
     def adopt(self, records: Iterable[StepRecord]) -> None:
-        """Remember that what these emissions would write is in place, even if another process wrote it. Raises StoreError."""
+        """Record this configuration as an owner of outputs that are in place, even if another process wrote them. Raises StoreError."""
         current = list(records)
         if not current:
             return
@@ -78,26 +78,26 @@ class Outputs:
             self._memory.adopt(new)
 
     def writer(self, output: OutputRecord) -> str | None:
-        """Who wrote an output, in words; None if this configuration did, or it is not known."""
+        """Return a phrase that names the writer of an output; None if this configuration wrote it, or if the writer is unknown."""
         wrote, mine = output.owners[0], self._memory.configuration
         if wrote == mine or not wrote.recipe:
             return None
         return f"{wrote.recipe} with other settings" if wrote.recipe == mine.recipe else wrote.recipe
 
     def orphans(self, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
-        """What was written before, does not lie in one of the folders `wanted`, and belongs to no other one. Raises StoreError."""
+        """Return the outputs of this configuration outside the folders `wanted` that no other configuration owns. Raises StoreError."""
         return tuple(self._orphan(output) for output in self._unwanted(wanted) if not self.others(output))
 
     def claimed(self, leaving: Iterable[Path]) -> Collection[Path]:
-        """The files of all outputs but those that were written into the folders `leaving`, as absolute paths. Raises StoreError."""
+        """Return the absolute paths of the files of all outputs except those in the folders `leaving`. Raises StoreError."""
         places = set(map(self.place, leaving))
         others = (output for output in self._workspace.outputs() if output.place not in places)
         return {path for output in others for path in files_of(output, self.base)}
 
     def release(self, wanted: Iterable[Path]) -> list[OutputRecord]:
-        """Leave to others what does not lie in one of the folders `wanted`, and belongs to them as well; returns it as it then is.
+        """Give up this configuration's ownership of outputs outside the folders `wanted` that other configurations own too.
 
-        Raises StoreError.
+        Returns these outputs with the remaining owners. Raises StoreError.
         """
         left = []
         for output in self._unwanted(wanted):
@@ -108,28 +108,28 @@ class Outputs:
         return left
 
     def recorded(self, orphan: Orphan) -> OutputRecord | None:
-        """What is recorded of an orphan; None once another build has removed it, or has written it for itself. Raises StoreError."""
+        """Return the record of an orphan; None if another build has removed or rewritten it in the meantime. Raises StoreError."""
         output = self.last(orphan.directory)
         return None if output is None or self._orphan(output) != orphan or self.others(output) else output
 
     def forget(self, output: OutputRecord) -> None:
-        """Forget an output, whatever configurations own it. Raises StoreError."""
+        """Remove an output from the records of all its owners. Raises StoreError."""
         self._memory.release(output.place, output.owners)
 
     @contextmanager
     def held(self, directory: Path, *, cancelled: threading.Event | None = None) -> Iterator[None]:
-        """Hold the lease under which an output is touched, for the length of a `with` block. Raises StoreError and Cancelled."""
+        """Hold the lease of an output during a `with` block. Raises StoreError and Cancelled."""
         with lease(self._workspace.directory, lease_name(self.place(directory)), cancelled=cancelled):
             yield
 
     @contextmanager
     def held_if_free(self, directory: Path) -> Iterator[bool]:
-        """Hold that lease if nobody does; the block gets whether it is held. Raises StoreError."""
+        """Hold the lease of an output if it is free. The `with` block receives True if it is held. Raises StoreError."""
         with lease_if_free(self._workspace.directory, lease_name(self.place(directory))) as free:
             yield free
 
     def others(self, output: OutputRecord, *, recipes: bool = False) -> tuple[Configuration, ...]:
-        """The other configurations that an output belongs to, or only those of other recipes; one whose recipe is gone does not count."""
+        """Return the other owners of an output whose recipe still exists. With `recipes`, return only those with another recipe."""
         mine = self._memory.configuration
         return tuple(
             owner
@@ -151,14 +151,14 @@ class Outputs:
 
 
 def files_of(output: OutputRecord, base: Path) -> list[Path]:
-    """The files of an output below the folder `base`; those of an archive lie beside it."""
+    """Return the paths of the files of an output below the folder `base`. Files of an archive lie beside it."""
     path = base / output.place
     root = path.parent if path.name in output.files and not path.is_dir() else path
     return [root / name for name in output.files]
 
 
 def lease_name(place: str) -> str:
-    """The lease of the workspace under which the output at a place is touched, whichever recipe writes it."""
+    """Return the name of the workspace's lease for the output at a place. It is the same for all recipes."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", ".", place)[-60:]
-    # Where names differ by their case, one output may be meant all the same.
+    # On Windows two places that differ by case alone are one output.
     return f"output.{readable}.{digest_of(os.path.normcase(place).encode(errors='surrogateescape'))[:16]}"

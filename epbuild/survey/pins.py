@@ -1,4 +1,4 @@
-"""Pins: the SHA-256 that a recipe states of its models."""
+"""Pins: the SHA-256 that a recipe states for its models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epbuild.recipe.model import ModelSpec
 
 
 def check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
-    """Raises PlanError when a model is not the one that the recipe pins; `digests` are those of all files."""
+    """Raise PlanError if a model differs from its pin in the recipe. `digests` has the SHA-256 of all files."""
     problems = [
         Problem("EPB207", message, model.path_where, "Put the pinned file back, or change the pin.")
         for model, files in plan.sources()

@@ -1,4 +1,4 @@
-"""Platforms that an action can be done on."""
+"""Platforms that an action can run on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from epbuild.toolchain.platforms import PYTHON_SYSTEMS
 
 
 def possible_platforms(action: Action, here: str, system: str, others: Iterable[str]) -> tuple[str, ...]:
-    """Where an action can be done, the best first, as far as that is known: here (with `system`, its `sys.platform`), then on `others`.
+    """Return the platforms that an action can run on, the best first: `here` (whose `sys.platform` is `system`), then `others`.
 
-    Not on a platform that the recipe does not have for its toolchain, while it has others, nor where its EP cannot compile.
+    A platform is left out if the catalog says that the target's EP cannot compile there. `here` is left out too if the recipe lists
+    other platforms for the toolchain.
     """
     others = tuple(other for other in others if other != here)
     toolchain = action.runs_in.toolchain if action.runs_in is not None else None

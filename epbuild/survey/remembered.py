@@ -1,10 +1,8 @@
-"""Failures that a workspace remembers, by the key of the action.
+"""Failures that a workspace records, so that an action that would fail in the same way does not run again.
 
-Nothing is tried again that would fail as it did.
-
-What is remembered of an action is the key that it failed with: as soon as anything in that changes, it is tried again. Only what an EP or
-a preparation makes of its inputs is such a failure. A full disk, too little memory, a limit of time, a crash and a build that was
-interrupted are none.
+A failure is recorded with the key of its action. As soon as an input changes, the key changes and the action runs again. Only errors
+that follow from the inputs are recorded: those that an EP or a preparation reports. A full disk, too little memory, a timeout, a crash
+and an interrupted build are not recorded.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ _FORMAT = 2
 _OF_THE_KEY = frozenset(
     {"EPB401", "EPB417", "EPB418", "EPB440", "EPB455", "EPB457", *(f"EPB{number}" for number in range(600, 620))}
 )
-"""What an EP or a preparation's program reported, and what is wrong with what it made; crashes and limits of time have other
-codes (EPB402, EPB403, EPB453, EPB458)."""
+"""Codes of errors that follow from the inputs: those that an EP or a preparation reported, and defects of its results. Crashes and
+timeouts have other codes (EPB402, EPB403, EPB453, EPB458)."""
 _ERRORS: Mapping[str, type[EpbuildError]] = {error.__name__: error for error in (BuildError, VerifyError)}
 
 
 class Failure(Struct, frozen=True):
-    """How an action failed: the class of its error, its problems, and when, in Unix seconds."""
+    """Failure of an action: the class name of the error, its problems, and the time in Unix seconds."""
 
     error: str
     problems: tuple[Problem, ...]
     time: float
 
     def again(self) -> EpbuildError:
-        """The error once more, with a hint that nothing was tried."""
+        """Return the error with a hint that the action did not run again."""
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.time))
         why = f"It failed so on {when}, and nothing that it depends on has changed: it was not tried. `epbuild run --retry` does."
         first, *others = self.problems
@@ -49,14 +47,14 @@ class Failure(Struct, frozen=True):
 
 
 class Failures:
-    """Those of the actions of one recipe; any number of threads may use it at once."""
+    """Recorded failures of the actions of one recipe. Safe to use from several threads."""
 
     def __init__(self, workspace: Workspace, recipe: str) -> None:
         self._workspace = workspace
         self._recipe = recipe
 
     def of(self, action: str, key: str) -> Failure | None:
-        """How the action failed the last time, if it was with this key and this release of epbuild. Raises StoreError."""
+        """Return the last failure of an action, if it had this key and this release of epbuild. Raises StoreError."""
         text = self._workspace.fact(self._name(action))
         try:
             document: dict[str, Any] = json.loads(text) if text is not None else {}
@@ -69,10 +67,10 @@ class Failures:
         return failure if problems and failure.error in _ERRORS else None
 
     def remember(self, action: str, key: str, error: EpbuildError) -> None:
-        """Take note of how an action failed, where that follows from its key. Raises StoreError."""
+        """Record the failure of an action if it follows from the inputs. Raises StoreError."""
         if type(error) not in _ERRORS.values() or any(problem.code not in _OF_THE_KEY for problem in error.problems):
             return
-        # The step where it is reported is the one it is reported for next time; a place in a file may be another by then.
+        # A step's id stays valid. A position in a file may be another one when the failure is reported again.
         problems = [replace(problem, where=problem.where if _is_step(problem) else StepId(action)) for problem in error.problems]
         document = {
             "format": _FORMAT,
@@ -85,7 +83,7 @@ class Failures:
         self._workspace.record_fact(self._name(action), json.dumps(document))
 
     def forget(self, action: str) -> None:
-        """Take note that the action came to a good end, or is to be tried in any case. Raises StoreError."""
+        """Remove the recorded failure of an action that succeeded, or that has to run in any case. Raises StoreError."""
         if self._workspace.fact(self._name(action)) is not None:
             self._workspace.forget_facts([self._name(action)])
 

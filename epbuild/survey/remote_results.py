@@ -24,9 +24,9 @@ _MADE_HERE = "It is made here."
 
 
 class RemoteResults:
-    """What a remote cache has of the actions of one build. Each key is asked for once. For any thread.
+    """Results in a remote cache for the actions of one build. Each key is looked up once. Safe to use from several threads.
 
-    `warn` is given a problem for each step whose result is there and cannot be used, the first few.
+    `warn` is called with a problem for each of the first few results that exist but cannot be used.
     """
 
     def __init__(self, cache: RemoteCache, store: BlobStore, warn: Warn) -> None:
@@ -36,15 +36,15 @@ class RemoteResults:
         self._found: dict[str, LookUp] = {}
         self._given_up: set[str] = set()
         self.refused: dict[str, str] = {}
-        """Why the record of a key is not used."""
+        """The reasons why records cannot be used, by key."""
         self._unusable = 0
         self._unanswered = 0
         self.broken: set[str] = set()
-        """The keys whose records are sound, and blobs of which are lost: both have to be written again."""
+        """Keys whose records are valid but whose blobs are lost. Both have to be uploaded again."""
         self._lock = threading.Lock()
 
     def find(self, steps: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """The results, as JSON, that are there for some keys, each with the step that it is for. Raises Cancelled."""
+        """Return the results, as JSON, that the cache has for the keys of `steps`, a step's id by key. Raises Cancelled."""
         new = {key: step for key, step in steps.items() if key not in self._found}
         for key, found in self._cache.look_up_all(COMPILE, new).items():
             self._found[key] = found
@@ -56,9 +56,9 @@ class RemoteResults:
         return {key: found.record["result"] for key, found in records if isinstance(found, RemoteRecord)}
 
     def bring(self, key: str, step: str) -> Mapping[str, Any] | None:
-        """The result, as JSON, of a key for a step, all of whose artifacts are in the store then; None where it has to be made.
+        """Fetch all artifacts of a step's result into the store, and return the result as JSON; None if the step has to run instead.
 
-        Raises StoreError where the store cannot be written, and Cancelled.
+        Raises StoreError if the store cannot be written, and Cancelled.
         """
         if self._found.get(key) == Miss() and key not in self._given_up:  # another machine may have made it since
             found = self._cache.look_again(COMPILE, key)
@@ -81,12 +81,12 @@ class RemoteResults:
         return result
 
     def bring_new(self, key: str, step: str) -> Mapping[str, Any] | None:
-        """What `bring` does, of a result that another machine has just written: what was known of it before does not count."""
+        """Fetch a result that another machine has just written, as `bring` does, without the answer of an earlier look-up."""
         self._found[key] = self._cache.look_again(COMPILE, key)
         return self.bring(key, step)
 
     def toolchains(self, wanted: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """The toolchain records that are there for some keys, each with the toolchain that it is for. Raises Cancelled."""
+        """Return the toolchain records that the cache has for the keys of `wanted`, a toolchain's name by key. Raises Cancelled."""
         found = self._cache.look_up_all(TOOLCHAIN, wanted)
         for name in dict.fromkeys(wanted[key] for key, record in found.items() if isinstance(record, Unusable)):
             why = next(str(record) for key, record in found.items() if isinstance(record, Unusable) and wanted[key] == name)
@@ -95,7 +95,7 @@ class RemoteResults:
         return {key: record.record for key, record in found.items() if isinstance(record, RemoteRecord)}
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
-        """Return a source of the blobs of results and of what those were made of, from the store or the remote cache.
+        """Return a source of the blobs of results and of the results that they needed, from the store or the remote cache.
 
         A blob that is in neither counts as lost by the store.
         """
@@ -104,7 +104,7 @@ class RemoteResults:
         return _BlobsOfResults(self._cache, self._store, sizes)
 
     def warn_of_the_rest(self) -> None:
-        """Warn of how many more results could not be used than those that were named, and of how many nothing is known."""
+        """Warn with the number of unusable results beyond those named before, and of results for which the cache did not answer."""
         if self._unanswered and self._cache.is_readable:  # else a warning was given
             message = f"the remote cache {self._cache.name} did not answer for {counted(self._unanswered, 'result')}"
             self._warn(Problem("EPB521", message, None, "They are made here."))
@@ -122,7 +122,7 @@ class RemoteResults:
 
 
 class _BlobsOfResults:
-    """The blobs with some sizes, by digest: from the store, where they are there, else from a remote cache."""
+    """Blobs from the store, or from a remote cache if the store lacks them. `sizes` has their bytes by digest."""
 
     def __init__(self, cache: RemoteCache, store: BlobStore, sizes: Mapping[str, int]) -> None:
         self._cache = cache
@@ -136,7 +136,7 @@ class _BlobsOfResults:
         self._store.materialize(digest, destination)
 
     def copy(self, digest: str, write: Write) -> None:
-        """Nothing of it is kept here."""
+        """Copy a blob to `write` without adding it to the store."""
         if (lacking := self._lacking(digest)) is not None:
             with self._lost(digest):
                 self._cache.copy(lacking, write)
@@ -144,7 +144,7 @@ class _BlobsOfResults:
             self._store.copy(digest, write)
 
     def _lacking(self, digest: str) -> Blob | None:
-        """A blob that the store has not."""
+        """Return the blob of a digest if the store lacks it; None if the store has it, or if its size is unknown."""
         size = self._sizes.get(digest)
         return None if size is None or self._store.has(digest, size) else Blob(digest, size)
 

@@ -61,7 +61,7 @@ class Snapshot:
     """Content of a snapshot. It is no dataclass, as importing those takes longer than an answer."""
 
     identity: tuple[Any, ...]
-    """Program and machine that took it, and the workspace."""
+    """Values that identify the program, the machine and the workspace, as `identity_of` returns them."""
     environment: Sequence[tuple[str, str | None]]
     """Variables that were read, with digests of their values; of `_PLACES`, the values."""
     absent: Sequence[str]
@@ -73,7 +73,7 @@ class Snapshot:
     drivers: Sequence[tuple[Any, str]]
     """Drivers that an EP's output may depend on, as `driver_version` takes them, with their versions."""
     lock: str
-    """`none`, `held` or `doubted`: whether everything was as the recipe's lock has it."""
+    """`held` if everything was as in the recipe's lock, `doubted` if not, `none` without a lock."""
     warnings: Sequence[Mapping[str, Any]]
     """`ProblemRecord`s as mappings: without warnings, no class is imported for them."""
     name: str
@@ -81,7 +81,7 @@ class Snapshot:
     count: int
     """Number of steps."""
     is_current: bool
-    """Whether all steps were current. If not, only the files are of use, to watch them."""
+    """True if all steps were current. If not, only the files are of use, to watch them."""
     fresh: Sequence[int]
     """Numbers of the files whose times could not be trusted."""
     files: list[Stat]
@@ -243,7 +243,7 @@ def is_settled(seen: os.stat_result, ctime_ns: int, moment: Moment) -> bool:
 
 
 def view_of(recipe: str) -> tuple[str, str]:
-    """Return what decides how messages name the files beside a recipe."""
+    """Return the values that decide how messages name the files beside a recipe."""
     return os.path.normcase(recipe), os.getcwd()  # noqa: PTH109
 
 
@@ -263,7 +263,7 @@ def identity_of(recipe: str) -> tuple[Any, ...] | None:
 
 
 def environment_of(read: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
-    """Return what a snapshot keeps of the variables that an answer depends on; `read` are those that the recipe read."""
+    """Return the environment variables that an answer depends on, as a snapshot stores them. `read` has those that the recipe read."""
     kept = {name: _digest(value) for name, value in read.items()} | {name: os.environ.get(name) for name in _PLACES}
     return tuple(sorted(kept.items()))
 
@@ -326,14 +326,14 @@ def _digest_of_file(path: str) -> bytes:
 
 
 def _digest(value: str | None) -> str | None:
-    """Return what is kept of a variable that the recipe reads, which may be a secret."""
+    """Return the digest of a variable's value, which may be a secret."""
     from hashlib import sha256  # few recipes read any
 
     return None if value is None else sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _is_as_before(name: str, known: str | None) -> bool:
-    """Return whether a variable of the environment has the value of which `known` is kept."""
+    """Return whether an environment variable still has the value that a snapshot stores as `known`."""
     value = os.environ.get(name)
     return (value if name in _PLACES else _digest(value)) == known
 
@@ -343,7 +343,7 @@ def _workspace(recipe: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a short name for a text. Two texts of one name only take turns, as a snapshot names its recipe and files."""
+    """Return a short name for a text. If two texts share a name, their snapshots only replace each other."""
     from binascii import crc32
 
     data = text.encode("utf-8", "surrogatepass")

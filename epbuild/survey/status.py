@@ -55,7 +55,7 @@ class KnownToolchains(Protocol):
 
 
 class _Keyed(Struct, frozen=True):
-    """An action whose key is known, and what is known here of its result."""
+    """Action with a known key, and the result that this machine has for the key."""
 
     action: Action
     key: str
@@ -68,7 +68,7 @@ class _Keyed(Struct, frozen=True):
 
 
 class StepStatus(NamedTuple):
-    """Where a step stands, for people: what its action's status means for it."""
+    """State of one step, as commands show it. It follows from the status of its action."""
 
     step: Step
     state: StepState
@@ -76,37 +76,37 @@ class StepStatus(NamedTuple):
     key: str | None
     outputs: tuple[str, ...]
     remote: bool = False
-    """Whether its result is in the remote cache, and not here."""
+    """True if the result is in the remote cache only."""
     on_real_device: bool = False
-    """Whether the step runs on a real device only."""
+    """True if the step runs on a real device only."""
 
 
 class Survey(Struct, frozen=True, dict=True):
-    """The status of every action of a plan, which of them have to run, and which outputs nobody asks for any more."""
+    """Status of every action of a plan, the actions that have to run, and the orphans."""
 
     plan: Plan
     actions: Mapping[str, ActionStatus]
     todo: tuple[str, ...]
     orphans: tuple[Orphan, ...] = ()
     configuration: Configuration = UNKNOWN
-    """What the plan was made from."""
+    """The recipe and settings that the plan was made from."""
     recorded: tuple[StepStatus, ...] = ()
     """Statuses of all steps from a snapshot, if nothing has changed. The plan then has warnings only."""
 
     @property
     def up_to_date(self) -> bool:
-        """Whether there is nothing to make and nothing to remove."""
+        """True if there is no action to run and no orphan to remove."""
         return not self.todo and not self.orphans
 
     @property
     def unmade(self) -> tuple[str, ...]:
-        """The actions to do whose results are neither here nor in the remote cache, less those that may fail."""
+        """Ids of actions that have to run, without emissions, without results to fetch, and without actions that may fail."""
         stored = (ident for ident in self.todo if is_stored(self.plan.actions[ident]) and not self.actions[ident].remote)
         return tuple(ident for ident in stored if ident not in self.plan.may_fail)
 
     @property
     def nothing_to_try(self) -> bool:
-        """Whether a build would come to nothing new, and to a success: what is out of date failed before, and is allowed to."""
+        """True if a build would succeed without any work: every action in `todo` may fail and failed before, or needs such an action."""
         failed = {ident for ident in self.todo if self.actions[ident].state == "failed" and ident in self.plan.may_fail}
         for ident in self.todo:  # each after those that it needs
             if failed.intersection(self.plan.actions[ident].needs):
@@ -127,7 +127,7 @@ class Survey(Struct, frozen=True, dict=True):
 
 
 class Surveyor:
-    """Compares a plan with what is known; reads, and writes nothing but the memory of what files contain."""
+    """Comparison of a plan with the store, the workspace and the disk. It writes nothing but digests of files to the workspace."""
 
     def __init__(
         self,
@@ -146,20 +146,20 @@ class Surveyor:
         self.store = store
         self.records = records
         self.remote = remote
-        """What a remote cache has, where one is read."""
+        """Results in the remote cache; None if no remote cache is read."""
         self.digests = Digests(workspace.files, counting)
         self._output_planner = OutputPlanner(recipe, self.digests)
         self._is_first = False
-        """Whether nothing had been built here when a survey began, so that it need not ask for each action."""
+        """True if the workspace had no results when the survey began, so that single actions need not be looked up."""
         self._last_keys: Mapping[str, str] = {}
-        """The last key of each action here, read all at once when a survey begins."""
+        """Last key of each action in this workspace, read in bulk when a survey begins."""
         self._last_outputs: Mapping[str, OutputRecord] = {}
-        """The last output at each place, in the same way."""
+        """Last output at each place, read in bulk too."""
 
     def survey(self, plan: Plan, toolchains: KnownToolchains, memo: Memo = NO_MEMO) -> Survey:
         """Return the status of every action of a plan, as far as its `toolchains` are known.
 
-        Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
+        Raises PlanError if a model differs from its pin in the recipe, and StoreError if a file cannot be read.
         """
         self._is_first = self.memory.is_empty
         digests = self.digests.of_many(path for action in plan.actions.values() if is_stored(action) for path in action.files)
@@ -185,7 +185,7 @@ class Surveyor:
         found = self._found_again(plan, found)
         found |= {ident: replace(found[ident], state="out of date") for ident in _without_results(plan, found)}
         work = Work.of(plan, found)
-        # What the store has lost is still current when all that is made of it is in place.
+        # A result that the store has lost is still current if everything that is made of it is in place.
         settled = {
             ident: replace(status, state="current", reasons=())
             if status.state == "out of date" and status.made is not None and ident not in work.wanted
@@ -195,45 +195,45 @@ class Surveyor:
         return Survey(plan, settled, work.todo, configuration=self.memory.configuration)
 
     def result(self, action: Action, key: str) -> ActionResult | None:
-        """The result of an action in the store, if it is all there."""
+        """Return the result of an action from the store; None unless the store has all its blobs."""
         record = self.records.read(key)
         result = record[1] if record is not None and isinstance(record[1], action_type(action).result) else None
         whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return result if whole else None
 
     def stored(self, found: Survey) -> dict[str, Made]:
-        """What the store has of the results of a survey, as far as the recipe wants them as they are."""
+        """Return the results of a survey that are in the store and meet the recipe's expectations, by the action's id."""
         known = {ident: status.made for ident, status in found.actions.items() if status.made is not None and not status.remote}
         return {ident: made for ident, made in known.items() if self.result(made.action, made.key) is not None}
 
     def result_here(self, action: Action, key: str) -> ActionResult | None:
-        """The result of an action that was built here, even where the store has lost it."""
+        """Return the result of an action that was built in this workspace, even if the store has lost its blobs."""
         here = self.memory.result(key)
         return read_result(action, here) if here is not None else None
 
     def keyed(
         self, action: Action, needed: Sequence[Made], toolchain: Identified, digests: Mapping[Path, str] = MappingProxyType({})
     ) -> tuple[Action, dict[str, Any]]:
-        """An action with all its files, and the document that its key is the digest of, once what it needs is made.
+        """Return an action with all its files, and its key document. `needed` are the results that it needs.
 
-        What comes out of the store is known by its digests: it need not be there. Nor is a file looked at whose digest is among `digests`.
-        Raises StoreError when a file cannot be read.
+        Results are known by their digests, so their blobs need not be in the store. Files that are in `digests` are not read.
+        Raises StoreError if a file cannot be read.
         """
         kind = action_type(action)
         action = kind.resolve_inputs(action, needed, self.store)
         files = action.files
-        # Of its own files alone: a plan may have ten thousand times as many.
+        # Select only the action's own files: a plan may have ten thousand times as many.
         known = {path: digests[path] for path in files if path in digests}
         known |= {self.store.place(digest): digest for made in needed for digest in made.result.digests.values()}
         known |= self.digests.of_many(path for path in files if path not in known)
         return action, kind.key_document(action, KeyInputs(known, kind.identity(action, toolchain), needed))
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
-        """The blobs of results, from the store, or else from the remote cache."""
+        """Return a source of the blobs of results: the store, and the remote cache if one is read."""
         return self.store if self.remote is None else self.remote.blobs_of(made)
 
     def is_whole(self, made: Made) -> bool:
-        """Whether the store has all files of a result, as they were stored; what is not is set aside. Raises StoreError."""
+        """Return whether the store has all blobs of a result undamaged. A damaged blob is set aside. Raises StoreError."""
         for blob in made.result.artifacts.values():
             if not self.store.has(blob.digest, blob.size):
                 return False
@@ -250,7 +250,7 @@ class Surveyor:
         toolchains: KnownToolchains,
         digests: Mapping[Path, str],
     ) -> _Keyed | ActionStatus:
-        """What is known of an action, or, as long as its key is not, where it stands."""
+        """Return an action with its key and its result in the store. If the key is unknown, return the action's status instead."""
 
         def pending(*reasons: str) -> ActionStatus:
             return ActionStatus("out of date" if self._was_done(action) else "new", reasons)
@@ -266,25 +266,25 @@ class Surveyor:
             return pending(toolchains.why_unknown(action))
         action, document = self.keyed(action, needed, toolchain, digests)
         key = action_key(document)
-        # What was built here stands even when the store has lost it, as long as its outputs are in place.
+        # A result that was built here counts even if the store has lost it, as long as its outputs are in place.
         is_here = self._last_keys.get(action.id) == key or (not self._is_first and self.memory.result(key) is not None)
         return _Keyed(action, key, document, tuple(needed), is_here, self.result(action, key))
 
     def _previous(self, action: Action) -> StepRecord | None:
-        """Return the last build of an action here, of whatever key."""
+        """Return the record of an action's last build in this workspace, with any key."""
         return None if self._is_first else self.memory.previous(action.id)
 
     def _was_done(self, action: Action) -> bool:
         return action.id in self._last_keys or self._previous(action) is not None
 
     def _remote(self, keyed: Sequence[_Keyed]) -> Mapping[str, Mapping[str, Any]]:
-        """What the remote cache has of results that neither the store nor the workspace has, by key."""
+        """Return the results in the remote cache, by key, that neither the store nor the workspace has."""
         if self.remote is None:
             return {}
         return self.remote.find({known.key: known.action.id for known in keyed if known.result is None and not known.is_here})
 
     def _found_again(self, plan: Plan, found: dict[str, ActionStatus]) -> dict[str, ActionStatus]:
-        """The statuses, with what the store has lost and the remote cache has in place of what would have to be made again."""
+        """Return statuses in which actions whose result the store has lost become restorable if the remote cache has that result."""
         if self.remote is None:
             return found
         todo = (found[ident].made for ident in Work.of(plan, found).todo if is_stored(plan.actions[ident]))
@@ -297,7 +297,7 @@ class Surveyor:
         }
 
     def _decided(self, keyed: _Keyed, remote: Mapping[str, Any] | None) -> ActionStatus:
-        """Where an action stands whose result the remote cache has as `remote`, if it does."""
+        """Return the status of an action with a known key. `remote` is its result in the remote cache, if there is one."""
         action, key, document, result = keyed.action, keyed.key, keyed.document, keyed.result
         known = result
         if known is None and keyed.is_here:
@@ -350,18 +350,16 @@ class Surveyor:
         return ActionStatus("restorable", reasons or (elsewhere,), key, document)
 
     def _with_kept(self, emission: Emission, status: ActionStatus) -> ActionStatus:
-        """The status of an emission that names what a build will keep, since it was changed after epbuild wrote it."""
+        """Return the status of an emission with reasons that name the files a build will keep, as users have changed them."""
         if status.state == "current" or not (emission.is_file or emission.path.exists()):
-            return status  # of a folder that is not there, nothing has to be asked
+            return status  # a folder that does not exist has no changed files
         changed = self.written(emission, self.outputs.last(emission.path)).changed(emission.path)
         reported = {f"{name} was changed" for name in changed}
         kept = (f"{name} was changed after epbuild wrote it, and will be kept" for name in changed)
         return replace(status, reasons=(*(reason for reason in status.reasons if reason not in reported), *kept))
 
     def written(self, emission: Emission, there: OutputRecord | None) -> Written:
-        """What epbuild wrote to the place of an emission, where `there` was written the last time by whichever step of whichever recipe:
-        that, and what was announced.
-        """
+        """Return the files that epbuild wrote or announced at the place of an emission. `there` is the last output at that place."""
         known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
         return Written.of(self.workspace, self.outputs.place(emission.path), known, self.digests)
 
@@ -370,7 +368,7 @@ class Surveyor:
         return self._output_planner.plan(emission, made)
 
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """What is wrong with emitted files: a sentence for each that is missing or not as it was."""
+        """Return a sentence for each emitted file that is missing or has changed."""
         sentences = []
         there: dict[str, str] = {}
         for name, file in files.items():
@@ -387,7 +385,7 @@ class Surveyor:
 
 
 def _without_results(plan: Plan, found: Mapping[str, ActionStatus]) -> list[str]:
-    """Return the emissions that are not restorable after all: a result that they need has to be made first."""
+    """Return the restorable emissions that need a result which an action has to produce first."""
     return [
         ident
         for ident, emission in plan.emissions.items()
@@ -397,7 +395,7 @@ def _without_results(plan: Plan, found: Mapping[str, ActionStatus]) -> list[str]
 
 
 def _size(path: str) -> int | None:
-    """The size of a file in bytes; None where there is none, or a link to one."""
+    """Return the size of a regular file in bytes; None if it does not exist or is a link."""
     try:
         found = os.lstat(path)
     except OSError:  # the step that writes it again reports why it cannot

@@ -1,4 +1,4 @@
-"""Taking of a snapshot at the end of a run."""
+"""Writer of the snapshot at the end of a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_REREAD_BYTES = 1 << 20
 
 
 class Observations(Struct, frozen=True, kw_only=True):
-    """Everything that the answer of a run depends on, and the steps that it ended with."""
+    """Everything that the answer of a run depends on, and the final status of its steps."""
 
     recipe: Recipe
     began: Moment
@@ -44,7 +44,7 @@ class Observations(Struct, frozen=True, kw_only=True):
     """Files that did not exist, and would change the answer."""
     steps: Sequence[StepStatus]
     is_current: bool
-    """Whether all steps are current until a file changes."""
+    """True if all steps are current until a file changes."""
     drivers: Mapping[Any, str] = field(default_factory=dict)
     """Versions of the drivers that the answer depends on, by how each is read."""
 
@@ -102,7 +102,7 @@ class _Files:
         self._now: Moment | None = None
 
     def add(self, path: str, digest: str) -> bool:
-        """Add a file. Returns False if neither its times nor its digest can tell whether it changes."""
+        """Add a file. Return False if neither its times nor its digest can show a change."""
         try:
             return self._add(path, digest)
         except OSError:
