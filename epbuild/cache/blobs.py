@@ -20,6 +20,7 @@ from epbuild.cache.errors import DamagedBlob, MissingBlob, translate_os_errors
 from epbuild.core.atomic import rename, write_new
 from epbuild.core.clone import copy_open_file
 from epbuild.core.digest import LARGE_BYTES, Blob, Hasher, Readable, Write, digest_of, hash_into
+from epbuild.core.safepath import open_raw
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PIECE_BYTES = 1 << 20
@@ -242,7 +243,7 @@ class BlobStore:
         place = self.place(digest)
         with translate_os_errors(f"read {place}"):
             try:
-                return place.open("rb", buffering=0)
+                return open_raw(place)
             except FileNotFoundError:
                 raise MissingBlob(digest, self.root) from None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from epbuild.cache.drafts import Drafts, discard
 from epbuild.core.digest import LARGE_BYTES, Hasher
+from epbuild.core.safepath import read_regular
 
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
@@ -28,7 +29,7 @@ class Checksums:
     def get(self, digest: str) -> str | None:
         """Return the checksum of a blob, or None if it is unknown."""
         try:
-            text = self._place(digest).read_text(encoding="ascii")
+            text = read_regular(self._place(digest)).decode("ascii")
         except (OSError, UnicodeDecodeError):
             return None
         return text if _CHECKSUM.fullmatch(text) else None

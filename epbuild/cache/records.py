@@ -21,6 +21,7 @@ from epbuild.cache.errors import NewerRecord, translate_os_errors
 from epbuild.core.atomic import rename
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import digest_of, document_digest
+from epbuild.core.safepath import open_raw
 
 RECORD_FORMAT = 2
 """Number of the format, in every record file. It changes when readers must change."""
@@ -117,7 +118,7 @@ class ActionRecords:
         """Return the document, the result of `shape`, and the time of the last use in Unix seconds."""
         place = self.place(key)
         try:
-            with place.open("rb", buffering=0) as file:
+            with open_raw(place) as file:
                 data, used = file.readall(), os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:
             return None

@@ -14,6 +14,7 @@ from epbuild.cache.drafts import Drafts
 from epbuild.cache.errors import translate_os_errors
 from epbuild.core.canonical import canonical_json
 from epbuild.core.digest import digest_of
+from epbuild.core.safepath import read_regular
 
 _FORMAT = 1
 
@@ -31,7 +32,7 @@ class Roots:
         data = _encoded(f"{canonical_json({'format': _FORMAT, 'workspace': str(workspace)})}\n")
         with translate_os_errors(f"write {place}"):
             with suppress(FileNotFoundError):
-                if place.read_bytes() == data:
+                if read_regular(place) == data:
                     return
             with self._drafts.new() as draft:
                 draft.file.write(data)
@@ -60,8 +61,8 @@ class Roots:
         except FileNotFoundError:
             return
         for path in files:
-            with suppress(FileNotFoundError, ValueError):
-                match json.loads(_decoded(path.read_bytes())):
+            with suppress(FileNotFoundError, ValueError, RecursionError):
+                match json.loads(_decoded(read_regular(path))):
                     case {"format": int(), "workspace": str(workspace)}:
                         yield Path(workspace)
 

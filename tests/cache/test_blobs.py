@@ -91,6 +91,16 @@ def test_a_file_whose_content_is_there_already_takes_no_second_place(store: Blob
     assert list(store.partials.iterdir()) == []
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
+def test_a_pipe_in_the_place_of_a_blob_is_an_error_and_nothing_waits_for_its_writer(store: BlobStore) -> None:
+    blob = stored(store, b"arrived")
+    (place,) = stored_files(store)
+    place.unlink()
+    os.mkfifo(place)
+    with pytest.raises(StoreError, match="Not a regular file"):
+        store.read_bytes(blob.digest)
+
+
 def of(data: bytes) -> Blob:
     return Blob(hashlib.sha256(data).hexdigest(), len(data))
 

@@ -65,6 +65,13 @@ def damage(store: BlobStore) -> bytes:
     return bytes(wrong)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
+def test_a_pipe_in_the_place_of_a_checksum_counts_as_none(store: BlobStore) -> None:
+    checksum_of(store).unlink()
+    os.mkfifo(checksum_of(store))
+    assert store.read_bytes(DIGEST) == DATA
+
+
 def test_a_large_file_has_its_checksum_from_the_moment_it_is_stored(store: BlobStore, tmp_path: Path) -> None:
     assert checksum_of(store).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
     other = BlobStore(tmp_path / "other")

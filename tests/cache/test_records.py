@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,16 @@ def test_no_flip_of_one_bit_gives_anything_but_a_miss(records: ActionRecords, tm
         place(tmp_path).write_bytes(flipped)
         assert records.look(KEY) is None, bit
         assert not place(tmp_path).exists(), bit
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
+def test_a_pipe_in_the_place_of_a_record_is_an_error_and_nothing_waits_for_its_writer(
+    records: ActionRecords, tmp_path: Path
+) -> None:
+    place(tmp_path).parent.mkdir(parents=True)
+    os.mkfifo(place(tmp_path))
+    with pytest.raises(StoreError, match=r"Not a regular file\. .*\[EPB503\]"):
+        records.get(KEY)
 
 
 def test_a_record_of_another_shape_than_its_readers_rely_on_is_damaged(tmp_path: Path) -> None:

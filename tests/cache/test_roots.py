@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from epbuild.cache.roots import Roots
+from epbuild.core.errors import StoreError
 
 
 @pytest.fixture
@@ -43,14 +45,28 @@ def test_a_workspace_that_is_made_again_meanwhile_is_not_forgotten(roots: Roots,
     assert roots.workspaces() == ([back], [])
 
 
-def test_a_damaged_entry_is_mended_by_the_next_build(roots: Roots, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b"[" * 100_000])
+def test_a_damaged_entry_is_mended_by_the_next_build(roots: Roots, tmp_path: Path, content: bytes) -> None:
     directory = workspace(tmp_path, "mine")
     roots.register(directory)
     [entry] = (tmp_path / "cache" / "roots").glob("*.json")
-    entry.write_bytes(b"{")
+    entry.write_bytes(content)
     assert roots.workspaces() == ([], [])
     roots.register(directory)
     assert roots.workspaces() == ([directory], [])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
+def test_a_pipe_in_the_place_of_an_entry_is_an_error_and_nothing_waits_for_its_writer(roots: Roots, tmp_path: Path) -> None:
+    directory = workspace(tmp_path, "mine")
+    roots.register(directory)
+    [entry] = (tmp_path / "cache" / "roots").glob("*.json")
+    entry.unlink()
+    os.mkfifo(entry)
+    with pytest.raises(StoreError, match="Not a regular file"):
+        roots.register(directory)
+    with pytest.raises(StoreError, match="Not a regular file"):
+        roots.workspaces()
 
 
 def test_asking_makes_nothing(roots: Roots, tmp_path: Path) -> None:
