@@ -20,7 +20,7 @@ def own_files() -> list[str]:
         for top in (folder, schemas)
         for root, _, names in os.walk(top)
         for name in names
-        if name.endswith((".py", ".toml", ".json"))
+        if name.endswith((".py", ".toml", ".json")) and not name.startswith(".")  # lock files of editors are links to nowhere
     ]
 
 
