@@ -1,1 +1,1 @@
-"""From a recipe to an ordered plan: steps, outputs and key documents."""
+"""Planner: turns a recipe into ordered steps, outputs and key documents."""

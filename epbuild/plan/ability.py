@@ -13,16 +13,16 @@ from epbuild.plan.target import PlannedEp
 from epbuild.plan.verification import Verification
 
 VIRTUAL = "virtual-"
-"""What a device's word begins with where it is a virtual one."""
+"""Prefix of the device type of a virtual device."""
 _TYPES = re.compile("cpu|gpu|npu")
 
 
 class Ability(Struct, frozen=True):
-    """To compile for a device of an EP; or, if it `runs`, to run what was compiled on a real one."""
+    """Ability to compile for a device of an EP. With `runs`, it is the ability to run compiled models on a real device."""
 
     entry: EpEntry
     device: str = ""
-    """A type, for a virtual device with `virtual-` before it; empty: the one that the EP takes where none is named."""
+    """Device type, with the prefix `virtual-` for a virtual device. Empty for the EP's default device."""
     runs: bool = False
 
     @property
@@ -35,7 +35,7 @@ class Ability(Struct, frozen=True):
 
 
 def abilities_of(action: Action) -> tuple[Ability, ...]:
-    """What a machine has to do with the EPs that compile for the target of an action; nothing, for one that has no target."""
+    """Return the abilities that an action needs, one for each device of the EPs that compile. Empty for an action without a target."""
     if isinstance(action, Verification):
         return _abilities(action, runs=action.is_on_real_device)
     return _abilities(action, runs=False) if isinstance(action, InTarget) else ()
@@ -46,7 +46,7 @@ def _abilities(action: InTarget, *, runs: bool) -> tuple[Ability, ...]:
 
 
 def _devices(ep: PlannedEp, *, runs: bool) -> Iterator[str]:
-    """The devices that a target names: of an EP that is built in, by the option that names them."""
+    """Yield the devices of an EP: those that its device option names, otherwise that of the target, otherwise an empty text."""
     named = str(ep.provider_options.get(ep.entry.device_option or "", "")).lower()
     types = list(dict.fromkeys(_TYPES.findall(named)))
     chosen = ep.device.type or (ep.entry.virtual_devices[0] if ep.device.virtual and ep.entry.virtual_devices else None)

@@ -1,4 +1,4 @@
-"""The custom operators of session groups."""
+"""Planner of the custom operators of session groups."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from epbuild.recipe.paths import names_library
 
 
 class CustomOpLibraries(Struct, frozen=True):
-    """What sessions are given so that they know operators which ONNX Runtime does not: a shared library, or a package that ships one."""
+    """Source of custom operators for sessions: a shared library, or a Python package that contains one."""
 
     name: str
-    """The module of the package, or the library's file name: what keys, manifests and applications call it."""
+    """Module of the package, or file name of the library. Keys, manifests and applications use this name."""
     where: Position
     library: Path | None = None
-    """None: the package knows where its library is."""
+    """Path of the library; None for a package, which finds its own library."""
 
 
 def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Problem]) -> tuple[CustomOpLibraries, ...]:
-    """The custom operators that a recipe names in one list; paths are relative to `base`. What does not exist is added to `problems`."""
+    """Return the custom operators that a recipe's list names, with paths relative to `base`. Missing files are added to `problems`."""
     found = []
     for reference in named:
         if not names_library(reference.name):
@@ -39,16 +39,16 @@ def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Probl
 
 
 def together(*lists: Iterable[CustomOpLibraries]) -> tuple[CustomOpLibraries, ...]:
-    """Several lists as one, in which what is the same stands once.
+    """Merge lists of custom operators, without duplicates and sorted by name.
 
-    It is ordered by the names: ONNX Runtime takes a domain from one library only, so that no other order means anything.
+    No other order has a meaning, as ONNX Runtime takes a domain from one library only.
     """
     ops = {(item.name, item.library): item for items in lists for item in items}
     return tuple(sorted(ops.values(), key=lambda item: item.name))
 
 
 def clashes(ops: Iterable[CustomOpLibraries]) -> Iterator[Problem]:
-    """A problem for each library that has the file name of another one: nothing that names it could mean either."""
+    """Yield a problem for each library that has the name of another one, as the name would be ambiguous."""
     seen: dict[str, CustomOpLibraries] = {}
     for item in ops:
         other = seen.setdefault(item.name, item)

@@ -1,4 +1,4 @@
-"""Problems of the groups of a recipe, and of what their targets can do for them."""
+"""Problems of the groups of a recipe, and of settings that their targets do not support."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEXT_TO_NOTHING = 0.01
 
 
 def prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
-    """Why members of a sharing group cannot have the node name prefixes that they are to have, each setting once."""
+    """Yield a problem for each setting of a node name prefix that an EP of the target does not support in a shared context."""
     places = dict.fromkeys(member.compile.prefix_where for member in group.members if member.compile.node_name_prefix)
     for ep in target.compiling if len(group.members) > 1 else ():
         rule = ep.entry.node_names
@@ -28,7 +28,7 @@ def prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem
 
 
 def runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
-    """What the toolchain's release of ONNX Runtime cannot do with the initializers of a group's members, each setting once."""
+    """Yield a problem for each initializer setting that the toolchain's release of ONNX Runtime does not support."""
     settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
     for where in dict.fromkeys(compiled.initializers_where for compiled in settings if compiled.initializers == "source"):
         message = f"{target.old_runtime}, for '{target.name}', cannot leave initializers in the source"
@@ -40,7 +40,7 @@ def runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Proble
 
 
 def size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Problem]:
-    """That a member is to have other sizes than those that its model is fixed to already."""
+    """Yield a problem for each input of a member whose sizes differ from those that its model fixes."""
     for name, shape in member.inputs.items():
         fixed = model.inputs.get(name) if model is not None else None
         if fixed is not None and fixed.sizes != shape.sizes:

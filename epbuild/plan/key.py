@@ -1,7 +1,7 @@
-"""Action keys: digests of canonical JSON documents, and what differs between two.
+"""Action keys: digests of canonical JSON documents, and the differences between two documents.
 
-A document names everything that an action's result depends on, and never holds an absolute path, a time, a host name, or the order of the
-recipe's keys. What changed is derived from two documents alone (`changes`): *why* and *whether* cannot disagree.
+A document lists everything that an action's result depends on. It never contains an absolute path, a time, a host name, or the order of
+the recipe's keys. `changes` compares two documents and nothing else, so an action is out of date exactly if there is a reason to show.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from epbuild.core.digest import document_digest
 from epbuild.core.redact import concealed
 
 _ORDERS = {"members": "member order", "eps": "EP order"}
-"""The lists whose items go by their names, and what their order is called."""
+"""Lists whose items are identified by name, with the phrase for their order."""
 _CONSEQUENCES: Sequence[Set[str]] = ({"order"}, {"files", "image files"})
-"""The parts of an output's document that follow from others: each is listed only where nothing before it has changed."""
+"""Parts of an output's document that follow from other parts. They are shown only if no other part has changed."""
 _WHOLE = {*_ORDERS, "custom_ops", "made"}
+"""Parts whose items are shown as one change when they are added or removed."""
 _LISTS = {("prepare", "command")}
-"""The lists that are shown as one, since only together they mean something."""
-"""The parts whose items are shown as one when they come or go."""
+"""Lists that are shown as one change, as single items have no meaning."""
 
 
 class Change(Struct, frozen=True):
-    """One fact in which a document differs from an older one. `place` leads to it; a value that is not there is None.
+    """One difference between a document and an older one. `place` is the path of the value. A missing value is None.
 
-    An order is a fact as well: its values are the names. So is an item that came or went as a whole: its value is a table.
+    A changed order is one difference, with lists of names as values. An item that was added or removed is one too, with a table as value.
     """
 
     kind: Kind
@@ -38,12 +38,12 @@ class Change(Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """The fact in words that name the thing in the recipe, or in the toolchain."""
+        """Phrase that names the value as users know it from the recipe or the toolchain."""
         return _subject(self.place)
 
     @property
     def shown_values(self) -> tuple[Any, Any]:
-        """The old and the new value as others may see them: neither, if one is the value of a variable of the environment."""
+        """Old and new value; both None if one of them contains the value of a secret environment variable."""
         texts = [value for value in (self.old, self.new) if isinstance(value, str)]
         return (None, None) if any(concealed(text) != text for text in texts) else (self.old, self.new)
 
@@ -64,12 +64,12 @@ def action_key(document: Mapping[str, Any]) -> str:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Why two keys differ: a sentence for each of the `changes`."""
+    """Return the reasons why two keys differ: a sentence for each of the `changes`."""
     return [str(change) for change in changes(old, new)]
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Every fact in which two documents differ, each once; none exactly when their keys are the same."""
+    """Return all differences between two documents, each once. The list is empty exactly if their keys are equal."""
     whole = (_items(old) ^ _items(new)) | _shapes(old) | _shapes(new) | _LISTS
     found = [Change(*fact) for fact in changed_facts(old, new, whole=whole)]
     for part in _ORDERS:
@@ -83,12 +83,12 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 def _items(document: Mapping[str, Any]) -> set[Place]:
-    """The places of the items that are shown as one when they come or go."""
+    """Return the places of the items that are shown as one change when they are added or removed."""
     return {place[:2] for place in facts(document) if place[0] in _WHOLE}
 
 
 def _shapes(document: Mapping[str, Any]) -> set[Place]:
-    """The places of the shapes that inputs are given: one fact each."""
+    """Return the places of the shapes of inputs, each of which is shown as one change."""
     return {place[:4] for place in facts(document) if place[0] == "members" and place[2:3] == ("inputs",)}
 
 

@@ -26,14 +26,14 @@ class Made(Struct, frozen=True):
 
     @property
     def group(self) -> SessionGroup:
-        """The action as a session group. Raises TypeError if it is of another type."""
+        """Action as a session group. Raises TypeError if it is of another type."""
         if not isinstance(self.action, SessionGroup):
             raise TypeError(f"{self.action.id} is no session group")
         return self.action
 
     @property
     def compiled(self) -> CompileResult:
-        """The result of a session group. Raises TypeError if the action is of another type."""
+        """Result of a session group. Raises TypeError if the action is of another type."""
         if not isinstance(self.result, CompileResult):
             raise TypeError(f"{self.action.id} is no session group")
         return self.result

@@ -16,12 +16,12 @@ from epbuild.recipe.template import substitute
 
 
 class ModelFiles(Struct, frozen=True):
-    """The files of a model: its graph, and each external data file by the location that the graph names."""
+    """Files of a model: its graph, and each external data file by the location that the graph names."""
 
     graph: Path
     external: Mapping[str, Path] = field(default_factory=dict)
     subgraph_data: frozenset[str] = frozenset()
-    """The locations that a subgraph refers to: ONNX Runtime refuses these files where they have a second name."""
+    """Locations that a subgraph refers to. ONNX Runtime rejects these files if they have a second hard link."""
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -29,9 +29,9 @@ class ModelFiles(Struct, frozen=True):
 
 
 class Member(Struct, frozen=True):
-    """One source model of a session group: its files, the names under which it is staged and compiled, and how it is compiled.
+    """One source model of a session group: its files, its names in the staging directory, and its compile settings.
 
-    EPs write the staged names into their output, so they are part of the contract and of the key.
+    EPs write the staged names into their output, so these names are part of the contract and of the key.
     """
 
     name: str
@@ -39,20 +39,20 @@ class Member(Struct, frozen=True):
     compile: CompileSettings
     expect: Expectation
     compiled_from: ModelFiles | None = None
-    """The files that are compiled; None until the model has been found, fetched or prepared."""
+    """Files that are compiled; None until the model has been found, fetched or prepared."""
     asked: Mapping[str, InputShape] = field(default_factory=dict)
-    """The sizes that the recipe gives to inputs of the source, by their names."""
+    """Sizes that the recipe gives to inputs of the source, by the input's name."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
-    """The inputs whose shapes change by that, with their shapes, of a model whose header is known: it is staged with these."""
+    """Shapes of the inputs that these sizes change, if the model's header is known. The model is staged with these shapes."""
     where: Position | None = None
-    """Where the group names it."""
+    """Position in the recipe where the group names the model."""
     prepared: str | None = None
-    """The id of the last of its preparations, whose result is compiled: its files are known once that is. None: it is compiled as it is."""
+    """Id of the last preparation, whose result is compiled; None if the model is compiled unchanged."""
     original: ModelFiles | None = None
-    """The files of the model as the user has it, before any preparation; None while they are not known."""
+    """Files of the user's model before any preparation; None while they are unknown."""
 
     def with_files(self, files: ModelFiles) -> Member:
-        """The member compiled from these files."""
+        """Return a copy of the member that is compiled from `files`."""
         return replace(self, compiled_from=files)
 
     @property
@@ -61,7 +61,7 @@ class Member(Struct, frozen=True):
 
     @property
     def known(self) -> ModelFiles:
-        """The files that are compiled. Raises ValueError while they are not known."""
+        """Files that are compiled. Raises ValueError while they are unknown."""
         if self.compiled_from is None:
             raise ValueError(f"the files of {self.name} are not known yet")
         return self.compiled_from
@@ -72,17 +72,17 @@ class Member(Struct, frozen=True):
 
     @property
     def external(self) -> Mapping[str, Path]:
-        """Each external data file by the location that the graph names, as `known`."""
+        """External data files by the location that the graph names. Raises ValueError while they are unknown."""
         return self.known.external
 
     @property
     def source(self) -> str:
-        """The graph's path in the staging directory; external data lies below its folder."""
+        """Path of the graph in the staging directory. External data lies below its folder."""
         return f"in/{self.name}/{self.name}.onnx"
 
     @property
     def output(self) -> str:
-        """The EPContext model's path in the staging directory."""
+        """Path of the EPContext model in the staging directory."""
         return f"out/{self.name}_ctx.onnx"
 
     @property
@@ -91,18 +91,18 @@ class Member(Struct, frozen=True):
 
     @property
     def data_folder(self) -> str | None:
-        """The folder of its external data as the recipe has it; None: it lies beside the graph, or there is none."""
+        """Folder of the external data as the recipe names it; None if the data lies beside the graph, or if there is none."""
         named = self.model.external_data
         return named.name if named is not None and self.compiled_from is not None and self.external else None
 
     @property
     def external_file(self) -> str | None:
-        """The name of the file that receives the model's large initializers, beside its EPContext model; None: there is none."""
+        """Name of the file beside the EPContext model for large initializers; None if they stay in the model."""
         name = self.compile.external_file
         return str(substitute(name, {"model": self.name})) if name else None
 
 
 @lru_cache(maxsize=1024)  # most members have the same
 def settings_at(level: GraphOptimization, own: CompileSettings) -> CompileSettings:
-    """The settings of a member that are its `own` in the recipe, for a target that has this level where they have none."""
+    """Return the compile settings of a member, with the target's optimization `level` if the recipe sets none."""
     return replace(own, graph_optimization_level=own.graph_optimization_level or level)

@@ -1,4 +1,4 @@
-"""Merging as it is planned: members, connections and prefixes."""
+"""Planner of a merge of compiled models: members, connections and prefixes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from epbuild.recipe.model import GroupSpec, Merge, Reference
 
 
 def plan_merging(group: GroupSpec, merge: Merge, problems: list[Problem]) -> Merging | None:
-    """How the members of `group` become one model, or None when that cannot be; what is wrong is added to `problems`.
+    """Plan the merge of the members of `group` into one model. Return None if it is invalid, and add the reasons to `problems`.
 
-    Whether the models have the outputs and inputs that are named shows when they are merged.
+    The names of outputs and inputs are checked only when the models are merged.
     """
     members = list(dict.fromkeys(member.name for member in group.members))
     found = len(problems)
@@ -52,7 +52,7 @@ def _connection(
 
 
 def _end(group: GroupSpec, members: Sequence[str], end: Reference, problems: list[Problem]) -> tuple[int, str] | None:
-    """The member, by number, and its value that `model.value` means. Both may have dots: the longest name of a member counts."""
+    """Split `model.value` into the number of a member and the name of its value. Both may contain dots: the longest member wins."""
     if not end.name.partition(".")[2]:
         problems.append(Problem("EPB235", f"'{end.name}' is not of the form model.value", end.where))
         return None

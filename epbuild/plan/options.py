@@ -1,4 +1,4 @@
-"""The options of a target, held against the catalog."""
+"""Planner of targets: checks options and session keys against the catalog."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from epbuild.recipe.model import EpChoice, Setting, Target, ToolchainSpec
 
 _RUNTIME = "onnxruntime"
 COMPILER_SINCE = "1.23"
-"""The first release of ONNX Runtime whose Python package has ModelCompiler, and loads plugin EPs."""
+"""First release of ONNX Runtime whose Python package has ModelCompiler and loads plugin EPs."""
 _RELATIVE = "Paths are relative to the recipe."
 _OWN_NAME = re.compile(r"exec.*$", re.IGNORECASE)
 
 
 @dataclass
 class TargetPlanner:
-    """Plans targets with one catalog; files that options name are relative to `base`. What is wrong is added to `problems`."""
+    """Planner of targets with one catalog. Plugin libraries are relative to `base`. Invalid settings are added to `problems`."""
 
     catalog: Catalog
     base: Path
@@ -37,15 +37,16 @@ class TargetPlanner:
     _packagings: dict[tuple[str, int], tuple[EpEntry, _Release | None]] = field(default_factory=dict)
     _runtimes: dict[tuple[int, ...], _Release | None] = field(default_factory=dict)
     _rules: dict[tuple[int, bool, _Release | None], _Rules] = field(default_factory=dict)
-    """What is found out for one target, and is the same for the next: a recipe may have ten thousand."""
+    """Caches of results that targets share, as a recipe may have ten thousand targets."""
 
     def __post_init__(self) -> None:
         self._known_eps = self.catalog.known_eps()
 
     def plan(self, target: Target, toolchain: ToolchainSpec | None) -> PlannedTarget | None:
-        """`target` as ONNX Runtime takes it; None when one of its EPs is not known.
+        """Plan a target: normalize its options and session keys to the strings that ONNX Runtime takes.
 
-        None too where the target is not whole, or has no `toolchain`: then what it has is checked, as far as that can be judged alone.
+        Return None if an EP is unknown, if the target is incomplete, or if it has no `toolchain`. Everything that can be checked without
+        these is checked even then.
         """
         self._check_once(target)
         planned = [self._ep(choice, target, toolchain) for choice in target.eps]
@@ -79,22 +80,22 @@ class TargetPlanner:
         )
 
     def _ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
-        """An EP, and the options that went unchecked."""
+        """Plan one EP of a target, and return it with the names of its unchecked options. None if the EP is unknown."""
         name, known = choice.ep.name, self._known_eps
-        if not name:  # what was written is not a text, and has been reported
+        if not name:  # not a text, which has been reported
             return None
         if name not in known:
             hint = _nearest_ep(name, known) or f"Known EPs: {', '.join(known)}. A file under `catalogs` can add one."
             self.problems.append(Problem("EPB210", f"unknown EP '{name}'", choice.ep.where, hint))
             return None
         if toolchain is None and len(self.catalog.entries_for(name)) > 1:
-            return None  # its toolchain decides which of its packagings it is
+            return None  # the EP comes in several packages, and only the toolchain shows which one is used
         found, release = self._packaging(name, toolchain)
         strict = not target.allow_unknown_options
-        # A library of the user's own is of whatever version it is.
+        # The version of a library that the user names is unknown.
         checked = _Checked(self._option_rules(found, strict, release if choice.library is None else None), self.problems)
         checked.check(choice.provider_options)
-        # Refusals of values that are wrong themselves, or not known, would be noise.
+        # If a value is invalid or unknown, further refusals would be noise.
         for options, reason in refusals(found, checked.values) if strict and target.whole and not checked.failed else ():
             at = next(
                 (choice.provider_options[option].where for option in options if option in choice.provider_options),
@@ -139,7 +140,7 @@ class TargetPlanner:
                 yield Problem("EPB257", message, toolchain.where, known_environments(self.catalog.entries_for(entry.ep)))
 
     def _packaging(self, name: str, toolchain: ToolchainSpec | None) -> tuple[EpEntry, _Release | None]:
-        """The entry of an EP in a toolchain, and the release that the toolchain pins."""
+        """Return the catalog entry of an EP for a toolchain's packages, and the release that the toolchain pins."""
         key = (name, id(toolchain))
         if key not in self._packagings:
             requirements = toolchain.requirements if toolchain is not None else ()
@@ -198,14 +199,14 @@ class TargetPlanner:
     def _files(
         self, settings: Mapping[str, Setting], checked: _Checked, owner: str
     ) -> tuple[dict[str, OptionFile], dict[str, str]]:
-        """The files that options name, by option and place, and these options' values with the staged names in their place."""
+        """Return the files that options name, by option and number, and these options' values with staged names instead of paths."""
         files: dict[str, OptionFile] = {}
         staged: dict[str, str] = {}
         for name, option in checked.options.items():
             value = checked.values[name]
             names = []
             for number, path in enumerate(option.files(value)):
-                # Relative to the file that the option stands in, which may be one that the recipe includes.
+                # Relative to the file that contains the option, which may be an included one.
                 here = Path(settings[name].where.file).parent / path
                 if not here.is_file():
                     message = f"the option '{name}' names a file that does not exist: {path}"
@@ -229,14 +230,14 @@ class TargetPlanner:
 
 
 def _nearest_ep(name: str, known: Sequence[str]) -> str | None:
-    """The known EP whose own name is close: what all their names end in must not make strangers look alike."""
+    """Suggest the known EP with the closest name. The common suffix `ExecutionProvider` does not count."""
     own = {_OWN_NAME.sub("", ep).lower(): ep for ep in known}
     close = closest(_OWN_NAME.sub("", name).lower(), own)
     return f"Did you mean '{own[close[0]]}'?" if close else None
 
 
 class _Release(Struct, frozen=True):
-    """A version of a distribution, which a toolchain pins."""
+    """Version of a distribution that a toolchain pins."""
 
     distribution: str
     version: str
@@ -245,13 +246,13 @@ class _Release(Struct, frozen=True):
         return f"{self.distribution} {self.version}"
 
     def is_before(self, release: str) -> bool:
-        """Whether it is an older one, as far as the numbers of both can be read."""
+        """Return whether this version is older than `release`. False if its numbers cannot be read."""
         numbers = release_numbers(self.version)[:2]
         return len(numbers) == 2 and numbers < release_numbers(release)
 
 
 def _pinned(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release | None:
-    """The one release of these distributions that a toolchain pins; None where it pins none, or several."""
+    """Return the release of these distributions that a toolchain pins; None if it pins none or several."""
     wanted = frozenset(distributions)
     releases = {
         _Release(requirement.distribution, requirement.version)
@@ -262,7 +263,7 @@ def _pinned(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release 
 
 
 def _runtime_of(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _Release | None:
-    """The release of ONNX Runtime that a toolchain pins: of onnxruntime, or of a build of it with an EP inside, such as onnxruntime-gpu."""
+    """Return the pinned release of ONNX Runtime: of `onnxruntime`, or of a build with an EP inside, such as `onnxruntime-gpu`."""
     if toolchain is None:
         return None
     builds = (name for ep in eps if ep.entry.kind == "provider" for name in ep.entry.distributions)
@@ -271,10 +272,10 @@ def _runtime_of(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _R
 
 @dataclass
 class _Rules:
-    """The rules for settings of one kind.
+    """Rules for settings of one kind: options of an EP, or session keys.
 
-    `release` is the one that will read them, where the toolchain pins one. Without `strict`, what the catalog does not know, or not for
-    that release, is let through: the one as it is written, the other in the spelling of the releases that know it.
+    `release` is the pinned release that will read the settings. Without `strict`, unknown settings pass as they are written, and settings
+    that are unknown to this release pass in the spelling of the releases that know them.
     """
 
     kind: str
@@ -286,7 +287,7 @@ class _Rules:
     _found: dict[tuple[str, type, object], tuple[Option, str, bool]] = field(default_factory=dict)
 
     def apply(self, name: str, value: object) -> tuple[Option, str, bool]:
-        """The option that is set, its canonical value, and whether the release knows it. Raises UnknownName and BadValue."""
+        """Return the option, its canonical value, and whether the release knows it. Raises UnknownName and BadValue."""
         key = (name, type(value), value)
         if key not in self._found:
             option, release = self.find(name), self.release
@@ -301,7 +302,7 @@ class _Rules:
 
 @dataclass
 class _Checked:
-    """Settings of one kind, checked and in their canonical spelling."""
+    """Checked settings of one kind, in their canonical spelling."""
 
     rules: _Rules
     problems: list[Problem]
@@ -342,7 +343,7 @@ class _Checked:
 
 
 def sharing_refusals(target: PlannedTarget) -> list[str]:
-    """Why weights cannot be shared for `target`: sentences, none when they can."""
+    """Return the reasons why `target` does not support shared weights, as sentences. Empty if it does."""
     reasons = []
     for ep in target.compiling or target.eps:
         sharing = ep.entry.sharing

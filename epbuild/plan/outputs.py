@@ -1,4 +1,4 @@
-"""The paths of outputs, made of their templates."""
+"""Planner of outputs: paths from templates, and checks for collisions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ GENAI_CONFIG = "genai_config.json"
 PROVENANCE = f"provenance{STATEMENT}"
 BOM = "bom.cdx.json"
 BASE = "base"
-"""The variant of a package that was not compiled."""
+"""Name of the variant of a package that is not compiled."""
 
 _MAX_PATH_BYTES = 3500
-"""Bytes of the absolute path of an output. Linux takes 4,095 for the path of a file in it, or of its draft."""
+"""Bytes of the absolute path of an output. Linux allows 4,095 bytes for the path of a file in the output or in its draft."""
 _RESERVED = {
     MANIFEST: "the manifest",
     PROVENANCE: "the provenance",
@@ -37,7 +37,7 @@ _RESERVED = {
     GENAI_CONFIG: "the configuration of genai",
 }
 _OF_A_PACKAGE = (MANIFEST, PROVENANCE, BOM, "shared_assets")
-"""What lies in a package beside the folders of its groups."""
+"""Names in a package beside the folders of its groups."""
 
 
 def labels(outputs: Iterable[OutputSpec]) -> Iterator[str]:
@@ -52,7 +52,7 @@ def labels(outputs: Iterable[OutputSpec]) -> Iterator[str]:
 
 
 def output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, problems: list[Problem]) -> str:
-    """The POSIX path of the output for a group and target; an empty text when there is none, and `problems` has why."""
+    """Return the POSIX path of an output for a group and a target. If it is invalid, return an empty text and add to `problems`."""
     path = _relative(output.path, _template_names(group, target), problems)
     if path.partition("/")[0].casefold() == WORKSPACE:
         message = f"the output path '{path}' lies where epbuild keeps what it remembers"
@@ -74,10 +74,10 @@ def plan_part(
     genai: Genai | None,
     problems: list[Problem],
 ) -> Part | None:
-    """What one group for one target is in `output`, or None when its templates are wrong.
+    """Plan the part of `output` for one group and one target. Return None if its templates are invalid.
 
-    What is wrong is added to `problems`: a path that leaves its folder, or two files with one name, where upper and lower case count as one
-    because some file systems do.
+    `problems` receives paths that leave their folder and file names that collide. Names that differ by case alone collide, as they do on
+    case-insensitive file systems.
     """
     work = _Part(output, group, target, merging, problems)
     found = len(problems)
@@ -114,7 +114,10 @@ def plan_part(
 
 
 def plan_push(output: OutputSpec, parts: Sequence[Part], problems: list[Problem]) -> ImageReference | None:
-    """Where a registry is to have an output of these parts; it can be named by the group and the target where there is one."""
+    """Return the image reference that an output of these parts is pushed to; None if there is none or it is invalid.
+
+    Its template may use the group's name if all parts have one group, and the target's name if they have one target.
+    """
     if output.push is None:
         return None
     groups, targets = {part.group for part in parts}, {part.target.name for part in parts}
@@ -132,7 +135,7 @@ def plan_push(output: OutputSpec, parts: Sequence[Part], problems: list[Problem]
 
 
 def unfit_for_package(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Problem]:
-    """Why parts cannot be in one model package: what ONNX Runtime and onnxruntime-genai do not open, and what has no place in it."""
+    """Yield the reasons why parts cannot form one model package that ONNX Runtime and onnxruntime-genai open."""
     groups = {part.group for part in parts}
     for group in sorted(groups):
         if group.casefold() in _OF_A_PACKAGE:
@@ -151,7 +154,7 @@ def unfit_for_package(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Pro
 
 
 class _Part:
-    """The names in a part, as they are found; none is taken twice."""
+    """Names of the files of a part, collected while they are planned. Two files with one name are a problem."""
 
     def __init__(
         self, output: OutputSpec, group: GroupSpec, target: PlannedTarget, merging: Merging | None, problems: list[Problem]
@@ -174,7 +177,7 @@ class _Part:
             self._add(merging.name, merging.members[0], f"the merged model '{merging.name}'")
 
     def path_of(self, member: str) -> str:
-        """The path of the model that a member is, or is a part of."""
+        """Return the path of a member's model, or of the merged model that contains the member."""
         return self.models[member if self._merging is None else self._merging.name]
 
     def add_model(self, member: str, first: str) -> None:
@@ -188,7 +191,7 @@ class _Part:
     def add_binaries(self, member: str, first: str) -> None:
         where = self._output.context_binary.where
         for entry in (ep.entry for ep in self._target.compiling):
-            # One file has one name, whichever member names it.
+            # A shared file has one name for all members.
             binary = self.binaries.get(first, {}).get(entry.ep) or self._binary(entry, first)
             self.binaries.setdefault(member, {})[entry.ep] = binary
             if first == member:
@@ -196,7 +199,7 @@ class _Part:
             _check_reach(self.path_of(member), binary, where, self._problems)
 
     def _binary(self, entry: EpEntry, first: str) -> str:
-        """The path of what an EP makes of the member `first`, and of those that share it."""
+        """Return the path of an EP's context binary for the member `first` and the members that share it."""
         names = {**self._template_names(first, first), "ep": entry.ep, "ep.short": entry.short}
         if entry.binary.name is not None:
             names["ep.binary"] = entry.binary.name.format(stem=f"{first}_ctx")
@@ -212,7 +215,7 @@ class _Part:
             return
         name = member.name
         self.base[name] = _relative(output.base, self._template_names(name, name), self._problems)
-        if not LAYOUT_FORMS[output.layout].gathers:  # in a package it has a folder of its own
+        if not LAYOUT_FORMS[output.layout].gathers:  # in a package the base model has its own folder
             self.take(self.base[name], f"the base model '{name}'", output.base.where)
         if member.prepared is not None:
             self.prepared[member.prepared] = None
@@ -243,7 +246,7 @@ class _Part:
             self._problems.append(Problem("EPB222", f"{other} and {what} would both be written to '{name}'", where, hint))
 
     def check_nesting(self) -> None:
-        """A name cannot be a file's and a folder's."""
+        """Report names that are both a file and a folder."""
         for name, what in self._taken.items():
             for folder in _parents(name, "/"):
                 if folder in self._taken:
@@ -287,7 +290,7 @@ def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
 
 
 def lengths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
-    """Yield the outputs whose path, or whose provenance beside them, is longer than the system takes."""
+    """Yield a problem for each output with a path, or a provenance file's name, that is too long for file systems."""
     for emission in emissions.values():
         if emission.statement is not None and overlong(emission.statement.name) is not None:
             yield _too_long(emission.statement.name, emission.where)
@@ -299,7 +302,7 @@ def lengths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
 
 
 def _parents(path: str, separator: str) -> Iterator[str]:
-    """The folders that a path lies in, the innermost first. Plain text, since a plan may have ten thousand of them."""
+    """Yield the folders above a path, the innermost first. Paths are plain text, as a plan may have ten thousand of them."""
     while separator in path:
         path = path.rpartition(separator)[0]
         yield path
@@ -319,7 +322,7 @@ def _twice(emission: Emission) -> Iterator[Problem]:
 
 
 def _text(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
-    """The template's text; an empty one when it is wrong."""
+    """Return the text of a template. If it is invalid, return an empty text and add to `problems`."""
     try:
         return str(substitute(str(template.value), names))
     except TemplateError as error:
@@ -328,7 +331,7 @@ def _text(template: Setting, names: Mapping[str, Scalar], problems: list[Problem
 
 
 def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
-    """The template's text as a POSIX path that stays below its folder; an empty string when it does not."""
+    """Return the text of a template as a POSIX path below its folder. If it is invalid, return an empty text and add to `problems`."""
     text = _text(template, names, problems)
     if not text:
         return ""
@@ -337,9 +340,9 @@ def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Pro
     return normal
 
 
-@lru_cache(maxsize=1024)  # what names no target is the same for each of them
+@lru_cache(maxsize=1024)  # a path that does not name the target is the same for all targets
 def _normal(text: str) -> tuple[str, Problem | None]:
-    """A text as a POSIX path that stays below its folder, or an empty one and why it does not."""
+    """Return a text as a normal POSIX path below its folder. If it is invalid, return an empty text and the problem."""
     path = text.replace("\\", "/")
     normal = posixpath.normpath(path)
     if is_anchored(path) or climbs(normal):
@@ -365,7 +368,7 @@ def _too_long(name: str, where: Position | None) -> Problem:
 
 
 def _check_reach(model: str, binary: str, where: Position, problems: list[Problem]) -> None:
-    """EPs follow a reference only downwards from the model's own folder."""
+    """Report a context binary outside the model's folder, as EPs follow references only to files below that folder."""
     folder = posixpath.dirname(model)
     if model and binary and folder and not binary.startswith(f"{folder}/"):
         message = f"the context binary '{binary}' does not lie below the folder of its model '{model}', where EPs look for it"

@@ -1,7 +1,7 @@
-"""Actions packed into jobs of other machines, longest first.
+"""Packing of actions into jobs for other machines, longest first.
 
-What is made of a common result stays together with that result: two machines that make it may get other bytes, and what is made of these
-has other keys, under which no other job looks for it. The same actions with the same costs are packed the same everywhere.
+Actions that need a common result stay in one job with it. Two machines could produce that result with different bytes. Actions that use
+it would then have different keys, and other jobs would not find their results. Packing is deterministic for equal actions and costs.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from epbuild.plan.steps import Action
 
 
 class Bundle(Struct, frozen=True):
-    """Actions that stay together, with what they are likely to cost in all."""
+    """Actions that have to stay in one job, and their expected total cost."""
 
     actions: tuple[str, ...]
-    """Their ids, each after those that it needs."""
+    """Ids of the actions, each after the actions that it needs."""
     cost: float
 
     @property
     def rank(self) -> tuple[float, str]:
-        """The longest first, and then by name."""
+        """Sort key: the longest first, then by name."""
         return -self.cost, min(self.actions)
 
 
 def bundles(actions: Mapping[str, Action], costs: Mapping[str, float]) -> list[Bundle]:
-    """The actions in as many bundles as there can be, those that need each other or the same together. Longest first."""
+    """Split actions into as many bundles as possible, the longest first. Actions that are connected by their needs stay together."""
     heads = {ident: ident for ident in actions}
 
     def head(ident: str) -> str:
@@ -48,7 +48,7 @@ def bundles(actions: Mapping[str, Action], costs: Mapping[str, float]) -> list[B
 
 
 def pack(found: Iterable[Bundle], most: int) -> list[list[Bundle]]:
-    """At most so many jobs: each bundle, longest first, goes to the job that has the least to do. None of the jobs is empty."""
+    """Pack bundles into at most `most` jobs: each bundle, longest first, goes to the job with the least work. No job is empty."""
     jobs: list[list[Bundle]] = [[] for _ in range(most)]
     loads = [(0.0, number) for number in range(most)]
     for bundle in sorted(found, key=lambda bundle: bundle.rank):
@@ -59,7 +59,7 @@ def pack(found: Iterable[Bundle], most: int) -> list[list[Bundle]]:
 
 
 def names(actions: Mapping[str, Action], job: Sequence[Bundle]) -> tuple[str, ...]:
-    """The ids that a job is named by: of the actions that no other one of it needs, the others follow."""
+    """Return the ids that select a job's actions: those that no other action of the job needs. The needs of these follow."""
     inside = [ident for bundle in job for ident in bundle.actions]
     needed = {need for ident in inside for need in actions[ident].needs}
     return tuple(ident for ident in inside if ident not in needed)

@@ -1,7 +1,7 @@
 """Files that the patterns of a recipe match.
 
-One finder lists each folder at most once, whatever patterns it is asked for. Links to folders are followed only where a pattern spells
-them out: so a walk ends, and stays below the folder that it starts in.
+A finder lists each folder at most once for all patterns. Links to folders are followed only if a pattern names them before the first
+wildcard, so that a walk ends and stays below the folder that it starts in.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _FEWER = "Name fewer files, or a folder that holds nothing else."
 _NAMED = "Name a folder beside or below the recipe, or write out the path of a single file."
 
 _Part = Callable[[str], object] | None
-"""Whether a name matches one part of a pattern; None: `**`, which stands for any number of folders."""
+"""Predicate for names that match one part of a pattern; None for `**`, which matches any number of folders."""
 
 
 class PatternLimits(Struct, frozen=True):
-    """Limits that keep a walk short, whatever a recipe names."""
+    """Limits that keep a walk short."""
 
     entries: int = 2_000_000
     """Entries of folders that all patterns of a recipe may examine."""
@@ -41,18 +41,18 @@ class PatternLimits(Struct, frozen=True):
 
 
 class Matches(Struct, frozen=True):
-    """Files that one pattern matches, each as its folder and its name, in the order of their paths."""
+    """Files that one pattern matches, as pairs of folder and name, in the order of their paths."""
 
     files: Sequence[tuple[str, str]]
     folders: Sequence[str] = ()
-    """The folders that were listed: a file that appears in one of them may match too."""
+    """Folders that were listed. A new file in one of them may match too."""
 
 
 _NOTHING = Matches(())
 
 
 class _PatternError(Exception):
-    """A pattern that cannot be used; the text is a message without its subject."""
+    """Error of a pattern that cannot be used. The message lacks its subject, the pattern."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
@@ -61,7 +61,7 @@ class _PatternError(Exception):
 
 
 class FileFinder:
-    """The files that patterns match, as seen from the folder `base`. What is wrong with a pattern is added to `problems`."""
+    """Finder of the files that patterns match, relative to the folder `base`. Invalid patterns are added to `problems`."""
 
     def __init__(self, base: Path, problems: list[Problem], limits: PatternLimits | None = None) -> None:
         self.base = base
@@ -73,9 +73,9 @@ class FileFinder:
         self._examined = 0
 
     def find(self, pattern: Reference) -> Matches | None:
-        """Return what a pattern matches; None where it cannot be used, which is then among the problems.
+        """Return the files that a pattern matches. If the pattern cannot be used, return None and add to `problems`.
 
-        A name without wildcards stands for a file, or for all files in a folder.
+        A name without wildcards matches a file, or all files in a folder.
         """
         try:
             if pattern.name not in self._known:
@@ -103,7 +103,7 @@ class FileFinder:
         return self._walk(os.fspath(root), _compiled(parts[fixed:] or ("**",)))
 
     def _check_root(self, root: Path) -> None:
-        """Raise _PatternError for a folder that a recipe may not mean as a whole: one that the recipe itself is far below."""
+        """Raise _PatternError for the root of a file system and for a folder above the recipe's, as a walk would find far too much."""
         real = os.path.realpath(root)
         if (Path(self._real_base).is_relative_to(real) and real != self._real_base) or os.path.dirname(real) == real:  # noqa: PTH120
             raise _PatternError(f"reaches everything in {real}", _NAMED)
@@ -164,7 +164,7 @@ class FileFinder:
 
 
 def _compiled(parts: Sequence[str]) -> list[_Part]:
-    """Return a matcher for each part. Neighboring `**` mean no more than one."""
+    """Return a matcher for each part of a pattern. Adjacent `**` count as one."""
     flags = re.IGNORECASE if on_windows() else 0
     compiled: list[_Part] = []
     for part in parts:
@@ -176,7 +176,7 @@ def _compiled(parts: Sequence[str]) -> list[_Part]:
 
 
 def _closed(positions: Iterable[int], parts: Sequence[_Part]) -> frozenset[int]:
-    """Return positions, with those after each `**`, which may stand for no folder."""
+    """Add the positions after each `**`, which may match no folder."""
     found = frozenset(positions)
     return found.union(index + 1 for index in found if index < len(parts) and parts[index] is None)
 
@@ -191,5 +191,5 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 def _size(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
-    except OSError:  # it was removed, which shows when it is read
+    except OSError:  # the file was removed; reading it will report that
         return 0

@@ -1,4 +1,4 @@
-"""Planned pipelines of onnxruntime-genai."""
+"""Planner of onnxruntime-genai pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner: from a `Recipe` to a `Plan`."""
+"""Planner that turns a `Recipe` into a `Plan`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make_plan(
     work.problems += lengths(work.emissions)
     steps, unmatched = select_steps(work.steps, selection, places)
     if not work.problems:
-        # Otherwise it may be a wrong target or output that keeps the wanted steps out of the plan.
+        # With other problems, the selected steps may be missing only because a target or an output is invalid.
         work.problems += unmatched
     kept = {step.action for step in steps}
     work.resolve(kept, locate)
@@ -70,7 +70,7 @@ def make_plan(
 
 
 def problems_of_the_rest(recipe: Recipe) -> list[Problem]:
-    """What is wrong with targets, groups and models of a recipe that is broken elsewhere, as far as each can be judged alone."""
+    """Return the problems of the targets, groups and models of a recipe that could be read only in part."""
     work = _Work(recipe, NO_MEMO)
     for group in recipe.groups.values():
         work.check_group(group)
@@ -84,7 +84,7 @@ def problems_of_the_rest(recipe: Recipe) -> list[Problem]:
 
 @dataclass
 class _Work:
-    """A plan in the making: what has been found so far, right and wrong."""
+    """Plan under construction: the steps, actions and problems so far."""
 
     recipe: Recipe
     memo: Memo
@@ -96,15 +96,15 @@ class _Work:
     problems: list[Problem] = field(default_factory=list)
     warned: dict[str, list[Problem]] = field(default_factory=dict)  # by session group
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
-    """The parts of outputs that hold several, by the output's number and its path."""
+    """Parts of outputs that contain several groups and targets, by the output's number and path."""
     prepared: dict[str, str | None] = field(default_factory=dict)
-    """The last preparation of each model that has any."""
+    """Id of the last preparation by model; None if the preparations of the model are invalid."""
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)
-    """The members without their files, by those of the recipe and by what targets decide: a group may have ten thousand."""
+    """Members without files, by the recipe's member and the target's optimization level. They are shared by up to ten thousand targets."""
     checked: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Problem]] = field(default_factory=dict)
-    """The warnings of members whose sources have been checked, with the catalog entries of the EPs that they were checked for."""
+    """Warnings of checked sources, by the members and the catalog entries of the EPs that they were checked for."""
     group_ops: dict[tuple[str, str], tuple[CustomOpLibraries, ...]] = field(default_factory=dict)
-    """The custom operators of each group for each target."""
+    """Custom operators by the names of group and target."""
 
     @property
     def actions(self) -> dict[str, Action]:
@@ -116,7 +116,7 @@ class _Work:
         self.targets: dict[str, PlannedTarget] = {}
         planner = TargetPlanner(self._catalog(), self.recipe.directory, self.problems)
         for target in self.recipe.targets.values():
-            # A toolchain that is broken itself is reported elsewhere.
+            # A missing or invalid toolchain has been reported by the reader of the recipe.
             planned = planner.plan(target, self.recipe.toolchains.get(target.toolchain.name))
             if planned is not None:
                 self.targets[target.name] = planned
@@ -128,7 +128,7 @@ class _Work:
         }
 
     def _catalog(self) -> Catalog:
-        """The built-in catalog, with the user's own files where they can be read."""
+        """Return the built-in catalog with the user's files. Files that cannot be read are added to `problems`."""
         paths: list[Path] = []
         for reference in self.recipe.catalogs:
             try:
@@ -142,7 +142,7 @@ class _Work:
         return Catalog.with_files(paths)
 
     def check_group(self, group: GroupSpec) -> None:
-        """Look at what a group asks of its members and targets, whatever they are in files."""
+        """Check a group against its members and targets, without reading any file of a model."""
         self._check_members(group)
         self._check_custom_ops(group)
         for reference in group.targets:
@@ -199,7 +199,7 @@ class _Work:
                 self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into its name."))
 
     def _check_custom_ops(self, group: GroupSpec) -> None:
-        """Find the group's own custom operators, and those that cannot be distinguished from its toolchains'."""
+        """Find the custom operators of a group for each target, and report those whose names are ambiguous there."""
         own = plan_custom_ops(group.custom_ops, self.recipe.directory, self.problems)
         for name in (reference.name for reference in group.targets if reference.name in self.targets):
             everything = together(self.custom_ops[self.targets[name].toolchain.name], own)
@@ -227,7 +227,7 @@ class _Work:
         for index, output in enumerate(self.recipe.outputs):
             if not output.is_for(group.name, target.name):
                 continue
-            # Every output has files of its own names to merge.
+            # Each output has its own merge step, as its files have their own names.
             mine = replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
             path = output_path(output, group, target, self.problems)
             part = plan_part(output, group, target, groups, mine, genai, self.problems)
@@ -241,7 +241,7 @@ class _Work:
                 self._add_emission(index, path, [part], f"{place}/")
 
     def _add_verification(self, sessions: Sequence[SessionGroup], members: Sequence[GroupMember]) -> str | None:
-        """Add the check of a group's numbers for one target; returns its id, or None where nothing is to be checked."""
+        """Add the check of a group's numbers for one target. Return its id, or None if there is nothing to check."""
         found = plan_verification(sessions, {member.name: member.verify for member in members})
         if found is None:
             return None
@@ -251,7 +251,7 @@ class _Work:
         return found.id
 
     def _prepared(self, model: ModelSpec) -> tuple[str, ...]:
-        """The id of the step that prepares a model last, which is added with those before it; none where it is compiled as it is."""
+        """Add the preparations of a model once. Return the id of the last one; an empty tuple if the model is compiled unchanged."""
         if model.prepare and model.name not in self.prepared:
             added = plan_preparations(model, self.recipe.toolchains, self.problems)
             self.prepared[model.name] = added[-1].id if added else None
@@ -262,11 +262,11 @@ class _Work:
         return (last,) if last is not None else ()
 
     def add_gathered(self) -> None:
-        """Add the outputs that hold several groups and targets: as many as have one path."""
+        """Add the outputs that contain several groups and targets, one for each path."""
         for (index, path), parts in self.gathered.items():
             self.problems += unfit_for_package(self.recipe.outputs[index], parts)
             template = str(self.recipe.outputs[index].path.value)
-            # Its id has the names that distinguish its path.
+            # The id has the same names as the template of the path.
             place = [name for name, key in ((parts[0].group, "${group}"), (parts[0].target.name, "${target}")) if key in template]
             self._add_emission(index, path, parts, "".join(f"{name}/" for name in place))
 
@@ -316,7 +316,7 @@ class _Work:
         )
 
     def _member(self, member: GroupMember, level: GraphOptimization) -> Member:
-        """A member for a target that has this level where the recipe has none; its files are found once it is known which are wanted."""
+        """Return a member, without files, for targets with this default optimization level. `resolve` adds the files."""
         key = (id(member), level)
         if key not in self.members:
             model = self.recipe.models[member.model.name]
@@ -325,7 +325,7 @@ class _Work:
                 model=model,
                 compile=settings_at(level, member.compile),
                 expect=member.expect,
-                # Those of a model that is prepared are given to what it is made of.
+                # Sizes of a model that is prepared apply to the input of its first preparation.
                 asked={**(model.inputs if not model.prepare else {}), **member.inputs},
                 where=member.model.where,
                 prepared=self.prepared.get(model.name),
@@ -333,7 +333,7 @@ class _Work:
         return self.members[key]
 
     def resolve(self, actions: set[str], locate: Locate) -> None:
-        """Find the files of every model that an action needs; each model is read once, however many groups use it."""
+        """Find and check the files of every model that an action needs. Each model is read once."""
         wanted = {member.model.name for ident, group in self.groups.items() if ident in actions for member in group.members}
         wanted |= {item.model.name for ident, item in self.preparations.items() if ident in actions}
         found: dict[str, SourceModel] = {}
@@ -366,7 +366,7 @@ class _Work:
             self.groups[ident] = replace(group, members=members)
             if ident not in actions:
                 continue
-            # What is in a prepared model shows once it is there.
+            # The content of a prepared model is unknown until it has been prepared.
             sources = {member.name: found[member.model.name] for member in members if member.fetched}
             self._check_sources(self.groups[ident], sources)
             if group.share and all(member.fetched for member in members):
@@ -385,7 +385,7 @@ class _Work:
                 self.verifications[ident] = with_inputs(verification, self.groups, wanted_headers, finder, self.problems)
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
-        """Check the members of a session group against the known `sources`; what is wrong for many targets is reported once."""
+        """Check the members of a session group whose `sources` are known. Problems of several targets are reported once."""
         known = (tuple(map(id, group.members)), tuple(id(ep.entry) for ep in group.target.eps))
         if known not in self.checked:
             self.checked[known] = self._source_warnings(group, sources)
@@ -423,7 +423,7 @@ def _problems(records: _Records) -> list[Problem]:
 
 
 def _memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> object:
-    """Return all that checks of the sources of a session group depend on; None if a file is too young for its stat to be trusted."""
+    """Return all inputs of the checks of a session group's sources; None if a file is too young for its stat to be trusted."""
     stats = [(name, source.stats) for name, source in sources.items()]
     if any(files is None for _, files in stats):
         return None
@@ -432,7 +432,7 @@ def _memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> obj
 
 
 def _with_files(member: Member, source: SourceModel) -> Member:
-    """A member with its files; of one that is prepared, those that are compiled are known later."""
+    """Return a member with the files of its source. For a prepared member, the files that are compiled stay unknown."""
     if member.prepared is not None:
         return replace(member, original=source.files)
     found = replace(member, original=source.files, compiled_from=source.files)

@@ -1,4 +1,4 @@
-"""Limits of a target's EPs and of this machine, as the catalog knows them."""
+"""Checks of whether the EPs of a target can compile at all, and on which platforms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epbuild.recipe.model import Target
 
 
 def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Problem]:
-    """Why `eps`, those of `target`, can compile nothing on any machine; nothing where they can."""
+    """Yield the reasons why the EPs of a target compile nothing on any machine."""
     places = {choice.ep.name: choice.ep.where for choice in target.eps}
     if not any(ep.entry.sources for ep in eps):
         for ep in eps:
@@ -26,7 +26,7 @@ def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Probl
 
 
 def obstacle(target: PlannedTarget, platform: str) -> str | None:
-    """Why nothing can be compiled for `target` on a `platform` (as `sys.platform`), in a sentence; None where something can."""
+    """Return a sentence why `target` cannot be compiled on a `platform` (a value of `sys.platform`); None if it can."""
     for ep in target.eps:
         for row in ep.entry.cannot:
             if row.stops and row.platforms and row.holds(platform, ep.device.type, ep.provider_options):
@@ -35,7 +35,7 @@ def obstacle(target: PlannedTarget, platform: str) -> str | None:
 
 
 def obstacles(groups: Sequence[SessionGroup], platform: str) -> list[Problem]:
-    """A problem for each target of the session groups for which nothing can be compiled on a `platform`, at the target's place."""
+    """Return a problem for each target of the session groups that cannot be compiled on a `platform`."""
     found = {}
     for group in groups:
         reason = obstacle(group.target, platform)

@@ -1,4 +1,4 @@
-"""Options of built-in preparations, held against the catalog."""
+"""Checks of the options of built-in preparations against the catalog."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _RUNTIME = "onnxruntime"
 
 
 def preparation_options(kind: str, node: Node | None, where: Position) -> tuple[dict[str, Any], list[Problem]]:
-    """The options of a built-in preparation, as its script is to be given them, and what is wrong with them.
+    """Return the options of a built-in preparation as its script takes them, and their problems.
 
-    `node` is what the recipe has after the kind, its templates substituted; None where it has the kind alone, at `where`. Files are among
-    the options as the recipe writes them.
+    `node` is the recipe's value of the kind, with substituted templates; None if the recipe has the kind alone, at `where`. Options that
+    name files keep the recipe's text.
     """
     if kind not in preparation_kinds():
         known = preparation_kinds()
@@ -32,9 +32,9 @@ def preparation_options(kind: str, node: Node | None, where: Position) -> tuple[
 
 
 def package_problems(kind: str, options: Mapping[str, Any], toolchain: ToolchainSpec, where: Position) -> list[Problem]:
-    """What a preparation needs of its toolchain that the toolchain's `packages` do not name; nothing where they cannot be read.
+    """Return a problem for the packages that a preparation needs and its toolchain does not name. Empty if that cannot be decided.
 
-    An environment that is there already, without `packages` beside it, is asked when the step runs.
+    An existing environment without `packages` is checked when the step runs.
     """
     requirements = toolchain.requirements
     if (toolchain.interpreter is not None and not requirements) or any(not one.distribution for one in requirements):
@@ -51,7 +51,7 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
 
 
 def bringing(name: str) -> set[str]:
-    """The distributions of which one is enough for a package to be there: builds of ONNX Runtime have many names."""
+    """Return the distributions that provide a package: any of them is enough, such as one of the builds of ONNX Runtime."""
     builds = entry(CPU_EP).distributions if name == _RUNTIME else ()
     return {name, *builds, *dependents(name)}
 

@@ -1,9 +1,9 @@
-"""Preparations of a model as actions, from the entries of its `prepare`.
+"""Preparations of models as actions, from the entries of `prepare`.
 
     prepare:det/1-infer_shapes ── prepare:det/2-quantize ─┬─ compile:vision/phone/det ── …
                                                           └─ compile:vision/tablet/det ── …
 
-A preparation sees the files that are staged for it, and nothing else: the model, below `in`, and what the entry names, below `files`.
+A preparation sees only the files that are staged for it: the model below `in`, and the files that the entry names below `files`.
 """
 
 from __future__ import annotations
@@ -37,50 +37,50 @@ from epbuild.recipe.template import substitute
 from epbuild.worker.scripts import PREPARATIONS
 
 PYTHON = "python"
-"""The program that means the toolchain's interpreter."""
+"""Program name that stands for the toolchain's interpreter."""
 FILES = "files"
-"""The folder of the staging directory with the files that an entry names."""
+"""Folder of the staging directory with the files that an entry names."""
 
 _FORMAT = 1
 _CONTRACT = 1
-"""Raised when what a preparation is given, or how, changes what it writes."""
+"""Incremented when a change of the inputs of preparations changes their results."""
 _LONGEST_WORD = 1000
 
 
 class Preparation(Struct, frozen=True):
-    """One entry of a model's `prepare`, as it is run."""
+    """One entry of a model's `prepare`, as an action."""
 
     model: ModelSpec
     number: int
-    """From 1, in the order of the model's entries."""
+    """Number of the entry, from 1."""
     kind: str
     where: Position
     toolchain: ToolchainSpec
     command: tuple[str, ...] = ()
-    """Of the kind `run`: the program and its arguments, with staged names."""
+    """Program and arguments with staged names, for the kind `run`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     option_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The staged names of the files that options name, by option."""
+    """Staged names of the files that options name, by option."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What the script of a kind that epbuild ships is given beside the options."""
+    """Settings from the catalog that a built-in script gets beside the options."""
     staged: Mapping[str, Path] = field(default_factory=dict)
-    """The files beside the model, by staged name."""
+    """Files beside the model, by staged name."""
     folders: tuple[Path, ...] = ()
-    """Those in which a file that appears may be one that it reads."""
+    """Folders in which a new file may match a pattern of the entry."""
     packages: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """What the toolchain must hold, for a kind that epbuild ships: packages, each with the distributions of which one has to be there."""
+    """Packages that the toolchain needs for a built-in kind, each with the distributions that provide it."""
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     memory: int | None = None
     after: str | None = None
-    """The id of the preparation whose result this one takes; None: it takes the model as it is."""
+    """Id of the preparation whose result this one reads; None for the first, which reads the source model."""
     source: ModelFiles | None = None
-    """The files that it takes, where they are known."""
+    """Files of the model that it reads; None while they are unknown."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
-    """The inputs of these whose shapes change by the sizes that the model's `inputs` give, with their shapes: it is staged with these."""
+    """Shapes of the inputs that the sizes in the model's `inputs` change. The model is staged with these shapes."""
 
     def taking(self, source: SourceModel) -> Preparation:
-        """The preparation of a model whose files are known."""
+        """Return a copy of the preparation that reads the files of `source`, with the shapes of its inputs."""
         asked = {name: shape.sizes for name, shape in self.model.inputs.items()}
         return replace(self, source=source.files, inputs=fit_sizes(source.header, asked).shapes)
 
@@ -110,12 +110,12 @@ class Preparation(Struct, frozen=True):
 
     @property
     def input(self) -> str:
-        """The path in the staging directory of the model that it takes."""
+        """Path in the staging directory of the model that it reads."""
         return f"in/{self.model.name}.onnx"
 
     @property
     def output(self) -> str:
-        """The path in the staging directory of the model that it is to write."""
+        """Path in the staging directory of the model that it writes."""
         return f"out/{self.model.name}.onnx"
 
     @property
@@ -124,12 +124,12 @@ class Preparation(Struct, frozen=True):
 
     @property
     def script(self) -> Path | None:
-        """The script of a kind that epbuild ships; None for a program of the user's."""
+        """Script of a built-in kind; None for the user's own program."""
         return None if self.kind == RUN else PREPARATIONS / f"{self.kind}.py"
 
     @property
     def title(self) -> str:
-        """What it does, for messages."""
+        """Short name for messages: the kind, or the first two words of the command."""
         words = (word.removeprefix(f"{FILES}/") for word in self.command[:2])
         return " ".join(words) if self.kind == RUN else self.kind
 
@@ -137,12 +137,12 @@ class Preparation(Struct, frozen=True):
 def plan_preparations(
     model: ModelSpec, toolchains: Mapping[str, ToolchainSpec], problems: list[Problem]
 ) -> tuple[Preparation, ...]:
-    """The preparations of a model, in order, as far as they are known without looking at files; what is wrong is added to `problems`."""
+    """Plan the preparations of a model in order, without looking at files. Problems are added to `problems`."""
     found: list[Preparation] = []
     for number, step in enumerate(model.prepare, 1):
         toolchain = toolchains.get(step.toolchain.name)
         if toolchain is None:
-            continue  # which is reported for the recipe
+            continue  # the reader of the recipe reports a missing toolchain
         preparation = Preparation(
             model=model,
             number=number,
@@ -177,7 +177,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
                 problems.append(Problem("EPB272", message, word.where, hint))
         return replace(preparation, command=tuple(words), staged=staged.files, folders=tuple(staged.folders))
     given, wrong = preparation_options(step.kind, step.options, step.where)
-    if wrong:  # which was reported when it was planned
+    if wrong:  # reported by `plan_preparations`
         return preparation
     known = built_in(step.kind)
     named = {name: tuple(staged.add(_references(step, name, given[name], recipe))) for name in known.files if name in given}
@@ -208,7 +208,7 @@ def _option_problems(step: PrepareStep, toolchain: ToolchainSpec) -> list[Proble
 
 
 def _references(step: PrepareStep, option: str, value: object, recipe: Path) -> list[Reference]:
-    """The patterns of an option that names files, with their places."""
+    """Return the patterns of an option that names files, with their positions, relative to the recipe."""
     node = step.options.entries[option].node if isinstance(step.options, MappingNode) else None
     places = [item.where for item in node.items] if isinstance(node, SequenceNode) else [node.where if node else step.where]
     listed = value if isinstance(value, list) else [value]
@@ -216,7 +216,7 @@ def _references(step: PrepareStep, option: str, value: object, recipe: Path) -> 
 
 
 class _StagedModel:
-    """The files that an entry names, each under one staged name."""
+    """Files that an entry names, by staged name."""
 
     def __init__(self, base: Path, finder: FileFinder, problems: list[Problem]) -> None:
         self.files: dict[str, Path] = {}
@@ -225,7 +225,7 @@ class _StagedModel:
         self._finder = finder
         self._problems = problems
         self._prefixes: dict[str, str] = {}
-        """The staged path of each folder with files, by its path."""
+        """Staged path of each folder with files, by the folder's path."""
         self._staged_folders: set[str] = set()
 
     def add(self, patterns: Iterable[Reference]) -> list[str]:
@@ -250,7 +250,7 @@ class _StagedModel:
 
     def _name(self, folder: str, file: str) -> str:
         """Return the staged name of a file."""
-        if ":" in file:  # which decides where it is staged
+        if ":" in file:  # a colon decides where a file is staged
             return _staged_name(_relative(Path(folder, file), self._base))
         prefix = self._prefixes.get(folder)
         if prefix is None:
@@ -260,14 +260,17 @@ class _StagedModel:
         return prefix + file
 
     def word(self, text: str) -> str:
-        """A word of a command: the staged name of the file that it names, or of the folder of files; else the word itself."""
+        """Return the staged name of the file or folder that a word of a command names. Return other words unchanged."""
         if not text or text in (".", "..") or len(text) > _LONGEST_WORD:
             return text
         name = _staged_name(text)
         return name if name in self.files or name in self._staged_folders else text
 
     def hides(self, word: str) -> bool:
-        """Whether a word of a command is a file in the recipe's folder that is not staged; a word without a dot or slash is none."""
+        """Return whether a word, with staged names replaced, names a file in the recipe's folder, which the command cannot see.
+
+        A word without a dot or a slash never counts as a file.
+        """
         if not set("./") & set(word) or word.startswith("-"):
             return False
         return is_file(self._base / word)
@@ -286,7 +289,7 @@ def _relative(path: Path, base: Path) -> str:
 
 
 def _staged_name(path: str) -> str:
-    """The staged name of a file at a path relative to the recipe; what is outside of its folder goes by what leads there."""
+    """Return the staged name of a file at a path relative to the recipe. Paths that lead outside the recipe's folder are encoded."""
     clean = posixpath.normpath(path.replace(os.sep, "/"))
     if PurePosixPath(clean).is_absolute() or ":" in clean:
         digest = digest_of(posixpath.dirname(clean))[:8]
@@ -295,9 +298,9 @@ def _staged_name(path: str) -> str:
 
 
 def preparation_document(preparation: Preparation, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a preparation's key; `digests` are the SHA-256 of its files, `toolchain` is its fingerprint's document.
+    """Return the key document of a preparation. `digests` has the SHA-256 of its files, and `toolchain` is the fingerprint's document.
 
-    Raises TypeError while the files that it takes are not known.
+    Raises TypeError while the files of its model are unknown.
     """
     source = preparation.source
     if source is None:
@@ -329,6 +332,6 @@ def preparation_document(preparation: Preparation, digests: Mapping[Path, str], 
 
 
 def _scripts_digest(script: Path) -> str:
-    """One digest of a script that epbuild ships and of all that it may import beside it."""
+    """Return one digest of a built-in script and of the module that all scripts import."""
     files = (script, script.with_name("step.py"))  # all that they have in common
     return digest_of(b"".join(file.read_bytes() for file in files))

@@ -1,4 +1,4 @@
-"""Action records as a remote cache keeps them."""
+"""Kind of the action records in a remote cache."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def _action_log(record: Mapping[str, Any]) -> Blob:
 
 
 COMPILE = RecordKind("compile", _key, is_action_record, _artifacts, _action_log)
-"""The record of any action whose result the cache keeps: a session group, a preparation, a check of numbers."""
+"""Record of any action with a stored result: a session group, a preparation, or a check of numbers."""

@@ -1,4 +1,4 @@
-"""Document of a compile that is keyed, sent to the worker, and quoted."""
+"""Key document of a compile, and the document that the worker reads."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from epbuild.recipe.model import CompileSettings
 
 FORMAT = 2
 CONTRACT = 5
-"""Raised when the worker or the session group contract changes what a compile writes, or what is recorded of it."""
+"""Incremented when a change of the worker or of the session group contract changes what a compile writes or records."""
 HERE = "here"
-"""Where a worker finds, beside the document, what only this machine knows: paths, and how packages are opened."""
+"""Field of the worker's document for values that are valid on this machine only, such as paths."""
 
 _Value = TypeVar("_Value")
 
@@ -27,8 +27,8 @@ _Value = TypeVar("_Value")
 def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
     """Return the key document of a session group: everything that its result depends on.
 
-    `digests` are the SHA-256 of its files, and `toolchain` is the document of its fingerprint. Options and session keys that the catalog
-    lists as not changing what a compile writes are left out.
+    `digests` has the SHA-256 of its files, and `toolchain` is the document of its fingerprint. Options and session keys that do not
+    change what a compile writes, according to the catalog, are left out.
     """
     target = group.target
     return {
@@ -50,7 +50,7 @@ def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain
 def worker_document(
     group: SessionGroup, document: Mapping[str, Any], node_log: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return what the worker of a session group reads: its key document, with all options, and with `places` of this machine."""
+    """Return the document that the worker of a session group reads: the key document with all options, and `places`."""
     target = group.target
     eps = [{**ep, "options": dict(planned.provider_options)} for ep, planned in zip(document["eps"], target.eps, strict=True)]
     here = places(target.eps, group.custom_ops, node_log)
@@ -60,9 +60,9 @@ def worker_document(
 def places(
     eps: Iterable[PlannedEp], custom_ops: Iterable[CustomOpLibraries], node_log: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What a worker needs beside the document to open EPs and custom operators on this machine, and how it is to log nodes.
+    """Return the paths and modules by which a worker opens EPs and custom operators on this machine, and the settings of its node log.
 
-    Nothing of it is part of a key, but for what the catalog's revision and the digests of libraries stand for there.
+    They are not part of the key. The key has the catalog's revision and the digests of libraries instead.
     """
     return {
         "eps": [
@@ -81,7 +81,7 @@ def places(
 
 
 def ep_document(ep: PlannedEp) -> dict[str, Any]:
-    """An EP as sessions are given it: its name, its device and its options."""
+    """Return the name, the device and the options that a session gets for an EP."""
     return {
         "name": ep.entry.ep,
         "device": {
@@ -127,12 +127,12 @@ def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
 
 @cache
 def _setting_names() -> list[str]:
-    """The settings of a member, less where they are written."""
+    """Return the names of the compile settings, without the fields for positions in the recipe."""
     return [name for name in CompileSettings.__struct_fields__ if not name.endswith("_where")]
 
 
 def _inputs(member: Member) -> dict[str, Any]:
-    """The sizes that inputs are given. What they come to in a prepared model follows from that, and is known only once its graph is."""
+    """Return the shapes of resized inputs. For a prepared model, these are the recipe's sizes, as the graph is not known yet."""
     shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.asked.items()}
     return {"inputs": {name: list(shape) for name, shape in shapes.items()}} if shapes else {}
 
@@ -144,7 +144,7 @@ def _shared_initializers(group: SessionGroup) -> dict[str, Any]:
 
 
 def _custom_ops(group: SessionGroup, digests: Mapping[Path, str]) -> dict[str, Any]:
-    # What a package ships is in the toolchain's fingerprint.
+    # The toolchain's fingerprint covers the libraries of packages.
     listed = [{"name": ops.name, "library": digests[ops.library] if ops.library else None} for ops in group.custom_ops]
     return {"custom_ops": listed} if listed else {}
 

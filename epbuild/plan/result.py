@@ -17,7 +17,7 @@ from epbuild.onnxfile.read.weights import WeightBytes
 
 
 class Measurements(Struct, frozen=True):
-    """What an action cost, and what each member of a session group took; the seconds of those, by name."""
+    """Cost of an action: its seconds, the seconds of each member by name, and the peak memory in bytes."""
 
     seconds: float
     members: Mapping[str, float]
@@ -25,7 +25,7 @@ class Measurements(Struct, frozen=True):
 
 
 class ActionResult(Struct, frozen=True):
-    """What every action comes to: its artifacts by name, its log and its cost."""
+    """Result of an action: its artifacts by name, its log and its cost."""
 
     artifacts: Mapping[str, Blob]
     log: Blob
@@ -33,27 +33,27 @@ class ActionResult(Struct, frozen=True):
 
     @property
     def names(self) -> Iterable[str]:
-        """The artifacts that it refers to."""
+        """Names of the artifacts that the result refers to."""
         return ()
 
     @property
     def digests(self) -> dict[str, str]:
-        """Those of its artifacts, by name."""
+        """SHA-256 of each artifact, by name."""
         return {name: blob.digest for name, blob in self.artifacts.items()}
 
 
 class ValueType(Struct, frozen=True, omit_defaults=True):
-    """An input or an output of a model. A dimension is a size, a symbol's name, or None; a shape is None where the rank is unknown."""
+    """Input or output of a model. A dimension is a size, a symbol's name, or None. A shape of unknown rank is None."""
 
     name: str
     type: str
     shape: tuple[Any, ...] | None
     computed: tuple[Any, ...] | UnsetType | None = UNSET
-    """Of a source's output that is declared with a shape which its graph does not compute: what ONNX Runtime made of it."""
+    """Shape that ONNX Runtime gave to an output of a source, if the declared shape does not fit it."""
 
 
 class ModelSignature(Struct, frozen=True, omit_defaults=True):
-    """The inputs and outputs of what was compiled, and the weights file beside it that it shares."""
+    """Inputs and outputs of a source model, and the name of the shared weights file beside it."""
 
     inputs: tuple[ValueType, ...]
     outputs: tuple[ValueType, ...]
@@ -61,7 +61,7 @@ class ModelSignature(Struct, frozen=True, omit_defaults=True):
 
 
 class ContextNode(Struct, frozen=True, omit_defaults=True):
-    """An EPContext node; attributes that are absent, or at the schema's default, are None."""
+    """EPContext node. Attributes that are absent, or at the schema's default, are None."""
 
     name: str
     source: str | None
@@ -85,7 +85,7 @@ class ContextNode(Struct, frozen=True, omit_defaults=True):
 
 
 class LeftNode(Struct, frozen=True):
-    """A node outside the EPs: its name (empty where it has none), its operator with its domain, and why; None: no EP reported it."""
+    """Fallback node: its name (may be empty), its operator with the domain, and the reason; None if no EP reported one."""
 
     node: str
     operator: str
@@ -93,21 +93,21 @@ class LeftNode(Struct, frozen=True):
 
 
 class ModelResult(Struct, frozen=True, omit_defaults=True):
-    """What a member of a session group was compiled to: files are artifacts of the result."""
+    """Compiled model of one member of a session group. Its files are artifacts of the result."""
 
     member: str
     source: ModelSignature
     file: str
     binaries: Mapping[str, str]
-    """The EP that made each context binary, by the binary's name."""
+    """EP that wrote each context binary, by the binary's name."""
     data: tuple[str, ...]
     nodes: tuple[ContextNode, ...]
     fallback_nodes: int
     compatibility: Mapping[str, str]
     left: tuple[LeftNode, ...] = ()
-    """The nodes outside the EPs; fewer than `fallback_nodes` in results of releases that did not list them."""
+    """Fallback nodes. Results of older releases do not list them, so there may be fewer than `fallback_nodes`."""
     output_shapes: Mapping[str, tuple[Any, ...] | None] = field(default_factory=dict)
-    """The shapes of the compiled model's outputs, by name; none in results of releases that did not record them."""
+    """Shapes of the compiled model's outputs, by name. Empty in results of older releases."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -115,11 +115,11 @@ class ModelResult(Struct, frozen=True, omit_defaults=True):
 
 
 class CompileResult(ActionResult, frozen=True, dict=True, omit_defaults=True):
-    """What a session group came to."""
+    """Result of a session group."""
 
     models: tuple[ModelResult, ...]
     alone: Mapping[str, int] = field(default_factory=dict)
-    """The bytes of each member compiled alone, by name, where that was measured."""
+    """Bytes of the artifacts of each member compiled alone, by name. Empty if that was not measured."""
     shared_initializers: WeightBytes | None = None
     source_weights: WeightBytes | None = None
 
@@ -135,12 +135,12 @@ class CompileResult(ActionResult, frozen=True, dict=True, omit_defaults=True):
         return {model.member: model for model in self.models}
 
     def size(self, names: Iterable[str]) -> int:
-        """The bytes of some of its artifacts, each once."""
+        """Return the total bytes of the named artifacts, each counted once."""
         return sum(self.artifacts[name].size for name in set(names))
 
 
 class PreparedModel(Struct, frozen=True):
-    """The files of a prepared model."""
+    """Names of the files of a prepared model."""
 
     file: str
     external: tuple[str, ...]
@@ -148,7 +148,7 @@ class PreparedModel(Struct, frozen=True):
 
 
 class PreparationResult(ActionResult, frozen=True):
-    """What a preparation came to."""
+    """Result of a preparation."""
 
     model: PreparedModel
 
@@ -158,13 +158,13 @@ class PreparationResult(ActionResult, frozen=True):
 
 
 class Figures(Struct, frozen=True):
-    """What one output of a model comes to. None: not defined, or no finite number."""
+    """Metrics of one output of a model, compared with its reference. A metric is None if it is undefined or not finite."""
 
     output: str
     kind: str
-    """`float`; `steps`: integers of 8 and 16 bits, which are taken for quantised values; `exact`: what has to be equal."""
+    """`float`, `steps` (integers of 8 and 16 bits, treated as quantized values) or `exact` (values that have to be equal)."""
     bits: int
-    """Of an element."""
+    """Bits of one element."""
     samples: int
     elements: int
     cosine: float | None
@@ -173,19 +173,19 @@ class Figures(Struct, frozen=True):
     max_rel: float | None
     top1: float | None
     largest: float
-    """The largest finite magnitude that is expected."""
+    """Largest finite magnitude of the reference."""
     largest_got: float
-    """The largest finite magnitude that came out."""
+    """Largest finite magnitude of the output."""
     constant: bool
-    """Whether the same number is expected everywhere, of more than one."""
+    """True if the reference has more than one element and all are equal."""
     undefined: int
-    """How many of the expected elements are not a number, or infinite."""
+    """Number of reference elements that are NaN or infinite."""
     lost: int
-    """How many of those that came out are, where a number is expected."""
+    """Number of output elements that are NaN or infinite where the reference is finite."""
 
 
 class FigureRow(Figures, frozen=True):
-    """The figures of one output of a member, and what they are from."""
+    """Metrics of one output of a member, with their inputs, reference and device."""
 
     member: str
     evidence: str
@@ -198,22 +198,22 @@ class FigureRow(Figures, frozen=True):
 
 
 class UnjudgedMember(Struct, frozen=True, omit_defaults=True):
-    """A member whose numbers could not be found here, and why."""
+    """Member whose numbers could not be measured on this machine, and the reason."""
 
     member: str
     reason: str
     by_inputs: bool = False
-    """Whether its made inputs are to blame, so that no other machine can judge it either."""
+    """True if its generated inputs are the cause, so that no other machine can measure it either."""
 
 
 class VerificationResult(ActionResult, frozen=True):
-    """What a check of numbers came to."""
+    """Result of a check of numbers."""
 
     figures: tuple[FigureRow, ...]
     unjudged: tuple[UnjudgedMember, ...]
 
     def unjudged_member(self, name: str) -> UnjudgedMember | None:
-        """A member by its name, if it could not be judged."""
+        """Return the entry of a member that could not be judged; None if the member was judged."""
         return next((item for item in self.unjudged if item.member == name), None)
 
 
@@ -230,23 +230,23 @@ _KINDS: Mapping[str | None, tuple[str, Any, type[ActionResult]]] = {
     "verify": ("members", tuple[_Named, ...], VerificationResult),
     "prepare": ("source", Mapping[str, _SourceGraph], PreparationResult),
 }
-"""By the `kind` in the key document, of which that of a session group has none: what is read of the document, and the result."""
+"""Part of the key document to read, its type, and the type of the result, by the document's `kind` (None for a session group)."""
 
 
 def action_records(root: Path) -> ActionRecords:
-    """The action records in the store at `root`."""
+    """Return the action records of the store at `root`."""
     return ActionRecords(root, read_action_record)
 
 
 def is_action_record(record: Mapping[str, Any]) -> bool:
-    """Whether a record is one that `read_action_record` reads."""
+    """Return whether `read_action_record` accepts a record."""
     return read_action_record(record) is not None
 
 
 def read_action_record(record: Mapping[str, Any]) -> ActionResult | None:
-    """The result in a record; None unless it has its shape, a model for each member, and the artifacts that they name.
+    """Return the result in a record; None unless it is valid, has a model for each member, and has all artifacts that these name.
 
-    A record's checksum holds that its bytes are those that were written; this holds that they mean what is read here.
+    The checksum of a record proves that its bytes are unchanged. This check proves that this release understands them.
     """
     document = record.get("document")
     kind = document.get("kind") if isinstance(document, dict) else None

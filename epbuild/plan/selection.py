@@ -1,4 +1,4 @@
-"""The selection of steps by globs over their ids."""
+"""Selection of steps by globs over their ids."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from epbuild.core.errors import Position, Problem, nearest
 from epbuild.plan.steps import Step
 
 Places = Mapping[str, Position]
-"""Where the globs of a selection are that come from a file."""
+"""Positions of the globs that come from a file, by glob."""
 NOWHERE: Places = MappingProxyType({})
 
 
 def matching(ids: Mapping[str, object], glob: str) -> list[str]:
-    """The ids that match a glob; one that is written out is found without a look at the others."""
+    """Return the ids that match a glob. A glob without wildcards is looked up directly."""
     if not any(sign in glob for sign in "*?["):
         return [glob] if glob in ids else []
     return [ident for ident in ids if fnmatchcase(ident, glob)]
 
 
 def select_steps(steps: Iterable[Step], selection: Sequence[str], places: Places = NOWHERE) -> tuple[list[Step], list[Problem]]:
-    """The steps that match a glob, and all that they need: whole actions, in the plan's order; and the globs that match nothing."""
+    """Return the steps that match a glob or that these need, as whole actions in the plan's order, and problems of unmatched globs."""
     ordered = list(steps)
     if not selection:
         return ordered, []

@@ -1,6 +1,6 @@
-"""The sizes of inputs in a recipe, held against the model and the EP.
+"""Checks of a recipe's input sizes against the model and the EP.
 
-All of it is judged by a model's header alone: when the plan is made, or, of a model that is not there yet, when its compile starts.
+They need only the model's header. They run when the plan is made, or before the compile if the model is not there yet.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null
 
 
 def sized(member: Member, header: ModelHeader) -> Member:
-    """The member with the shapes that its inputs get by the sizes that are asked for, in the one spelling that is in its key."""
+    """Return a copy of a member with the shapes that its inputs get from the recipe's sizes, as they are in the key."""
     return replace(member, inputs=_fit(member.asked, header).shapes)
 
 
 def sized_as_compiled(member: Member, header: ModelHeader) -> ModelHeader:
-    """Return the header of a member's source with all sizes that the recipe gives to its inputs and to its dimensions."""
+    """Return the header of a member's source with all sizes that the recipe gives to inputs and dimensions."""
     header = sized_header(header, member.inputs)
     inputs, outputs = (tuple(_overridden(value, member.model) for value in values) for values in (header.inputs, header.outputs))
     return dataclasses.replace(header, inputs=inputs, outputs=outputs)
 
 
 def input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:
-    """Why a model of this header cannot have the sizes that are `asked` of its inputs; each at its place."""
+    """Return the problems of the sizes `asked` for inputs of a model with this header."""
     if not asked:
         return []
     names = [value.name for value in (*header.inputs, *header.initialized_inputs)]
@@ -53,8 +53,9 @@ def input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHea
 
 
 def shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
-    """What is wrong with the shapes of a member whose source has this header, for a target: the sizes that the recipe gives to inputs and
-    dimensions, and what they leave open where an EP takes static shapes only.
+    """Return the problems of a member's shapes for a target.
+
+    These are invalid sizes of inputs and dimensions, and open dimensions if an EP takes static shapes only. `header` is the source's.
     """
     problems = [*input_problems(member.name, member.asked, header), *_dimension_problems(member, header)]
     if not problems and not _may_fall_back(member, target):
@@ -63,7 +64,7 @@ def shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -
 
 
 def shape_warnings(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
-    """That inputs of a member stay open where an EP takes static shapes only, and the recipe lets nodes be left to another EP."""
+    """Return a warning if inputs of a member stay open for an EP that takes static shapes only, and the recipe allows CPU fallback."""
     return list(_open_inputs(member, header, target)) if _may_fall_back(member, target) else []
 
 
@@ -84,7 +85,7 @@ def _misfit(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence
 
 
 def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem]:
-    """What is wrong with the names and denotations of dimensions with a size in the recipe: ONNX Runtime reports none of it."""
+    """Yield the problems of sizes for dimensions by name or denotation. ONNX Runtime reports none of them."""
     model = member.model
     if not model.free_dimensions and not model.denoted_dimensions:
         return
@@ -115,12 +116,12 @@ def _place(model: ModelSpec, kind: str, key: str) -> Position:
 
 
 def _may_fall_back(member: Member, target: PlannedTarget) -> bool:
-    """Whether the recipe lets nodes of the member be left to the CPU."""
+    """Return whether the recipe allows CPU fallback of nodes of a member."""
     return bool(member.expect.fallback_nodes) or target.eps[-1].entry.takes_every_node
 
 
 def is_sized(member: Member) -> bool:
-    """Return whether every dimension of the inputs has a size when the member is compiled; False if its file cannot be read."""
+    """Return whether all dimensions of a member's inputs have sizes when it is compiled. False if its file cannot be read."""
     if not member.fetched:
         return False
     try:
@@ -164,7 +165,7 @@ def _is_fixed(value: ValueInfo) -> bool:
 
 
 def _overridden(value: ValueInfo, model: ModelSpec) -> ValueInfo:
-    """An input as it is once free dimensions have their sizes, by name or by denotation."""
+    """Return an input or output with the sizes that the recipe gives to free dimensions by name or denotation."""
     if value.shape is None or not (model.free_dimensions or model.denoted_dimensions):
         return value
     denotations = value.denotations or ("",) * len(value.shape)
@@ -176,6 +177,6 @@ def _overridden(value: ValueInfo, model: ModelSpec) -> ValueInfo:
 
 
 def _line(name: str, sizes: Sequence[int]) -> str:
-    """An input with its sizes, in YAML."""
+    """Return an input and its sizes as a line of YAML."""
     plain = _PLAIN_KEY.fullmatch(name) and name.lower() not in _NO_TEXT
     return f"{name if plain else json.dumps(name, ensure_ascii=False)}: {list(sizes)}"

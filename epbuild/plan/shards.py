@@ -1,8 +1,7 @@
-"""Shards of a plan, for n equal jobs that know nothing of each other.
+"""Shards of a plan, for n jobs that do not communicate.
 
-What is split are the actions whose results are stored; outputs are left to a job that comes after. It is decided by the recipe and the
-files beside it alone, before anything is looked up: whatever a job has in its store, and whatever the remote cache has by then, it is
-the same split in each of them.
+Only actions with stored results are split. Outputs are left to a later job. The split depends on nothing but the recipe and the files
+beside it, so it is the same in every job, whatever the job's store and the remote cache contain.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from epbuild.plan.packing import bundles, names, pack
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup
 
 _BYTES_PER_STEP = 50_000_000
-"""The bytes of models that count as much as one step more."""
+"""Bytes of models that weigh as much as one step."""
 
 
 class Shard(Struct, frozen=True):
@@ -27,7 +26,7 @@ class Shard(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read `i/n`. Raises ValueError."""
+        """Parse `i/n`. Raises ValueError with a hint for users."""
         number, slash, total = text.partition("/")
         if not slash or not all(part.isascii() and part.isdigit() for part in (number, total)):
             raise ValueError("Write i/n, such as 2/5, or auto.")
@@ -37,9 +36,9 @@ class Shard(Struct, frozen=True):
 
 
 def steps_of(plan: Plan, shard: Shard) -> tuple[str, ...]:
-    """The steps that are a shard's own, by the ids that select them with all that they need; none where there are fewer than shards.
+    """Return the ids that select the steps of a shard with their needs. Empty if there are fewer jobs than shards.
 
-    The plan has to be one in which no remote model was located: some may be here, others not.
+    The plan must be made without locating remote models, as each job may have other models on its machine.
     """
     actions = {ident: action for ident, action in plan.actions.items() if not isinstance(action, Emission)}
     jobs = pack(bundles(actions, {ident: _weight(action) for ident, action in actions.items()}), shard.total)
@@ -47,7 +46,7 @@ def steps_of(plan: Plan, shard: Shard) -> tuple[str, ...]:
 
 
 def _weight(action: Action) -> int:
-    """What an action counts for: its steps, and the bytes of its files that are known."""
+    """Return the weight of an action: its steps, and the bytes of its known files."""
     files = set(action.files)
     if isinstance(action, SessionGroup):
         files.update(path for member in action.members if member.original is not None for path in member.original.all)

@@ -1,6 +1,6 @@
-"""Problems of the source models of a session group.
+"""Checks of the source models of a session group.
 
-They show when the plan is made, or, of a model that is not there yet, when its compile starts.
+They run when the plan is made, or before the compile if a model is not there yet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from epbuild.recipe.model import ModelSpec
 
 
 def source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:
-    """What is wrong with those members of a session group whose sources have these `headers`, by member."""
+    """Return the problems of the members of a session group. `headers` has the headers of known sources by the member's name."""
     found = list(_unopenable(group, headers))
     for member in group.members:
         found += in_place_of_graph(member.name, member.model, member.external if member.fetched else ())
@@ -26,7 +26,7 @@ def source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> 
 
 
 def in_place_of_graph(name: str, model: ModelSpec, locations: Iterable[str]) -> Iterator[Problem]:
-    """That external data would lie where the graph is staged: under this name."""
+    """Yield a problem for each external data file that has the name under which the graph of model `name` is staged."""
     for location in locations:
         if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{name}.onnx"):
             message = f"the external data of the model '{name}' is named {location}, as its graph is while it is compiled"
@@ -34,7 +34,7 @@ def in_place_of_graph(name: str, model: ModelSpec, locations: Iterable[str]) -> 
 
 
 def _unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
-    """A problem for each member that an EP of the group compiles to what it cannot open, as the catalog knows."""
+    """Yield a problem for each member that an EP would compile to a model which cannot be opened, as the catalog knows."""
     known = [(ep, row) for ep in group.target.eps for row in ep.entry.cannot if row.source_has == "overridable initializers"]
     for member in group.members:
         names = headers[member.name].overridable if member.name in headers else ()

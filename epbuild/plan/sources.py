@@ -1,4 +1,4 @@
-"""The files of a source model: its graph and its external data."""
+"""Finder of a source model's files: its graph and its external data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from epbuild.recipe.model import ModelSpec
 
 
 class SourceModel(Struct, frozen=True, dict=True):
-    """A source model's files, and its header."""
+    """Files and header of a source model."""
 
     model: ModelSpec
     files: ModelFiles
@@ -36,12 +36,12 @@ class SourceModel(Struct, frozen=True, dict=True):
 
     @cached_property
     def header(self) -> ModelHeader:
-        """The header, read when it is first needed. Raises PlanError if the file has been damaged in the meantime."""
+        """Header of the model, read on first access. Raises PlanError if the file has been damaged in the meantime."""
         return self.known_header or _read_header(self.model, self.files.graph)
 
     @cached_property
     def stats(self) -> tuple[tuple[str, StatKey], ...] | None:
-        """The stats of all files, by which a memo knows their content.
+        """Stats of all files, by which a memo recognizes their content.
 
         None if a file is gone or too young for its stat to be trusted, or if the graph was replaced after its header was read.
         """
@@ -55,7 +55,7 @@ class SourceModel(Struct, frozen=True, dict=True):
 
 
 class SourceReferences(Struct, frozen=True):
-    """The part of a model's header that planning always needs. It is small, so that a memo can hold it for every model."""
+    """Part of a model's header that planning always needs. It is small, so that a memo can hold it for every model."""
 
     is_compiled: bool
     external: tuple[str, ...]
@@ -65,7 +65,7 @@ class SourceReferences(Struct, frozen=True):
 
 
 Locate = Callable[[ModelSpec], Path | None]
-"""Where a remote model's graph is on this machine; None while it has not been fetched."""
+"""Function that returns the path of a remote model's graph on this machine; None while it has not been fetched."""
 
 
 def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_MEMO) -> SourceModel | None:
@@ -96,13 +96,13 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
 
 
 def _references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceReferences, ModelHeader | None, StatKey]:
-    """Return what the graph of a model refers to, its header if that was read, and its stat from before. Raises PlanError."""
+    """Return the references of a model's graph, its header if it was read, and the graph's stat from before. Raises PlanError."""
     try:
         seen = os.stat(graph)  # noqa: PTH116 - a recipe has thousands of models
     except (OSError, ValueError):
         seen = None
     if seen is None or not stat.S_ISREG(seen.st_mode):
-        what = "is not a file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - which takes any name
+        what = "is not a file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - accepts any name
         raise _error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
     header = None
 
@@ -201,7 +201,7 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
 
 
 def _is_plainly_in(folder: Path, location: str) -> bool:
-    """Whether a location is a file right in a folder, and no link: for which no link on the way has to be followed, as is usual."""
+    """Return whether a location is a regular file directly in a folder. This is the usual case, and no link has to be resolved."""
     if any(sign in location for sign in "/\\:"):
         return False
     try:
@@ -211,7 +211,7 @@ def _is_plainly_in(folder: Path, location: str) -> bool:
 
 
 def _beside_link(graph: Path, location: str) -> bool:
-    """Whether graph and data are links into one other folder, as content stores lay them out: staging puts them together again."""
+    """Return whether graph and data are links into one folder, as in content stores. Staging puts them side by side again."""
     return real_path(graph.parent / location).parent == real_path(graph).parent
 
 

@@ -1,14 +1,15 @@
-"""The plan as values: steps, session groups that compile, emissions that publish.
+"""Values of a plan: steps, session groups and emissions.
 
     compile:decoder/phone/prefill ─┐
                                    ├─ share:decoder/phone ── emit:decoder/phone/directory
     compile:decoder/phone/decode ──┘
 
-Where a model is prepared, prepare:prefill/1-simplify stands before each step that compiles it. Where the models of a group become one,
-merge:decoder/phone stands before the emission, and is done with it.
+If a model is prepared, steps such as prepare:prefill/1-simplify come before each step that compiles it. If the models of a group are
+merged, merge:decoder/phone comes before the emission and belongs to the emission's action.
 
-An action (the unit of caching and scheduling) is one session group or one emission; it goes by the id of its last step. A further kind
-of action is a further class here, of the `Action` protocol, and an entry in `actions.types.ACTION_TYPES`.
+An action is the unit of caching and scheduling. Its id is the id of its last step. The actions are session groups and emissions here,
+`preparing.Preparation` and `verification.Verification`. A new type of action implements the `Action` protocol and is added to
+`actions.types.ACTION_TYPES`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
 
 
 class ToolchainNeeds(NamedTuple):
-    """A toolchain, the EPs that it has to hold, and beside them the packages of custom operators: where each module is asked for."""
+    """Toolchain with the EPs that it needs, and the modules of custom operators that it needs with their positions in the recipe."""
 
     toolchain: ToolchainSpec
     entries: tuple[EpEntry, ...]
@@ -45,38 +46,38 @@ class ToolchainNeeds(NamedTuple):
 
 
 class Action(Protocol):
-    """The unit of caching and scheduling. Its key is known once the actions that it needs are done, or their results are in the store."""
+    """Unit of caching and scheduling. Its key is known once the results of the actions that it needs are known."""
 
     @property
     def id(self) -> str:
-        """The id of its last step."""
+        """Id of the last step."""
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The ids of the steps that it does, in order."""
+        """Ids of its steps, in order."""
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The ids of the actions whose results it is made of, each once."""
+        """Ids of the actions whose results it reads, each once."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file of the user's own that it depends on, each once, as far as they are known."""
+        """Known files of the user that it depends on, each once."""
 
     @property
     def takes(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
-        """The user's own models that it takes, whose files are known; not those that come out of what it needs."""
+        """Source models that it reads and whose files are known. Results of other actions are not among them."""
 
     @property
     def runs_in(self) -> ToolchainNeeds | None:
-        """The toolchain that it runs in, and what that has to hold for it; None: epbuild does it itself."""
+        """Toolchain that it runs in, with its needs; None if epbuild itself runs the action."""
 
 
 _A = TypeVar("_A")
 
 
 class Step(NamedTuple):
-    """A node of the plan; `action` is the id of the action that does it, `needs` the ids of the steps before it."""
+    """Node of the plan. `action` is the id of the action that runs it, and `needs` are the ids of the steps before it."""
 
     id: str
     kind: StepKind
@@ -85,30 +86,30 @@ class Step(NamedTuple):
 
 
 class InTarget:
-    """What runs in the toolchain of a target, with the target's EPs and some custom operators."""
+    """Base of actions that run in a target's toolchain, with the target's EPs and with custom operators."""
 
     target: PlannedTarget
     custom_ops: tuple[CustomOpLibraries, ...]
 
     @property
     def custom_op_packages(self) -> tuple[CustomOpLibraries, ...]:
-        """Those of its custom operators whose library a package of the toolchain ships."""
+        """Custom operators whose library is in a package of the toolchain."""
         return tuple(ops for ops in self.custom_ops if ops.library is None)
 
     @cached_property
     def uses(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
-        """What its toolchain's identity is about: the EPs, and the packages of custom operators."""
+        """EPs and modules of custom operators that the identity of its toolchain covers."""
         return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
 
     @cached_property
     def runs_in(self) -> ToolchainNeeds:
-        """The target's toolchain, with its EPs that come in packages."""
+        """The target's toolchain, with the EPs and custom operators that come in packages."""
         entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)
         return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
 
 
 class SessionGroup(InTarget, Struct, frozen=True, dict=True):
-    """What runs in one fresh process, in order: a sharing group for one target, or one model for one target."""
+    """Models that one fresh process compiles in order, for one target: all members of a sharing group, or one model."""
 
     id: str
     group: str
@@ -119,21 +120,21 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     memory: int | None
     steps: tuple[str, ...]
     initializer_threshold: int | None = None
-    """The size in bytes from which the members' initializers lie in one weights file when they share; None: there is none."""
+    """Smallest size in bytes of initializers that go into the shared weights file; None if there is no such file."""
     custom_ops: tuple[CustomOpLibraries, ...] = ()
-    """What every session is given beside the EPs."""
+    """Custom operators of every session."""
     reproducible: bool = True
-    """False where the recipe accepts that the same compile gives other bytes."""
+    """False if the recipe accepts that a repeated compile writes other bytes."""
     may_fail: bool = False
-    """Whether the recipe counts a build as a success although this fails."""
+    """True if a build counts as a success although this session group fails."""
 
     @property
     def weights_file(self) -> str | None:
-        """The name of the members' one weights file, beside each of them; EPs that share through it write it down. None: none."""
+        """Name of the weights file that the members share; None if there is none. EPs that share through the file store its name."""
         return f"{self.group}.weights.bin" if self.share and self.initializer_threshold is not None else None
 
     def member(self, name: str) -> Member:
-        """That of a name. Raises KeyError."""
+        """Return a member by its name. Raises KeyError."""
         return self._by_name[name]
 
     @cached_property
@@ -141,7 +142,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
         return {member.name: member for member in self.members}
 
     def most_left(self, member: Member) -> int | None:
-        """How many nodes of a member may be left outside the EPs that compile; None: any number."""
+        """Return the number of fallback nodes that a member may have; None for any number."""
         asked = member.expect.fallback_nodes
         if asked == "any" or (asked is None and self.target.leaves_to_cpu):
             return None
@@ -149,7 +150,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
 
     @property
     def min_shared_ratio(self) -> float | None:
-        """The least part of the bytes of its members compiled alone that sharing must save; None: nobody asks."""
+        """Smallest sharing ratio that the recipe accepts: the saved part of the bytes of members compiled alone. None if it sets none."""
         return self.members[0].expect.min_shared_ratio
 
     @cached_property
@@ -169,80 +170,80 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
 
 
 class Merging(Struct, frozen=True):
-    """How the compiled models of a group become one: in the order of `members`, whose numbers the connections have."""
+    """Merge of a group's compiled models into one, in the order of `members`. Connections refer to members by number."""
 
     name: str
     members: tuple[str, ...]
     prefixes: Mapping[str, str]
-    """What goes before the names in a model, by member; an empty text for nothing."""
+    """Prefix of the names in a model, by member. It may be empty."""
     connections: tuple[Connection, ...] | None
-    """None: an output feeds the inputs of its name in later models."""
+    """Connections of outputs to inputs. None connects each output to the inputs of the same name in later models."""
     step: str = ""
-    """The id of its step; every emission has one of its own."""
+    """Id of its step. Each emission has its own merge step."""
 
 
 class Genai(Struct, frozen=True):
-    """What onnxruntime-genai is given for a group: `config` holds all but the pipeline, `roles` the role of each member."""
+    """Pipeline of onnxruntime-genai for a group. `config` has everything except the pipeline. `roles` has the role of each member."""
 
     config: Path
     roles: Mapping[str, GenaiRole]
     files: Mapping[str, Path]
-    """The files that are shipped beside its configuration, such as the tokenizer's, by name."""
+    """Files that are emitted beside the configuration, such as the tokenizer's, by name."""
 
 
 class Part(Struct, frozen=True):
-    """What one group for one target is in an output. Names are POSIX paths below the part's `folder`, and that below the output's root."""
+    """Part of an output for one group and one target. Names are POSIX paths below `folder`, which lies below the output's root."""
 
     group: str
     target: PlannedTarget
     folder: str
-    """The empty text for the root itself."""
+    """POSIX path below the output's root. Empty for the root itself."""
     session_groups: tuple[str, ...]
     models: Mapping[str, str]
-    """The EPContext model's name, by member; of members that are merged, by the merged model."""
+    """Name of each EPContext model by member, or of the merged model by its own name."""
     binaries: Mapping[str, Mapping[str, str]]
-    """The context binary's name, by member and then by the EP that makes it; members that share one have the same name here."""
+    """Name of each context binary, by member and then by EP. Members that share a binary have the same name."""
     base: Mapping[str, str] = field(default_factory=dict)
-    """The name of the model as it was before compiling, by member; none where that is not shipped."""
+    """Name of each emitted source model, by member. Empty if the output contains no source models."""
     prepared: tuple[str, ...] = ()
-    """The ids of the preparations whose models are shipped as they were before compiling."""
+    """Ids of the preparations whose models are emitted as source models."""
     components: Mapping[str, str] = field(default_factory=dict)
-    """What each of `models` is called in a model package."""
+    """Component name in a model package, by the keys of `models`."""
     merging: Merging | None = None
     genai: Genai | None = None
     verification: str | None = None
-    """The id of the check of its numbers; None: nobody asks for one."""
+    """Id of the check of its numbers; None if the recipe asks for none."""
     reproducible: bool = True
-    """False where the recipe accepts that the same compile gives other bytes."""
+    """False if the recipe accepts that a repeated compile writes other bytes."""
 
     @property
     def known_to_differ(self) -> str | None:
-        """Why what is compiled for it is known to differ when it is compiled again, as clauses."""
+        """Reasons why a repeated compile writes other bytes, as clauses; None if no reason is known."""
         return self.target.known_to_differ(reproducible=self.reproducible)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The user's own files that are shipped as they are, or read to make one that is."""
+        """Files of the user that are emitted unchanged, or that an emitted file is made from."""
         return (self.genai.config, *self.genai.files.values()) if self.genai is not None else ()
 
 
 class Emission(Struct, frozen=True, dict=True):
-    """One output: which compiled models go where, in which layout, and whether the files are packed into one."""
+    """Emission of one output: its compiled models and their places, its layout, and its pack."""
 
     id: str
     layout: Layout
     pack: Pack | None
-    """None: they lie in a folder as they are."""
+    """Format of the archive or image; None for a folder."""
     path: Path
-    """What the output is: a folder, or the archive."""
+    """Path of the output's folder or archive."""
     parts: tuple[Part, ...]
     where: Position
     push: ImageReference | None = None
-    """Where a registry is to have it."""
+    """Image reference to push the output to; None if it is not pushed."""
     compression: Compression | None = None
-    """None: the files are packed as they are."""
+    """Compression of the pack; None if the files are stored uncompressed."""
     push_only: bool = False
-    """Whether the registry alone gets it, and nothing is put at `path`."""
+    """True if the output is only pushed, and not written to `path`."""
     provenance: bool = False
     bom: bool = False
     title: str = ""
@@ -250,27 +251,27 @@ class Emission(Struct, frozen=True, dict=True):
 
     @property
     def is_file(self) -> bool:
-        """Whether the output is one file, an archive."""
+        """True if the output is an archive."""
         return self.pack is not None and PACK_FORMS[self.pack].is_file
 
     @property
     def root(self) -> Path:
-        """The folder that the names of emitted files are relative to."""
+        """Folder that the names of emitted files are relative to."""
         return self.path.parent if self.is_file else self.path
 
     @property
     def statement(self) -> Path | None:
-        """The provenance of an archive, which lies beside it; None: there is none, or it lies in the output."""
+        """Path of the provenance beside an archive; None if there is none, or if it lies inside the output."""
         return self.path.with_name(f"{self.path.name}{STATEMENT}") if self.is_file and self.provenance else None
 
     @property
     def session_groups(self) -> tuple[str, ...]:
-        """The session groups whose artifacts it publishes, each once."""
+        """Ids of the session groups whose artifacts it emits, each once."""
         return tuple(dict.fromkeys(ident for part in self.parts for ident in part.session_groups))
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        # Preparations first: a session group that is made again takes their new results.
+        # Preparations first: a session group that runs again reads their new results.
         prepared = (ident for part in self.parts for ident in part.prepared)
         checks = (part.verification for part in self.parts if part.verification)
         return tuple(dict.fromkeys((*prepared, *self.session_groups, *checks)))
@@ -285,7 +286,7 @@ class Emission(Struct, frozen=True, dict=True):
 
     @property
     def main_files(self) -> tuple[str, ...]:
-        """What people look for in it, as POSIX paths: the archive, or the models and context binaries of a folder."""
+        """POSIX paths of its main files: the archive, or the models and context binaries of a folder."""
         place = self.path.as_posix()
         if self.pack is not None:
             return (place,)
@@ -310,14 +311,14 @@ class Emission(Struct, frozen=True, dict=True):
 
 
 class Plan(Struct, frozen=True, dict=True):
-    """The ordered graph of steps, every step after those that it needs, with the actions behind them."""
+    """Graph of steps, each after the steps that it needs, and their actions."""
 
     steps: tuple[Step, ...]
     actions: Mapping[str, Action]
-    """By id, each after those that it needs."""
+    """Actions by id, each after the actions that it needs."""
     warnings: tuple[Problem, ...] = ()
     warned: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
-    """Those of the warnings that are about a session group, by its id."""
+    """Warnings about session groups, by the group's id."""
 
     @cached_property
     def session_groups(self) -> Mapping[str, SessionGroup]:
@@ -329,9 +330,9 @@ class Plan(Struct, frozen=True, dict=True):
 
     @cached_property
     def may_fail(self) -> frozenset[str]:
-        """Actions that may fail: session groups that the recipe lets fail, and what serves or is made of only those."""
+        """Ids of the actions that may fail: session groups that the recipe allows to fail, and actions that serve or use only these."""
         serves: dict[str, set[str]] = {ident: set() for ident in self.actions}
-        """For each action, the session groups that it is made of; for one that is made of none, those that are made of it."""
+        """Session groups that each action depends on. For an action that depends on none, session groups that depend on it."""
         for ident, action in self.actions.items():
             of = {one for need in action.needs for one in serves[need]}
             serves[ident] = {ident} if isinstance(action, SessionGroup) else of
@@ -342,11 +343,11 @@ class Plan(Struct, frozen=True, dict=True):
         return frozenset(ident for ident, found in serves.items() if found and found <= allowed)
 
     def without_emissions(self) -> Plan:
-        """What it has whose results are stored."""
+        """Return the part of the plan whose results are stored, without the emissions."""
         return self._part({ident: action for ident, action in self.actions.items() if not isinstance(action, Emission)})
 
     def of_pushed(self) -> Plan:
-        """The outputs that are pushed, which leave nothing here, and what they need."""
+        """Return the emissions that are pushed, as push-only emissions, and the actions that they need."""
         kept: dict[str, Action] = {}
         needed: set[str] = set()
         for ident, action in reversed(list(self.actions.items())):
@@ -360,15 +361,15 @@ class Plan(Struct, frozen=True, dict=True):
         return Plan(tuple(step for step in self.steps if step.action in kept), kept, self.warnings, self.warned)
 
     def of(self, kind: type[_A]) -> dict[str, _A]:
-        """Its actions of one kind, by id."""
+        """Return the actions of one type by id."""
         return {ident: action for ident, action in self.actions.items() if isinstance(action, kind)}
 
     def sources(self) -> list[tuple[ModelSpec, ModelFiles]]:
-        """The models that it begins with, each once, whose files are known."""
+        """Return the source models whose files are known, each once."""
         return list({model.name: (model, files) for action in self.actions.values() for model, files in action.takes}.values())
 
     def toolchains(self) -> dict[str, ToolchainNeeds]:
-        """The toolchains that the plan's actions run in, each with what it has to hold."""
+        """Return the toolchains that the plan's actions run in, by name, with everything that they need."""
         found: dict[str, ToolchainNeeds] = {}
         for needs in (action.runs_in for action in self.actions.values()):
             if needs is None:

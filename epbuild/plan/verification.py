@@ -3,7 +3,7 @@
     compile:vision/phone/det ─┬─ verify:vision/phone ── emit:vision/phone/directory
     compile:vision/phone/cls ─┘
 
-What metrics have to come to is no part of the key: any result may be judged again, as it may for `expect`.
+The thresholds of metrics are not part of the key: a stored result can be judged again by other thresholds, as by another `expect`.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ from epbuild.recipe.names import is_glob
 
 _FORMAT = 1
 _CONTRACT = 3
-"""Raised when the same runs come to other figures."""
+"""Incremented when the same runs give other figures."""
 _AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custom_ops")
-"""The parts of a session group's document that a run of what it compiled depends on as well."""
+"""Parts of a session group's key document that a run of its compiled models depends on too."""
 
 
 class CheckedMember(Struct, frozen=True):
-    """A model whose numbers are checked, and on what."""
+    """Model whose numbers are checked, and the inputs and reference of the check."""
 
     name: str
     session: str
-    """The id of the session group that compiles it."""
+    """Id of the session group that compiles it."""
     choice: VerifyChoice
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """The files of inputs, by their paths relative to the recipe; none: they are made up."""
+    """Files of inputs, by their paths relative to the recipe. Empty if the inputs are generated."""
     member: Member | None = None
-    """As the session group has it; None while its files are not known."""
+    """Member of the session group; None until `with_inputs` sets it."""
     reference: Literal["source", "prepared"] = "source"
-    """What it is compared with, as far as that is known."""
+    """Model that it is compared with. It may change from `source` to `prepared` once the prepared model is known."""
     prepared: str | None = None
-    """The id of the preparation whose result its session group compiles, if there is one."""
+    """Id of the preparation whose result its session group compiles; None if there is none."""
 
     @property
     def source(self) -> ModelFiles | None:
-        """The files of the user's that it is compared with; None where they are not known, or what is prepared is compared with."""
+        """Files of the source model that it is compared with; None if they are unknown, or if the reference is the prepared model."""
         return self.member.original if self.member is not None and self.reference == "source" else None
 
     @property
     def made(self) -> MadeInputs | None:
-        """How inputs are made up; None where they are given."""
+        """Settings of generated inputs; None if the recipe names files of inputs."""
         return None if self.choice.files is not None else self.choice.made or MadeInputs()
 
     @property
@@ -69,33 +69,33 @@ class CheckedMember(Struct, frozen=True):
 
     @property
     def is_gate(self) -> bool:
-        """Whether bad numbers fail the step, on inputs or by metrics of the user's. On made inputs alone, they are a warning."""
+        """True if bad numbers fail the step, as the user gave inputs or metrics. On generated inputs alone they are a warning."""
         return self.choice.files is not None or self.choice.metrics is not None
 
     @property
     def must_be_judged(self) -> bool:
-        """Whether it is a failure that this machine cannot judge its numbers."""
+        """True if the step fails when this machine cannot judge the numbers."""
         return self.choice.unjudged != "publish"
 
     @property
     def must_show_something(self) -> bool:
-        """Whether it is a failure that its numbers show nothing with these inputs."""
+        """True if the step fails when the numbers of these inputs prove nothing."""
         return self.choice.unjudged == "fail" or (self.choice.unjudged is None and self.is_gate)
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification(InTarget):
-    """The check of the numbers of one group's models for one target."""
+    """Check of the numbers of one group's models for one target."""
 
     group: str
     target: PlannedTarget
     members: tuple[CheckedMember, ...]
     timeout: float | None = None
-    """Seconds that one process may take; None: no limit."""
+    """Time limit of one process in seconds; None for no limit."""
     memory_asked: int | None = None
     custom_ops: tuple[CustomOpLibraries, ...] = ()
     compiled: tuple[Made, ...] = dataclasses.field(default=(), compare=False)
-    """What its session groups came to, once that is known."""
+    """Results of its session groups; empty until they are known."""
 
     @property
     def id(self) -> str:
@@ -107,12 +107,12 @@ class Verification(InTarget):
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """The ids of the session groups whose models it runs, each once."""
+        """Ids of the session groups whose models it runs, each once."""
         return tuple(dict.fromkeys(member.session for member in self.members))
 
     @property
     def needs(self) -> tuple[str, ...]:
-        # Preparations first: a session group that is made again takes their new results.
+        # Preparations first: a session group that runs again reads their new results.
         return tuple(dict.fromkeys((*(member.prepared for member in self.members if member.prepared), *self.sessions)))
 
     @property
@@ -122,28 +122,28 @@ class Verification(InTarget):
 
     @property
     def takes(self) -> tuple[()]:
-        return ()  # what it takes of the user's own models, the session groups take as well
+        return ()  # the session groups list the same source models
 
     @property
     def is_on_real_device(self) -> bool:
-        """Whether what it runs has to run on a device, and not in an emulator: one process runs all, so it is asked for all of them."""
+        """True if a member has to run on a real device, not in an emulator. One process runs all members, so it applies to all."""
         return any(checked.choice.device == "real" for checked in self.members)
 
     @property
     def numbers(self) -> Numbers:
-        """What the catalog knows of the numbers of the EP that comes first."""
+        """Facts of the catalog about the numbers of the first EP."""
         return self.target.eps[0].entry.numbers
 
     def of(self, name: str) -> CheckedMember:
         return {checked.name: checked for checked in self.members}[name]
 
     def compiled_of(self, checked: CheckedMember) -> Made:
-        """What its session group came to. Raises KeyError as long as that is not known."""
+        """Return the result of the session group that compiles a checked member. Raises KeyError while it is unknown."""
         return {item.group.id: item for item in self.compiled}[checked.session]
 
 
 def needs_real_device(plan: Plan, step: Step) -> bool:
-    """Whether a step of a plan runs on a real device alone."""
+    """Return whether a step of a plan runs on a real device only."""
     action = plan.actions.get(step.action)
     return isinstance(action, Verification) and action.is_on_real_device
 
@@ -153,7 +153,7 @@ def verification_id(group: str, target: str) -> str:
 
 
 def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, VerifyChoice | None]) -> Verification | None:
-    """The check of a group's session groups for one target, by what is chosen for each member; None where nothing is to be checked."""
+    """Plan the check of a group's session groups for one target. `choices` has the settings by member. None if nothing is checked."""
     checked = [
         CheckedMember(member.name, session.id, choice, prepared=member.prepared)
         for session in sessions
@@ -167,7 +167,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
 
 
 def chosen(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
-    """How a member is checked: by its group's settings, and by its model's beside those; None: not at all."""
+    """Return the settings of a member's check: its group's, completed by its model's. None if it is not checked."""
     base = member.model.verify
     choice = overlaid(own, base)
     return choice if choice is not None and choice.wanted else None
@@ -180,9 +180,9 @@ def with_inputs(
     finder: FileFinder,
     problems: list[Problem],
 ) -> Verification:
-    """A verification with the files of its members and of their inputs, as far as they are known; what is wrong is added to `problems`.
+    """Return a verification with the known files of its members and of their inputs. Problems are added to `problems`.
 
-    `headers` are those of the models that are checked as they are compiled, by member; `finder` finds those of inputs.
+    `headers` has the headers of models that are compiled unprepared, by member. `finder` finds the files of inputs.
     """
     found = []
     for checked in verification.members:
@@ -192,7 +192,7 @@ def with_inputs(
         }
         if checked.name in headers:
             problems += _unknown_inputs(checked, headers[checked.name])
-        # Whether the source can be compared with shows once what is prepared is there.
+        # Only the prepared model shows whether it can be compared with its source.
         chosen_one = checked.choice.reference if member.prepared is not None else None
         found.append(replace(checked, member=member, inputs=files, reference=chosen_one or "source"))
     return dataclasses.replace(verification, members=tuple(found))
@@ -203,7 +203,7 @@ def _input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Proble
         found = finder.find(pattern)
         if found is None:
             continue
-        # Some systems leave hidden files beside others, which only a whole name means.
+        # Some systems leave hidden files beside others. A wildcard does not match them.
         matches = [Path(folder, name) for folder, name in found.files if not is_glob(pattern.name) or name[0] != "."]
         problem = None if matches else Problem("EPB290", f"no file of inputs is named by '{pattern.name}'", pattern.where)
         wrong = next((path for path in matches if path.suffix.lower() != ".npz"), None)
@@ -216,7 +216,7 @@ def _input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Proble
 
 
 def _unknown_inputs(checked: CheckedMember, header: ModelHeader) -> Iterator[Problem]:
-    """A problem for each range of an input that the model does not have."""
+    """Yield a problem for each range of an input that the model does not have."""
     made, names = checked.made, [value.name for value in header.inputs]
     for name in made.ranges if made is not None else ():
         if name not in names:
@@ -226,7 +226,7 @@ def _unknown_inputs(checked: CheckedMember, header: ModelHeader) -> Iterator[Pro
 
 
 def verification_document(action: Verification, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a verification's key, once what it needs is known; `digests` are the SHA-256 of its files."""
+    """Return the key document of a verification whose session groups have results. `digests` has the SHA-256 of its files."""
     first = action.compiled[0].document
     return {
         "format": _FORMAT,
@@ -249,7 +249,7 @@ def _member(action: Verification, checked: CheckedMember, digests: Mapping[Path,
         external = {location: digests[path] for location, path in checked.source.external.items()}
     return {
         "name": checked.name,
-        # What is compared with.
+        # The reference.
         "graph": graph,
         "external": external,
         "samples": {name: digests[path] for name, path in checked.inputs.items()}
