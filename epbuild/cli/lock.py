@@ -40,19 +40,19 @@ def lock(
     as it is, as long as the recipe allows.
     """
     events = EventList()
-    request, wanted = Request(recipe, settings=tuple(settings)), Upgrade(tuple(upgraded), upgrade)
+    request, upgrades = Request(recipe, settings=tuple(settings)), Upgrade(tuple(upgraded), upgrade)
     if json:
-        found = make_lock(request, events, wanted)
+        locking = make_lock(request, events, upgrades)
     else:
         with reporter(json=False) as progress:
-            found = make_lock(request, progress, wanted)
-    written = not check and not found.is_written
+            locking = make_lock(request, progress, upgrades)
+    written = not check and not locking.is_written
     if written:
-        write_lock(found)
-    exported = export_lock(found) if export and not check else {}
+        write_lock(locking)
+    exported = export_lock(locking) if export and not check else {}
     if json:
         warnings = [event.problem for event in events if isinstance(event, Warned)]
-        print_json(lock_document(found, warnings, exported, written=written))
+        print_json(lock_document(locking, warnings, exported, written=written))
     else:
-        print_lock(found, exported, written=written)
-    return 1 if check and not found.is_written else 0
+        print_lock(locking, exported, written=written)
+    return 1 if check and not locking.is_written else 0

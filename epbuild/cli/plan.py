@@ -41,25 +41,25 @@ def plan(
         from epbuild.commands.workload import matrix_of  # only CI needs it
 
         with WaitingRow() as waiting:
-            made = matrix_of(request, matrix, labels_of(runners), waiting)
-        print_warnings(made.warnings, all_warnings=all_warnings)
-        print_matrix(made.jobs)
+            job_matrix = matrix_of(request, matrix, labels_of(runners), waiting)
+        print_warnings(job_matrix.warnings, all_warnings=all_warnings)
+        print_matrix(job_matrix.jobs)
         return 0
     address = None if remote.offline or cluster.executor is None else cluster.address(insecure=remote.insecure)
     with WaitingRow() as waiting:
-        found = api.plan(request, waiting)
+        survey = api.plan(request, waiting)
     if address is not None:
         from epbuild.commands.workload import workloads
 
-        loads = workloads(request, found, address)
+        loads = workloads(request, survey, address)
         if json:
             print_json(workloads_document(loads, address.text))
         else:
             print_workloads(loads)
         return 0
     if json:
-        print_json(plan_document(str(recipe), found))
+        print_json(plan_document(str(recipe), survey))
     else:
-        print_warnings(found.plan.warnings, all_warnings=all_warnings)
-        print_plan(found)
+        print_warnings(survey.plan.warnings, all_warnings=all_warnings)
+        print_plan(survey)
     return 0

@@ -25,8 +25,9 @@ class WorkerReport:
         eps = sorted({ep.partition("@")[0].partition("/")[0] for ep in eps_of(offer.labels)})
         platform = next((label.removeprefix(PLATFORM_LABEL) for label in offer.labels if label.startswith(PLATFORM_LABEL)), "")
         memory = f", {format_size(offer.memory)}" if offer.memory else ""
+        work = [*eps, "preparations"] if PREPARES in offer.labels else eps
         self._print(f"working for {address}: {platform}, {offer.slots} at once{memory}")
-        self._print(f"  {', '.join([*eps, *(['preparations'] if PREPARES in offer.labels else [])])}")
+        self._print(f"  {', '.join(work)}")
 
     def waiting(self, address: str, reason: str) -> None:
         self._print(f"waiting for {address}: {reason}")
