@@ -83,14 +83,14 @@ def make_lock(
     fetcher: ModelFetcher | None = None,
     resolver: Resolver | None = None,
 ) -> Locking:
-    """Resolve the lock of a recipe. Versions of the existing lock are kept if they still fit, unless they are upgraded.
+    """Resolve the lock of a recipe. Versions in the existing lock are kept if they still fit and are not upgraded.
 
     Writes nothing except fetched models. Raises RecipeError, PlanError, ToolchainError (EPB309 if locking is impossible) and FetchError.
     """
     recipe = load(request.recipe, settings=request.settings)
     path = lock_path(recipe.file)
-    text, old = _there(path, progress)
-    maker = _Maker(
+    text, old = _read_lock(path, progress)
+    builder = _LockBuilder(
         recipe,
         old or Lock(""),
         progress,
@@ -101,8 +101,8 @@ def make_lock(
         resolver or resolve,
         request.toolchains,
     )
-    lock = maker.lock()
-    _check_upgraded(maker.upgrade, maker.old, lock)
+    lock = builder.build()
+    _check_upgraded(builder.upgrade, builder.old, lock)
     return Locking(recipe, path, lock, tuple(changes(old, lock)), is_written=text == render(lock))
 
 
@@ -117,13 +117,13 @@ def export_lock(locking: Locking) -> dict[str, Path | None]:
 
     Raises EnvironmentFailure (EPB518).
     """
-    found: dict[str, Path | None] = {}
+    paths: dict[str, Path | None] = dict.fromkeys(locking.lock.toolchains)
     for name, toolchain in locking.lock.toolchains.items():
         text = pylock_text(toolchain)
-        found[name] = None if text is None else locking.path.with_name(pylock_name(name))
         if text is not None:
-            _write(locking.path.with_name(pylock_name(name)), text)
-    return found
+            paths[name] = path = locking.path.with_name(pylock_name(name))
+            _write(path, text)
+    return paths
 
 
 def _write(path: Path, text: str) -> None:
@@ -135,7 +135,7 @@ def _write(path: Path, text: str) -> None:
         raise EnvironmentFailure(Problem("EPB518", message, hint=hint)) from error
 
 
-def _there(path: Path, progress: Progress) -> tuple[str | None, Lock | None]:
+def _read_lock(path: Path, progress: Progress) -> tuple[str | None, Lock | None]:
     """Return the text of the existing lock and its readable part, or None for each if there is no lock."""
     text = read_lock_text(path)
     if text is None:
@@ -148,22 +148,25 @@ def _there(path: Path, progress: Progress) -> tuple[str | None, Lock | None]:
 
 
 def _check_upgraded(upgrade: Upgrade, old: Lock, new: Lock) -> None:
-    known = {
+    """Raise PlanError (EPB248) if a package to upgrade is in neither lock."""
+    names = {
         package.name
         for lock in (old, new)
         for toolchain in lock.toolchains.values()
         for environment in toolchain.platforms.values()
         for package in environment.packages
     }
-    known |= {release.name for lock in (old, new) for release in lock.wheels}
+    names |= {release.name for lock in (old, new) for release in lock.wheels}
     for name in upgrade.packages:
-        if plain_name(name) not in known:
+        if plain_name(name) not in names:
             message = f"neither a toolchain nor a model of the recipe needs a package '{name}' that could be upgraded"
-            raise PlanError(Problem("EPB248", message, None, nearest(name, known)))
+            raise PlanError(Problem("EPB248", message, None, nearest(name, names)))
 
 
 @dataclass
-class _Maker:
+class _LockBuilder:
+    """Builder of a lock from a recipe and the existing lock."""
+
     recipe: Recipe
     old: Lock
     progress: Progress
@@ -174,7 +177,7 @@ class _Maker:
     resolver: Resolver
     toolchains: Toolchains
 
-    def lock(self) -> Lock:
+    def build(self) -> Lock:
         try:
             catalog = catalog_facts(self.recipe)
         except (BadCatalog, KeyError, OSError) as error:
@@ -182,53 +185,54 @@ class _Maker:
             if not problems:
                 raise
             raise PlanError(*problems) from error
-        toolchains = {name: self._toolchain(toolchain) for name, toolchain in self.recipe.toolchains.items()}
-        wheels = self._wheels()  # before a model is fetched, so that it comes from one of them
-        models = {name: self._model(model, wheels) for name, model in remote_models(self.recipe).items()}
-        # A toolchain without requirements and platforms is left out.
-        held = {name: toolchain for name, toolchain in toolchains.items() if toolchain.requires or toolchain.platforms}
-        return Lock(self.recipe.name, held, models, catalog, wheels)
+        toolchains = {name: self._lock_toolchain(toolchain) for name, toolchain in self.recipe.toolchains.items()}
+        toolchains = {name: toolchain for name, toolchain in toolchains.items() if toolchain.requires or toolchain.platforms}
+        wheels = self._find_wheels()  # before a model is fetched, so that it comes from one of them
+        models = {name: self._lock_model(model, wheels) for name, model in remote_models(self.recipe).items()}
+        return Lock(self.recipe.name, toolchains, models, catalog, wheels)
 
     # -- Toolchains ----------------------------------------------------------------------------------------------------
 
-    def _toolchain(self, toolchain: ToolchainSpec) -> LockedToolchain:
+    def _lock_toolchain(self, toolchain: ToolchainSpec) -> LockedToolchain:
         begin = time.monotonic()
-        before = self.old.toolchains.get(toolchain.name, LockedToolchain())
-        platforms = self._resolved(toolchain, before) if toolchain.interpreter is None else self._installed(toolchain, before)
+        old = self.old.toolchains.get(toolchain.name, LockedToolchain())
+        platforms = self._resolve(toolchain, old) if toolchain.interpreter is None else self._list_installed(toolchain, old)
         if platforms:
             count = max(len(environment.packages) for environment in platforms.values())
             self.progress.report(ToolchainLocked(toolchain.name, tuple(platforms), count, time.monotonic() - begin))
         return LockedToolchain(asked(toolchain), platforms)
 
-    def _resolved(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
-        """Resolve a toolchain of epbuild for each of its platforms."""
+    def _resolve(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
+        """Resolve a toolchain that epbuild provisions for each of its platforms."""
         old = {
-            platform: found for platform, found in locked.platforms.items() if platform in PLATFORMS and not found.is_installed
+            platform: environment
+            for platform, environment in locked.platforms.items()
+            if platform in PLATFORMS and not environment.is_installed
         }
-        wanted = toolchain.platforms or tuple(sorted({*old, *filter(None, [self.here])}))
-        if not wanted:
+        platforms = toolchain.platforms or tuple(sorted({*old, *filter(None, [self.here])}))
+        if not platforms:
             message = f"toolchain '{toolchain.name}' cannot be locked for this platform, {sysconfig.get_platform()}"
             raise ToolchainError(Problem("EPB309", message, toolchain.where, "Name others in its 'platforms'."))
         self.progress.report(ToolchainStarted(toolchain.name, "looking for its Python"))
-        python = self.resolver.find_python(self._as_before(toolchain, old))
-        found: dict[str, LockedEnvironment] = {}
-        for platform in wanted:
+        python = self.resolver.find_python(self._with_locked_python(toolchain, old))
+        resolved: dict[str, LockedEnvironment] = {}
+        for platform in platforms:
             self.progress.report(ToolchainStarted(toolchain.name, f"resolving its packages for {platform}"))
-            # Prefer one version on all platforms.
-            others = [*found.values(), *old.values(), *([old[platform]] if platform in old else [])]
+            # Prefer one version on all platforms; the last entry of a package wins.
+            sources = [*resolved.values(), *old.values(), *([old[platform]] if platform in old else [])]
             preferred = {
                 package.name: package.version
-                for environment in others
+                for environment in sources
                 for package in environment.packages
-                if self.upgrade.keeps(package.name) or environment in found.values()
+                if self.upgrade.keeps(package.name) or environment in resolved.values()
             }
-            resolved = self.resolver.resolve_packages(toolchain, python, platform, preferred)
-            before = {package.name: package for package in old[platform].packages} if platform in old else {}
-            packages = tuple(_settled(before.get(package.name), package) for package in resolved.packages)
-            found[platform] = replace(resolved, packages=packages)
-        return found
+            environment = self.resolver.resolve_packages(toolchain, python, platform, preferred)
+            old_packages = {package.name: package for package in old[platform].packages} if platform in old else {}
+            packages = tuple(_keep_files(old_packages.get(package.name), package) for package in environment.packages)
+            resolved[platform] = replace(environment, packages=packages)
+        return resolved
 
-    def _as_before(self, toolchain: ToolchainSpec, old: Mapping[str, LockedEnvironment]) -> ToolchainSpec:
+    def _with_locked_python(self, toolchain: ToolchainSpec, old: Mapping[str, LockedEnvironment]) -> ToolchainSpec:
         """Set the locked Python of a toolchain that names none: the user's own may be another."""
         pythons = {environment.python for environment in old.values()}
         if toolchain.python is not None or self.upgrade.everything or len(pythons) != 1:
@@ -236,10 +240,10 @@ class _Maker:
         python = pythons.pop().replace("-", "@")
         return replace(toolchain, python=python) if named_python(python) else toolchain
 
-    def _installed(self, toolchain: ToolchainSpec, before: LockedToolchain) -> dict[str, LockedEnvironment]:
+    def _list_installed(self, toolchain: ToolchainSpec, old: LockedToolchain) -> dict[str, LockedEnvironment]:
         """List the packages of an existing environment here, and keep those locked for other platforms."""
-        kept = before.platforms if before.requires == asked(toolchain) else {}
-        platforms = {platform: found for platform, found in kept.items() if found.is_installed}
+        kept = old.platforms if old.requires == asked(toolchain) else {}
+        platforms = {platform: environment for platform, environment in kept.items() if environment.is_installed}
         if self.here is None or not self.toolchains.ready(toolchain, self.recipe.directory):
             message = f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter is not here"
             self.progress.report(Warned(Problem("EPB304", message, toolchain.where, "Run `epbuild lock` where it is, too.")))
@@ -251,17 +255,17 @@ class _Maker:
 
     # -- Models --------------------------------------------------------------------------------------------------------
 
-    def _wheels(self) -> tuple[Package, ...]:
-        """Return the releases that models come from, with all their wheels, the locked ones first if they still exist."""
-        before = {release.requirement: release for release in self.old.wheels}
-        found = []
+    def _find_wheels(self) -> tuple[Package, ...]:
+        """Return the releases that models come from, with all their wheels, or with the locked ones if these still exist."""
+        old = {release.requirement: release for release in self.old.wheels}
+        releases = []
         for requirement, (address, model) in releases_of_models(self.recipe).items():
             release = Package(address.distribution, address.version, wheels_of(address, model))
             keeps = self.upgrade.keeps(release.name)
-            found.append(_settled(before.get(requirement) if keeps else None, release))
-        return tuple(sorted(found))
+            releases.append(_keep_files(old.get(requirement) if keeps else None, release))
+        return tuple(sorted(releases))
 
-    def _model(self, model: ModelSpec, wheels: Sequence[Package]) -> LockedModel:
+    def _lock_model(self, model: ModelSpec, wheels: Sequence[Package]) -> LockedModel:
         """Return the digests of a remote model: the pinned ones if the recipe must pin all, or else those of its files."""
         if model.sha256 is not None and not is_immutable(parse_address(model.path)):
             return LockedModel(model.sha256, model.data_sha256)
@@ -277,8 +281,8 @@ class _Maker:
         return LockedModel(digests[graph], {location: digests[path] for location, path in external.items()})
 
 
-def _settled(was: Package | None, package: Package) -> Package:
-    """Return `package` with its previously locked files if they still exist: a file that was added later is no change."""
-    if was is not None and was.files and was.version == package.version and set(was.files) <= set(package.files):
-        return was
-    return package
+def _keep_files(locked: Package | None, package: Package) -> Package:
+    """Return the locked package if its version and files still exist: a file that was published later is no change."""
+    if locked is None or not locked.files or locked.version != package.version:
+        return package
+    return locked if set(locked.files) <= set(package.files) else package

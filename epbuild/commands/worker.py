@@ -24,9 +24,9 @@ def work(
     only: Collection[str] = (),
     insecure: bool = False,
 ) -> None:
-    """Serve a scheduler until the process is interrupted, with `slots` actions at once. `only` limits the EPs, and may name `prepare`.
+    """Execute up to `slots` actions of a scheduler at once, until the process is interrupted.
 
-    Raises EpbuildError.
+    `only` limits the EPs, and may name `prepare`. Raises EpbuildError.
     """
     for ep in only:
         if (ep not in known_eps() or ep == CPU_EP) and ep != PREPARES:
