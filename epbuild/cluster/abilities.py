@@ -96,7 +96,7 @@ class Abilities:
 
     def _try(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> str:
         try:
-            probe = self._probes.of(ability, environment, cancelled)
+            probe = self._probes.probe(ability, environment, cancelled)
         except (StoreError, OSError) as error:  # such as a full disk: no fault of the EP
             return str(error)
         for shown, result in _conclusions(ability, probe):

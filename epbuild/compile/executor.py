@@ -97,7 +97,7 @@ def execute(group: SessionGroup, document: Mapping[str, Any], execution: Executi
         )
         for model in models
     )
-    source_weights = _source_weights(group, execution)
+    source_weights = _count_source_weights(group, execution)
     return CompileResult(kept.artifacts, kept.log, measured, results, shared_initializers=shared, source_weights=source_weights)
 
 
@@ -110,12 +110,12 @@ def rebuild(group: SessionGroup, document: Mapping[str, Any], execution: Executi
     return {name: execution.staging / _OUTPUT / name for name in _artifacts(models)}
 
 
-def document_now(group: SessionGroup, execution: Execution) -> dict[str, Any]:
-    """Return the key document of a group that no plan has: a probe, or a member of a sharing group alone."""
+def key_document(group: SessionGroup, execution: Execution) -> dict[str, Any]:
+    """Return the key document of a group outside the plan: a probe, or one member of a sharing group."""
     try:
         digests = execution.digests(group.files)
     except OSError as error:
-        raise _not_staged(group, error) from error
+        raise _staging_error(group, error) from error
     return compile_document(group, digests, execution.environment.identity(*group.uses))
 
 
@@ -131,7 +131,7 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
     try:
         files = rebuild(
             alone,
-            document_now(alone, execution),
+            key_document(alone, execution),
             dataclasses.replace(execution, progress=OutputOf(execution.progress, share, f"{name} alone: ")),
         )
     except EpbuildError as error:
@@ -169,7 +169,7 @@ def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execut
     try:
         for member in group.members:
             prefix_nodes(group, member, execution.staging / member.output)
-        needed = {member.name: _source_data(group, member, execution.staging) for member in group.members}
+        needed = {member.name: _copy_source_data(group, member, execution.staging) for member in group.members}
     except OSError as failure:
         message = f"what was compiled could not be written as it is to be: {failure.strerror or failure}"
         raise EnvironmentFailure(Problem("EPB405", message, StepId(group.id), FREE_SPACE)) from failure
@@ -182,62 +182,62 @@ def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execut
     return _Compiled(models, shared, ending, node_log)
 
 
-class _Staged(Struct, frozen=True):
+class _StagedFile(Struct, frozen=True):
     """A file that a session group reads unchanged."""
 
     path: Path
     name: str
     """Path in the staging directory."""
-    apart: bool = False
-    """True if the staged file must be a copy, not a hard link to the user's file."""
+    is_copy: bool = False
+    """Whether the staged file must be a copy, not a hard link to the user's file."""
 
 
-def _staged(group: SessionGroup) -> Iterator[_Staged]:
+def _staged_files(group: SessionGroup) -> Iterator[_StagedFile]:
     for member in group.members if group.weights_file is None else ():
         if not member.inputs:
-            yield _Staged(member.graph, member.source)
+            yield _StagedFile(member.graph, member.source)
         folder = member.source.rpartition("/")[0]
         # Two locations can be spellings of one file: if one needs a copy, both do.
-        apart = {posixpath.normpath(location).casefold() for location in member.known.subgraph_data}
+        copied = {posixpath.normpath(location).casefold() for location in member.known.subgraph_data}
         for location, path in member.external.items():
-            yield _Staged(path, f"{folder}/{location}", posixpath.normpath(location).casefold() in apart)
+            yield _StagedFile(path, f"{folder}/{location}", posixpath.normpath(location).casefold() in copied)
     for file in group.target.option_files:
-        yield _Staged(file.path, file.staged)
+        yield _StagedFile(file.path, file.staged)
 
 
 def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> WeightBytes | None:
-    """Place the inputs under their stable names. Return the sizes of shared initializers if the sources got one weights file.
+    """Link the inputs into the staging directory under stable names. Return the sizes of initializers written to one weights file.
 
-    The files are hard links where the file system allows it, as ORT refuses symbolic links. The data of subgraphs are copies, as ORT also
-    refuses hard links there.
+    ONNX Runtime refuses symbolic links, so the files are hard links where the file system allows it. The data of subgraphs are copies, as
+    it refuses hard links there.
     """
     (execution.staging / _OUTPUT).mkdir()
     try:
-        for file in _staged(group):
+        for file in _staged_files(group):
             _stage_file(file, execution)
-        _stage_sized(group, execution.staging)
+        _fix_input_sizes(group, execution.staging)
         shared = _share_initializers(group, execution.staging)
-        # At this level, the log has the reasons for nodes outside the EPs, and the begin of each model.
+        # At this level, the log has the reasons for fallback nodes, and the start of each model.
         node_log = {"severity": VERBOSE, "mark": MARK} if node_log_of(group).asked else None
         request = json.dumps(worker_document(group, document, node_log), indent=1, sort_keys=True)
         (execution.staging / REQUEST).write_text(request, encoding="utf-8")
     except OSError as error:
-        raise _not_staged(group, error) from error
+        raise _staging_error(group, error) from error
     return shared
 
 
-def _not_staged(group: SessionGroup, error: OSError) -> EnvironmentFailure:
+def _staging_error(group: SessionGroup, error: OSError) -> EnvironmentFailure:
     message = f"the sources could not be staged: {error.strerror or error}"
     hint = "Check the space and the permissions of the recipe's folder."
     return EnvironmentFailure(Problem("EPB412", message, StepId(group.id), hint))
 
 
-def _stage_sized(group: SessionGroup, staging: Path) -> None:
-    """Write the graphs of members with fixed input sizes, with these sizes, to the places that they are compiled from."""
+def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
+    """Write the graph of each member with fixed input sizes to the path that it is compiled from."""
     for member in group.members:
         if not member.inputs:
             continue
-        graph = staging / _sized(group, member)
+        graph = staging / _sized_path(group, member)
         graph.parent.mkdir(parents=True, exist_ok=True)
         try:
             fix_sizes(member.graph, graph, member.inputs)
@@ -246,8 +246,8 @@ def _stage_sized(group: SessionGroup, staging: Path) -> None:
             raise BuildError(Problem("EPB265", message, StepId(group.id), "Export the model again.")) from error
 
 
-def _sized(group: SessionGroup, member: Member) -> str:
-    """Return the path for a member's graph with fixed sizes: its source path, unless sharing of initializers rewrites it again."""
+def _sized_path(group: SessionGroup, member: Member) -> str:
+    """Return the path of a member's graph with fixed sizes: its source path, unless sharing initializers rewrites the graph again."""
     return member.source if group.weights_file is None else f"{_INPUT}/{member.name}.sized.onnx"
 
 
@@ -257,7 +257,7 @@ def _share_initializers(group: SessionGroup, staging: Path) -> WeightBytes | Non
         return None
     try:
         models = {
-            staging / member.source: staging / _sized(group, member) if member.inputs else member.graph
+            staging / member.source: staging / _sized_path(group, member) if member.inputs else member.graph
             for member in group.members
         }
         data = {staging / member.source: member.external for member in group.members}
@@ -268,20 +268,20 @@ def _share_initializers(group: SessionGroup, staging: Path) -> WeightBytes | Non
 
 
 def _unstage(group: SessionGroup, execution: Execution) -> None:
-    for file in _staged(group):
+    for file in _staged_files(group):
         with execution.relinking([file.path]):
             (execution.staging / file.name).unlink(missing_ok=True)
     shutil.rmtree(execution.staging / _INPUT)
 
 
-def _stage_file(file: _Staged, execution: Execution) -> None:
+def _stage_file(file: _StagedFile, execution: Execution) -> None:
     staged = execution.staging / file.name
     staged.parent.mkdir(parents=True, exist_ok=True)
     real = real_path(file.path)
     if staged.exists() and staged.samefile(real):
         return  # one file under two spellings of its name
     staged.unlink(missing_ok=True)  # another spelling of the name; never overwritten in place, as it may be a link
-    if file.apart:
+    if file.is_copy:
         copy_file(real, staged)
         return
     try:
@@ -315,10 +315,11 @@ class _GroupLog(StepLog):
         return self._node_log.read(line)
 
 
-def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:
-    """Copy the source's external data beside a compiled model that still uses it, as ONNX Runtime does not. Return their locations.
+def _copy_source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:
+    """Copy the source's external data beside a compiled model that still uses it. Return the locations that all EPs share.
 
-    A model uses it if its initializers stay in the source, or if its EP shares weights through the source's data.
+    A model uses the data if its initializers stay in the source, or if its EP shares weights through the source's data. ONNX Runtime does
+    not copy it.
     """
     shared = group.share and any(ep.entry.sharing.weights == "source" for ep in group.target.eps)
     if not shared and member.compile.initializers != "source":
@@ -368,7 +369,7 @@ def node_log_of(group: SessionGroup) -> NodeLog:
     return NodeLog(ep.entry.node_log for ep in group.target.eps if ep.entry.node_log is not None)
 
 
-def _source_weights(group: SessionGroup, execution: Execution) -> WeightBytes | None:
+def _count_source_weights(group: SessionGroup, execution: Execution) -> WeightBytes | None:
     """Return the sizes of the sources' weights, counted by content, of a sharing group. None if they cannot be read."""
     if not group.share or len(group.members) < 2:
         return None

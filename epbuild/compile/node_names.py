@@ -34,54 +34,49 @@ def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
         header = read_header(model)
     except (MalformedModel, FileNotFoundError):
         return
-    names = dict(_names(group, member, header, prefix))
+    names = dict(_prefixed_names(group, member, header, prefix))
     if not names:
         return
     with new_file(model, durable=False) as draft:  # in the staging directory, which is temporary
         rename_nodes(model, draft, names)
-        _check(group, member, header, read_header(draft), prefix)
+        _check_renamed(group, member, header, read_header(draft), prefix)
 
 
-def _names(group: SessionGroup, member: Member, header: ModelHeader, prefix: str) -> Iterator[tuple[int, str]]:
+def _prefixed_names(group: SessionGroup, member: Member, header: ModelHeader, prefix: str) -> Iterator[tuple[int, str]]:
     """Yield the index in the header and the new name of each node to rename."""
     nodes = header.ep_context_nodes
     eps = [_ep_of(group, node.source) for node in nodes]
     counts = Counter(ep.entry.ep for ep in eps if ep is not None)
-    for place, (node, ep) in enumerate(zip(nodes, eps, strict=True)):
+    for index, (node, ep) in enumerate(zip(nodes, eps, strict=True)):
         if node.name.startswith(prefix) or ep is None:
             continue
-        rule, name = ep.entry.node_names, prefix + node.name
+        rule = ep.entry.node_names
         if rule is None:
-            raise _refused(
-                group, member, f"{ep.entry.ep} takes no notice of it, and the catalog has no rule for renaming its nodes"
-            )
-        if rule.found_by == "partition_name":
-            yield place, name
-            continue
-        if counts[ep.entry.ep] > 1 or len(group.members) > 1:
+            reason = f"{ep.entry.ep} takes no notice of it, and the catalog has no rule for renaming its nodes"
+            raise _renaming_error(group, member, reason)
+        # An EP that finds a context by its node's name accepts another name only if there is one node.
+        if rule.found_by != "partition_name" and (counts[ep.entry.ep] > 1 or len(group.members) > 1):
             count = f"the model became {counts[ep.entry.ep]} nodes" if counts[ep.entry.ep] > 1 else "the models share a context"
-            raise _refused(group, member, f"{count}, and {rule.why}")
-        yield place, name
+            raise _renaming_error(group, member, f"{count}, and {rule.why}")
+        yield index, prefix + node.name
 
 
 def _ep_of(group: SessionGroup, source: str | None) -> PlannedEp | None:
     return next((ep for ep in group.target.eps if source in ep.entry.sources), None)
 
 
-def _refused(group: SessionGroup, member: Member, why: str) -> BuildError:
-    message = (
-        f"the EPContext nodes of '{member.name}' cannot be given the node_name_prefix '{member.compile.node_name_prefix}': {why}"
-    )
+def _renaming_error(group: SessionGroup, member: Member, reason: str) -> BuildError:
+    prefix = member.compile.node_name_prefix
+    message = f"the EPContext nodes of '{member.name}' cannot be given the node_name_prefix '{prefix}': {reason}"
     return BuildError(Problem("EPB440", message, StepId(group.id), "Leave compile.node_name_prefix out for this model."))
 
 
-def _check(group: SessionGroup, member: Member, before: ModelHeader, after: ModelHeader, prefix: str) -> None:
+def _check_renamed(group: SessionGroup, member: Member, before: ModelHeader, after: ModelHeader, prefix: str) -> None:
     """Raise VerifyError unless all nodes have the prefix and distinct names, and nothing else changed."""
-    names = [node.name for node in after.ep_context_nodes]
-    right = all(name.startswith(prefix) for name in names) and len(set(names)) == len(
-        {node.name for node in before.ep_context_nodes}
-    )
-    if not right or _without_names(after) != _without_names(before):
+    old_names = {node.name for node in before.ep_context_nodes}
+    new_names = {node.name for node in after.ep_context_nodes}
+    are_prefixed = all(name.startswith(prefix) for name in new_names)
+    if not are_prefixed or len(new_names) != len(old_names) or _without_names(after) != _without_names(before):
         message = f"renaming the EPContext nodes of '{member.name}' changed more than their names; nothing was kept"
         raise VerifyError(Problem("EPB441", message, StepId(group.id), "Report it, with the model."))
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.staging import staged
-from epbuild.compile.executor import document_now, rebuild
+from epbuild.compile.executor import key_document, rebuild
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import EpbuildError
 from epbuild.core.records import convert
@@ -65,40 +65,41 @@ class ProbeResult(Struct, frozen=True):
 
 def probe_ability(ability: Ability, environment: Environment, folder: Path, cancelled: threading.Event) -> ProbeResult:
     """Probe an ability in an environment that has the EP, with files in an empty folder. Raises Cancelled and OSError."""
-    endings = _Endings(environment.run_worker)
-    execution = _execution(replace(environment, run_worker=endings), folder, cancelled)
+    runner = _RecordingRunner(environment.run_worker)
+    execution = _new_execution(replace(environment, run_worker=runner), folder, cancelled)
     try:
         group = planned_probe(ability, environment, folder)
         if (reason := obstacle(group.target, sys.platform)) is not None:
             return ProbeResult("cannot", reason.rstrip("."))
         if ability.runs:
-            return _run(ability, group, execution, endings)
-        rebuild(group, document_now(group, execution), execution)
+            return _probe_run(ability, group, execution, runner)
+        rebuild(group, key_document(group, execution), execution)
     except EpbuildError as error:
-        refused = _refused(error, endings)
-        return replace(refused, why=_clause(refused.why))
-    return ProbeResult("does", f"compiles with {_releases(ability, environment)}", endings.device)
+        result = _result_of_error(error, runner)
+        return replace(result, why=_clause(result.why))
+    return ProbeResult("does", f"compiles with {_list_releases(ability, environment)}", runner.device)
 
 
 def compile_probe(
     group: SessionGroup, environment: Environment, folder: Path, cancelled: threading.Event
 ) -> tuple[ProbeResult, Path | None]:
     """Compile the group of a probe in an empty folder. Return the result and the compiled model. Raises Cancelled and OSError."""
-    endings = _Endings(environment.run_worker)
+    runner = _RecordingRunner(environment.run_worker)
     try:
-        execution = _execution(replace(environment, run_worker=endings), folder, cancelled)
-        compiled = rebuild(replace(group, timeout=_SECONDS), document_now(group, execution), execution)
+        execution = _new_execution(replace(environment, run_worker=runner), folder, cancelled)
+        compiled = rebuild(replace(group, timeout=_SECONDS), key_document(group, execution), execution)
     except EpbuildError as error:
-        return _refused(error, endings), None
-    return ProbeResult("does", "compiles", endings.device), compiled[f"{NAME}_ctx.onnx"]
+        return _result_of_error(error, runner), None
+    return ProbeResult("does", "compiles", runner.device), compiled[f"{NAME}_ctx.onnx"]
 
 
-def _refused(error: EpbuildError, endings: _Endings) -> ProbeResult:
-    is_of_machine = endings.has_no_device or any(problem.code in _MACHINE_CODES for problem in error.problems)
-    return ProbeResult("cannot" if is_of_machine else "unclear", error.problems[0].message.rstrip("."))
+def _result_of_error(error: EpbuildError, runner: _RecordingRunner) -> ProbeResult:
+    """Return the result of a failed probe, with the first message of the error."""
+    is_machine_fault = runner.has_no_device or any(problem.code in _MACHINE_CODES for problem in error.problems)
+    return ProbeResult("cannot" if is_machine_fault else "unclear", error.problems[0].message.rstrip("."))
 
 
-def _run(ability: Ability, group: SessionGroup, execution: Execution, endings: _Endings) -> ProbeResult:
+def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runner: _RecordingRunner) -> ProbeResult:
     """Probe whether the EP runs on a real device. A built-in EP chooses no device, so it has to open a compiled model.
 
     A plugin EP compiles nothing here, as it does not report the name of this machine's device in the target's options.
@@ -109,21 +110,21 @@ def _run(ability: Ability, group: SessionGroup, execution: Execution, endings: _
     found = run_models((), session, scratch, execution.cancelled)
     if (why := why_not_real(found, session.eps)) is not None:
         return ProbeResult(
-            "cannot" if found.failure is None or _is_of_machine(found.failure, endings) else "unclear", _clause(why)
+            "cannot" if found.failure is None or _is_machine_fault(found.failure, runner) else "unclear", _clause(why)
         )
     if ability.entry.kind == "plugin":
         return ProbeResult("does", f"runs on {found.devices}", str(found.of("device")[0]["type"]))
-    compiled = rebuild(group, document_now(group, execution), execution)[f"{NAME}_ctx.onnx"]
+    compiled = rebuild(group, key_document(group, execution), execution)[f"{NAME}_ctx.onnx"]
     opened = run_models([Load(NAME, compiled)], session, scratch, execution.cancelled)
     if opened.failure is not None:
-        outcome: Outcome = "cannot" if _is_of_machine(opened.failure, endings) else "unclear"
+        outcome: Outcome = "cannot" if _is_machine_fault(opened.failure, runner) else "unclear"
         return ProbeResult(outcome, _clause(opened.failure.message))
-    return ProbeResult("does", f"runs with {_releases(ability, execution.environment)}")
+    return ProbeResult("does", f"runs with {_list_releases(ability, execution.environment)}")
 
 
-def _is_of_machine(failure: LoadFailure, endings: _Endings) -> bool:
+def _is_machine_fault(failure: LoadFailure, runner: _RecordingRunner) -> bool:
     """Return whether a failure is due to a missing device or driver, and not to the toolchain."""
-    return failure.cannot_load and (endings.has_no_device or not endings.is_unfit)
+    return failure.cannot_load and (runner.has_no_device or not runner.is_unfit)
 
 
 def _clause(message: str) -> str:
@@ -131,7 +132,7 @@ def _clause(message: str) -> str:
     return message.partition(_QUOTE)[0].rstrip(".")
 
 
-def _execution(environment: Environment, folder: Path, cancelled: threading.Event) -> Execution:
+def _new_execution(environment: Environment, folder: Path, cancelled: threading.Event) -> Execution:
     staging = folder / "0"
     staging.mkdir()
     log = folder / f"{NAME}.log"
@@ -199,14 +200,14 @@ def write_probe_model(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def _releases(ability: Ability, environment: Environment) -> str:
+def _list_releases(ability: Ability, environment: Environment) -> str:
     held = environment.fingerprint.distributions
     return ", ".join(f"{name} {held[name]}" for name in ability.entry.distributions if name in held)
 
 
 @dataclass
-class _Endings:
-    """Runner of workers that keeps the reports of the last one."""
+class _RecordingRunner:
+    """Runner of workers that records the reports of the last one."""
 
     run_worker: RunWorker
     reports: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
@@ -235,7 +236,7 @@ class Probes:
 
     root: Path
 
-    def known(self, ability: Ability, environment: Environment) -> ProbeResult | None:
+    def find(self, ability: Ability, environment: Environment) -> ProbeResult | None:
         """Return the stored result of a probe, or None. Raises StoreError."""
         record = self._records.get(document_digest(_probe_document(ability, environment)))
         try:
@@ -243,17 +244,17 @@ class Probes:
         except (msgspec.ValidationError, KeyError):
             return None
 
-    def of(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> ProbeResult:
-        """Return the result of a probe, from the cache if it is known. Raises StoreError, OSError and Cancelled."""
-        known = self.known(ability, environment)
-        if known is not None:
-            return known
+    def probe(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> ProbeResult:
+        """Probe an ability, unless the cache has its result. Raises StoreError, OSError and Cancelled."""
+        result = self.find(ability, environment)
+        if result is not None:
+            return result
         with staged(self.root / "work", "probe") as folder:
-            found = probe_ability(ability, environment, folder, cancelled)
-        if found.outcome != "unclear":  # the cause may be temporary, such as a lack of memory
+            result = probe_ability(ability, environment, folder, cancelled)
+        if result.outcome != "unclear":  # the cause may be temporary, such as a lack of memory
             document = _probe_document(ability, environment)
-            self._records.put(document_digest(document), {"document": document, "result": msgspec.to_builtins(found)})
-        return found
+            self._records.put(document_digest(document), {"document": document, "result": msgspec.to_builtins(result)})
+        return result
 
     @property
     def _records(self) -> ActionRecords:

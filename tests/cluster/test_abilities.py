@@ -38,7 +38,7 @@ class Known(Probes):
     results: dict[str, ProbeResult]
     made: list[str]
 
-    def of(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> ProbeResult:
+    def probe(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> ProbeResult:
         name = f"{ability.entry.short}{ability.device}{'_runs' if ability.runs else ''}"
         self.made.append(name)
         return self.results.get(name, ProbeResult("unclear", "crashed"))

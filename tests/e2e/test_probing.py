@@ -55,18 +55,18 @@ def environment(entry: EpEntry, home: Path) -> Environment:
 def test_what_an_ep_does_here_is_found_out_with_its_own_process(
     ability: Ability, outcome: str, words: str, tmp_path: Path
 ) -> None:
-    found = Probes(tmp_path).of(ability, environment(ability.entry, tmp_path), threading.Event())
+    found = Probes(tmp_path).probe(ability, environment(ability.entry, tmp_path), threading.Event())
     assert (found.outcome, words in found.why) == (outcome, True), found
 
 
 def test_a_probe_is_made_once_for_a_toolchain(tmp_path: Path) -> None:
     probes, held = Probes(tmp_path), environment(QNN, tmp_path)
-    first = probes.of(Ability(QNN), held, threading.Event())
+    first = probes.probe(Ability(QNN), held, threading.Event())
 
     def none(*arguments: object, **options: object) -> Ending:
         raise AssertionError("it is known")
 
-    assert probes.of(Ability(QNN), replace(held, run_worker=none), threading.Event()) == first
+    assert probes.probe(Ability(QNN), replace(held, run_worker=none), threading.Event()) == first
     other = replace(held, run_worker=none, fingerprint=replace(held.fingerprint, distributions={"onnxruntime-qnn": "9"}))
     with pytest.raises(AssertionError, match="it is known"):
-        probes.of(Ability(QNN), other, threading.Event())
+        probes.probe(Ability(QNN), other, threading.Event())
