@@ -1,6 +1,6 @@
 """Files of epbuild itself, and files that only this user may write.
 
-It imports next to nothing, for quick answers.
+This module imports little, as the fast path imports it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import stat
 
 @functools.cache
 def own_files() -> list[str]:
-    """Return the files of epbuild itself: another epbuild may answer differently."""
+    """Return the files of epbuild itself. If one changes, earlier results may not hold."""
     folder = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
     schemas = os.path.join(os.path.dirname(folder), "schemas")  # noqa: PTH118, PTH120
     return [
@@ -25,7 +25,7 @@ def own_files() -> list[str]:
 
 
 def read_own(place: str) -> bytes:
-    """Read a file that only this user may write. Raises OSError, and ValueError for any other file: a cache may be shared."""
+    """Read a file that only this user may write. Raises OSError, and ValueError for any other file, as a cache may be shared."""
     if not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116 - a pipe would wait for a writer
         raise ValueError(place)
     with open(place, "rb") as file:  # noqa: PTH123
@@ -36,14 +36,14 @@ def read_own(place: str) -> bytes:
 
 
 def write_own(place: str, content: bytes) -> None:
-    """Write a file for its owner alone, in a folder for this user alone. If that fails there is none: it only saves time."""
+    """Write a file that only its owner may read, in a folder of the same kind. Errors are ignored: such files only save time."""
     from pathlib import Path
 
     from epbuild.core.atomic import write_file
 
     try:
         Path(place).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The digest of a short secret reveals it to all who can try every one.
+        # Readable by its owner only: a short secret can be guessed from its digest.
         write_file(Path(place), content, durable=False, mode=0o600)
     except OSError:
         return

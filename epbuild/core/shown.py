@@ -32,7 +32,7 @@ NO_LINES = NoProgressLines()
 
 
 def shown_path(path: Path) -> str:
-    """Return a path relative to the current directory if it is below it, else as it is."""
+    """Return a path as text, relative to the current directory if it is below it."""
     try:
         return path.relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -40,11 +40,11 @@ def shown_path(path: Path) -> str:
 
 
 def visible(line: str) -> str:
-    """Return a line with control characters, bidi characters and log commands escaped, so that no terminal or CI service executes them."""
-    return _COMMAND.sub(lambda found: f"{found[1] or ''}\\x{ord(found[0][-1]):02x}", printable(line))
+    """Escape control characters, bidi characters and log commands, so that no terminal or CI service executes them."""
+    return _COMMAND.sub(lambda match: f"{match[1] or ''}\\x{ord(match[0][-1]):02x}", printable(line))
 
 
 def visible_log(text: str) -> str:
-    """Return the lines of a log as `visible` does, without ONNX Runtime's colors. Tabs and line ends stay."""
+    """Escape every line of a log, and remove ONNX Runtime's colors. Tabs and line ends stay."""
     lines = (_COLOR.sub("", line).split("\t") for line in text.split("\n"))
     return "\n".join("\t".join(map(visible, parts)) for parts in lines)

@@ -1,7 +1,7 @@
 """Windows API calls beyond psutil: jobs, times of change, console colors.
 
-Each call is used as Microsoft documents it, and none was run on Windows: docs/windows.md explains the consequences. A failed call is
-never an error here: epbuild does without it.
+Each call follows Microsoft's documentation, and none was run on Windows: docs/windows.md explains the consequences. A failed call is never
+an error: epbuild continues without its effect.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subpr
         return start(NEW_PROCESS_GROUP), None
     process = start(NEW_PROCESS_GROUP | _SUSPENDED)
     added = job.add(process)
-    if _resumed(process.pid):
+    if _resume(process.pid):
         if added:
             return process, job
         job.end()
@@ -143,10 +143,10 @@ def change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
         return 0
     try:
         times = _FileTimes()
-        found = kernel.GetFileInformationByHandleEx(handle, _BASIC_INFORMATION, ctypes.byref(times), ctypes.sizeof(times))
+        is_known = kernel.GetFileInformationByHandleEx(handle, _BASIC_INFORMATION, ctypes.byref(times), ctypes.sizeof(times))
     finally:
         kernel.CloseHandle(handle)
-    return (times.changed - _EPOCH_TICKS) * _TICK_NS if found and times.changed else 0
+    return (times.changed - _EPOCH_TICKS) * _TICK_NS if is_known and times.changed else 0
 
 
 def allows_long_paths() -> bool:
@@ -175,7 +175,7 @@ def shows_sequences(descriptor: int) -> bool:
     return bool(mode.value & _SEQUENCES or kernel32().SetConsoleMode(handle, mode.value | _SEQUENCES))
 
 
-def _resumed(pid: int) -> bool:
+def _resume(pid: int) -> bool:
     """Resume a suspended process. Return whether that worked."""
     import psutil
 
