@@ -21,7 +21,7 @@ from epbuild.core.errors import Cancelled, EpbuildError
 from epbuild.toolchain.environment import toolchains_here
 
 METRIC = "epbuild"
-"""Metric in the heartbeats of a worker: for each label, the result of its probe, and why."""
+"""Metric in the heartbeats of a worker: the outcome and the reason of the probe of each label."""
 _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _probes: list[WorkerProbe] = []
@@ -32,7 +32,7 @@ class WorkerProbe:
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self.abilities = Abilities(Probes(cache_directory()), self._found)
+        self.abilities = Abilities(Probes(cache_directory()), self._report)
         self._cancelled = threading.Event()
         self._withdrawn: set[str] = set()
 
@@ -50,24 +50,24 @@ class WorkerProbe:
         with suppress(Cancelled, EpbuildError):
             self.abilities.survey(toolchains_here().home, self._cancelled)
 
-    def _found(self, labels: Sequence[str], probe: ProbeResult) -> None:
+    def _report(self, labels: Sequence[str], probe: ProbeResult) -> None:
+        """Print the result of a probe, and withdraw or restore the worker's offer of the labels."""
         offered = [label for label in labels if label in self._worker.state.total_resources]
         if not offered:
             return
-        sys.stderr.write(
-            f"epbuild: {', '.join(offered)}: {'' if probe.outcome == 'does' else 'not offered any more: '}{probe.why}\n"
-        )
+        reason = probe.why if probe.outcome == "does" else f"not offered any more: {probe.why}"
+        sys.stderr.write(f"epbuild: {', '.join(offered)}: {reason}\n")
         sys.stderr.flush()
         if probe.outcome == "cannot":
             self._withdrawn.update(offered)
             self._offer(offered, 0.0)
-        elif again := self._withdrawn.intersection(offered):  # another toolchain has shown more
-            self._withdrawn -= again
-            self._offer(again, PLENTY)
+        elif restored := self._withdrawn.intersection(offered):  # it works with another toolchain
+            self._withdrawn -= restored
+            self._offer(restored, PLENTY)
 
     def _offer(self, labels: Iterable[str], amount: float) -> None:
-        """Report amounts of labels to the scheduler. It sends the worker no more actions that need a label of amount 0."""
-        # Not `worker.set_resources`: tasks here that wait for a withdrawn label would wait for ever. They are declined instead.
+        """Report the amount of some labels to the scheduler. It sends no more actions that need a label of amount 0."""
+        # Not `worker.set_resources`: with it, tasks here that wait for a withdrawn label would wait forever. Now they are declined.
         call = self._worker.scheduler.set_resources(resources=dict.fromkeys(labels, amount), worker=self._worker.contact_address)
         future = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop)
         with suppress(OSError, TimeoutError, RuntimeError):  # the scheduler is gone; later tasks are declined

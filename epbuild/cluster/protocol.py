@@ -51,7 +51,11 @@ class UnofferedError(EnvironmentFailure):
 
 
 Outcome = Literal["made", "found", "failed", "unable", "refused", "cancelled"]
-"""Built, or found in the cache; failed as on any machine; this machine cannot build it, or nothing in its toolchain; no client waits."""
+"""Outcome of a request on a machine.
+
+`made`: built. `found`: the cache has the result. `failed`: it would fail on any machine. `unable`: this machine cannot build it. `refused`:
+this machine cannot provide the toolchain. `cancelled`: no client waits for it.
+"""
 
 
 class MachineReply(Struct, frozen=True):
@@ -72,18 +76,18 @@ class MachineReply(Struct, frozen=True):
         cls, outcome: Outcome, machine: str, error: EpbuildError, *, log: Blob | None = None, is_unfit: bool = False
     ) -> MachineReply:
         """Return the reply for an error."""
-        kind = next((known.__name__ for known in type(error).__mro__ if known.__name__ in _ERRORS), "BuildError")
+        kind = next((base.__name__ for base in type(error).__mro__ if base.__name__ in _ERRORS), "BuildError")
         return cls(outcome, machine, kind, tuple(map(ProblemRecord.of, error.problems)), log, is_unfit)
 
-    def error_here(self) -> EpbuildError:
-        """Return the error as it was raised on the machine."""
+    def to_error(self) -> EpbuildError:
+        """Return the error that was raised on the machine."""
         kind = _ERRORS.get(self.error or "", BuildError)
         return kind(*(record.problem for record in self.problems))
 
     @property
     def text(self) -> str:
         """The reply as JSON."""
-        # Not by msgspec: messages may name files whose names are not UTF-8.
+        # json, not msgspec: messages may contain file names that are not UTF-8.
         return json.dumps(msgspec.to_builtins(self), separators=(",", ":"))
 
 
@@ -101,38 +105,39 @@ class ToolchainDenyList:
     """Machines that refused actions of a toolchain, and get no more of them from this build. Thread-safe."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, MachineReply]] = {}
+        self._refusals: dict[str, dict[str, MachineReply]] = {}
 
     def add(self, toolchain: str, reply: MachineReply) -> Problem | None:
         """Add the machine of a refusal. Return a warning if it is new."""
-        of_toolchain = self._found.setdefault(toolchain, {})
-        if of_toolchain.setdefault(reply.machine, reply) is not reply:
+        refusals = self._refusals.setdefault(toolchain, {})
+        if refusals.setdefault(reply.machine, reply) is not reply:
             return None
-        why = "; ".join(problem.message for problem in reply.error_here().problems)
-        hint = next((f"{_DENIED} {problem.hint}" for problem in reply.error_here().problems if problem.hint), _DENIED)
-        return Problem("EPB541", f"{reply.machine} cannot provide toolchain '{toolchain}': {why}", None, hint)
+        problems = reply.to_error().problems
+        reason = "; ".join(problem.message for problem in problems)
+        hint = next((f"{_DENIED} {problem.hint}" for problem in problems if problem.hint), _DENIED)
+        return Problem("EPB541", f"{reply.machine} cannot provide toolchain '{toolchain}': {reason}", None, hint)
 
     def machines(self, toolchain: str) -> frozenset[str]:
         """Return the names of the machines that refused a toolchain."""
-        return frozenset(self._found.get(toolchain, ()))
+        return frozenset(self._refusals.get(toolchain, ()))
 
     def last(self, toolchain: str, step: str) -> MachineReply | None:
         """Return the latest refusal of a toolchain, with `step` as its location."""
-        found = next(reversed(self._found.get(toolchain, {}).values()), None)
-        if found is None:
+        refusal = next(reversed(self._refusals.get(toolchain, {}).values()), None)
+        if refusal is None:
             return None
-        problems = (replace(record.problem, where=StepId(step)) for record in found.problems)
-        return replace(found, problems=tuple(map(ProblemRecord.of, problems)))
+        problems = (replace(record.problem, where=StepId(step)) for record in refusal.problems)
+        return replace(refusal, problems=tuple(map(ProblemRecord.of, problems)))
 
 
 def error_of(reply: MachineReply) -> EpbuildError:
     """Return the error of a reply, with the machine's name."""
-    error = reply.error_here()
+    error = reply.to_error()
     return type(error)(*(replace(problem, message=f"on {reply.machine}: {problem.message}") for problem in error.problems))
 
 
 def unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: int = 1) -> UnofferedError:
-    """Return the error for `actions` that no machine fits. It names what the best machine lacks, and all machines."""
+    """Return the error for a number of `actions` that no machine fits. It names all machines, and what the best one lacks."""
     best = max(offers, key=lambda offer: len(labels & offer.labels), default=None)
     lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
     machines = ", ".join(sorted(offer.machine for offer in offers)) or "no machine is connected"
@@ -142,7 +147,7 @@ def unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: in
 
 
 def lost_action_error(machines: Sequence[str]) -> BuildError:
-    """Return the error for an action whose `machines` went away; some of their names may be unknown."""
+    """Return the error for an action whose machines went away. `machines` has the known names."""
     named = f": {', '.join(machines)}" if machines else ""
     message = f"lost: the machines that executed it went away, {MAX_LOSSES} of them{named}"
     return BuildError(Problem("EPB534", message, None, _LOGS))
@@ -169,22 +174,22 @@ class RequestExecutor(Protocol):
 
 
 class PendingRequest:
-    """Request that a thread waits for. Other threads report its progress, under the name `step`, and its end."""
+    """Request that a thread waits for. Other threads report its progress, as `step`, and its end."""
 
     def __init__(self, step: str, placement: Placement, progress: Progress) -> None:
         self.placement = placement
         self.changed = threading.Event()
-        """Set by a reply, and when waiting has ended without one."""
+        """Set once there is a reply or an error."""
         self.reply: MachineReply | None = None
         self.error: Exception | None = None
         """Reason for the end without a reply."""
         self.machines: dict[str, str] = {}
-        """Machines that began to execute it, by address, in order."""
+        """Names of the machines that began to execute it, by address, in order."""
         self._step = step
         self._progress = progress
 
     def begin(self, machine: str, address: str) -> None:
-        """Record that a machine begins to execute it. The machine before is gone then."""
+        """Record that a machine begins to execute it. The previous machine has gone away."""
         if address in self.machines:
             return
         previous = list(self.machines.values())
@@ -207,7 +212,7 @@ class PendingRequest:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """End with an error, unless it has ended."""
+        """End with an error, unless it has ended before."""
         if not self.changed.is_set():
             self.error = error
             self.changed.set()

@@ -1,4 +1,4 @@
-"""`serve`: a Dask worker for requests, kept running."""
+"""Dask worker that executes requests, and reconnects."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from epbuild.cluster.dask_worker import INSECURE, worker_settings
 from epbuild.cluster.placement import Offer, offered_resources
 from epbuild.remote.opening import open_remote
 
-_AGAIN_SECONDS = 3.0
+_RETRY_SECONDS = 3.0
 _CONNECT_SECONDS = "30s"
 """Time for a worker's process to start, with all its imports, and to connect."""
-_PLAIN_SETTINGS = {
+_DASK_SETTINGS = {
     "distributed.worker.daemon": False,  # its compilers are its children
     "distributed.worker.memory.target": False,  # the memory is used by child processes
     "distributed.worker.memory.spill": False,
@@ -30,7 +30,7 @@ _PLAIN_SETTINGS = {
     "distributed.worker.profile.enabled": False,  # threads here only wait for compilers
     "distributed.worker.http.routes": [],  # HTTP would be open to all users
 }
-_HTTP = "127.0.0.1:0"
+_DASHBOARD_ADDRESS = "127.0.0.1:0"
 
 
 class ServingProgress(Protocol):
@@ -68,23 +68,19 @@ async def _serve(
 ) -> None:
     while True:
         try:
-            async with _nanny(package, serving, environment, scratch) as nanny:
+            async with _new_nanny(package, serving, environment, scratch) as nanny:
                 progress.connected(serving.address.text, serving.offer)
                 await nanny.finished()
                 reason = "it went away"
-        except (
-            OSError,
-            TimeoutError,
-            RuntimeError,
-            AssertionError,
-        ) as error:  # AssertionError: from Dask, if a process starts slowly
+        # Dask raises AssertionError if a process starts slowly.
+        except (OSError, TimeoutError, RuntimeError, AssertionError) as error:
             reason = str(error) or type(error).__name__
         progress.waiting(serving.address.text, reason)
-        await asyncio.sleep(_AGAIN_SECONDS)
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
-def _nanny(package: Any, serving: Serving, environment: Mapping[str, str], scratch: Path) -> Any:
-    """Return the nanny, which starts the worker's process, and restarts it when it dies."""
+def _new_nanny(package: Any, serving: Serving, environment: Mapping[str, str], scratch: Path) -> Any:
+    """Return Dask's nanny, which starts the worker's process and restarts it if it dies."""
     offer = serving.offer
     return package.Nanny(
         serving.address.text,
@@ -97,8 +93,8 @@ def _nanny(package: Any, serving: Serving, environment: Mapping[str, str], scrat
         death_timeout=_CONNECT_SECONDS,
         preload=["epbuild.cluster.dask_preload", "epbuild.cluster.dask_probe"],
         host=serving.address.listening_host,
-        dashboard_address=_HTTP,
+        dashboard_address=_DASHBOARD_ADDRESS,
         silence_logs=50,
         env={name: value for name, value in environment.items() if name.startswith("EPBUILD_")},
-        config=_PLAIN_SETTINGS,
+        config=_DASK_SETTINGS,
     )

@@ -136,7 +136,7 @@ def test_what_fails_fails_as_it_does_here_with_its_log(asking: Asking) -> None:
     group = replace(asking.group, target=replace(asking.group.target, eps=(wrong,)))
     reply = asking.execute(asking.request(group))
     assert reply.outcome == "failed"
-    assert isinstance(reply.error_here(), VerifyError)
+    assert isinstance(reply.to_error(), VerifyError)
     assert reply.log is not None
     asking.remote.check(reply.log)
 
@@ -144,7 +144,7 @@ def test_what_fails_fails_as_it_does_here_with_its_log(asking: Asking) -> None:
 def test_another_toolchain_than_that_of_the_key_is_refused(asking: Asking) -> None:
     reply = asking.execute(replace(asking.request(), key="0" * 64))
     assert reply.outcome == "refused"
-    error = reply.error_here()
+    error = reply.to_error()
     assert isinstance(error, EnvironmentFailure)
     assert [problem.code for problem in error.problems] == ["EPB532"]
 
@@ -154,7 +154,7 @@ def test_inputs_that_are_gone_are_a_refusal(asking: Asking) -> None:
     missing = Blob("f" * 64, 1)
     reply = asking.execute(replace(request, files=(*request.files, missing)))
     assert reply.outcome == "refused"
-    assert [problem.code for problem in reply.error_here().problems] == ["EPB530"]
+    assert [problem.code for problem in reply.to_error().problems] == ["EPB530"]
 
 
 def test_a_toolchain_that_cannot_be_made_is_a_refusal(asking: Asking) -> None:
@@ -164,7 +164,7 @@ def test_a_toolchain_that_cannot_be_made_is_a_refusal(asking: Asking) -> None:
     digests = {file: file_digest(file) for file in files_of(group)}
     reply = asking.execute(request_of(group, request.key, digests))
     assert reply.outcome == "refused"
-    assert isinstance(reply.error_here(), ToolchainError)
+    assert isinstance(reply.to_error(), ToolchainError)
 
 
 def test_a_build_that_is_stopped_gives_up(asking: Asking) -> None:

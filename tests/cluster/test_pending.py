@@ -76,4 +76,4 @@ def test_an_error_arrives_as_the_class_that_decides_on_the_exit_code() -> None:
 
     for error, kind in ((Special, ToolchainError), (EnvironmentFailure, EnvironmentFailure), (BuildError, BuildError)):
         reply = MachineReply.failure("failed", "a", error(Problem("EPB400", "no")))
-        assert type(read_reply(reply.text).error_here()) is kind
+        assert type(read_reply(reply.text).to_error()) is kind
