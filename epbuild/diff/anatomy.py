@@ -37,38 +37,45 @@ def split_file(path: Path) -> tuple[FilePart, ...]:
             places = model_places(path)
         except MalformedModel:
             return (FilePart("", whole),)
-        found = (FilePart(place.title, Payload(path, place.start, place.size)) for place in places)
-        return tuple(inner for part in found for inner in (_members(part) if part.title.endswith(_CONTEXT) else (part,)))
-    return tuple(_members(FilePart("", whole)))
+        parts: list[FilePart] = []
+        for place in places:
+            part = FilePart(place.title, Payload(path, place.start, place.size))
+            parts += _split_archive(part) if place.title.endswith(_CONTEXT) else [part]
+        return tuple(parts)
+    return tuple(_split_archive(FilePart("", whole)))
 
 
-def fill_gaps(path: Path, found: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
+def fill_gaps(path: Path, parts: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
     """Fill the gaps between parts with parts without a title: tags, lengths, headers, alignment."""
     filled: list[FilePart] = []
-    at = 0
-    for part in (*found, FilePart("", Payload(path, path.stat().st_size, 0))):
-        if part.bytes.start > at:
-            filled.append(FilePart("", Payload(path, at, part.bytes.start - at)))
+    position = 0
+    for part in parts:
+        if part.bytes.start > position:
+            filled.append(FilePart("", Payload(path, position, part.bytes.start - position)))
         filled.append(part)
-        at = part.bytes.start + part.bytes.size
-    return tuple(filled[:-1])
+        position = part.bytes.start + part.bytes.size
+    size = path.stat().st_size
+    if size > position:
+        filled.append(FilePart("", Payload(path, position, size - position)))
+    return tuple(filled)
 
 
-def _members(part: FilePart) -> Iterator[FilePart]:
-    """Return the members of a part that is a ZIP file, as some contexts for several SoCs are; else the part itself."""
+def _split_archive(part: FilePart) -> Iterator[FilePart]:
+    """Yield the members of a part that is a ZIP file, as some contexts for several SoCs are; else the part itself."""
     try:
-        members = list(_archive(part.bytes))
+        members = list(_find_members(part.bytes))
     except (zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, OSError):
-        members = []  # a file that cannot be read raises an error when its bytes are compared
+        members = []  # if the file cannot be read, comparing its bytes raises an error
     if not members:
         yield part
         return
-    before = f"{part.title}, " if part.title else ""
+    prefix = f"{part.title}, " if part.title else ""
     for name, payload in members:
-        yield FilePart(f"{before}member {name}", payload)
+        yield FilePart(f"{prefix}member {name}", payload)
 
 
-def _archive(payload: Payload) -> Iterator[tuple[str, Payload]]:
+def _find_members(payload: Payload) -> Iterator[tuple[str, Payload]]:
+    """Yield the name and the bytes of each member of a ZIP file. Raises BadZipFile if they overlap."""
     if payload.size < _MIN_ARCHIVE_BYTES:
         return
     end = payload.start
@@ -81,8 +88,8 @@ def _archive(payload: Payload) -> Iterator[tuple[str, Payload]]:
             return
         for info in infos:
             window.seek(info.header_offset)
-            signature, name, extra = _LOCAL_HEADER.unpack(window.read(_LOCAL_HEADER.size))
-            start = payload.start + info.header_offset + _LOCAL_HEADER.size + name + extra
+            signature, name_size, extra_size = _LOCAL_HEADER.unpack(window.read(_LOCAL_HEADER.size))
+            start = payload.start + info.header_offset + _LOCAL_HEADER.size + name_size + extra_size
             if signature != _LOCAL_SIGNATURE or start < end or start + info.compress_size > payload.start + payload.size:
                 raise zipfile.BadZipFile("its members overlap")
             end = start + info.compress_size
@@ -95,7 +102,7 @@ class _Window(io.RawIOBase):
     def __init__(self, payload: Payload) -> None:
         self._file = open_regular(payload.path)
         self._payload = payload
-        self._at = 0
+        self._position = 0
 
     def close(self) -> None:
         self._file.close()
@@ -108,15 +115,15 @@ class _Window(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._payload.size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._payload.size}[whence]
         if base + offset < 0:
             raise OSError(22, "negative seek position")
-        self._at = base + offset
-        return self._at
+        self._position = base + offset
+        return self._position
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._payload.size - self._at)
-        self._file.seek(self._payload.start + self._at)
+        left = max(0, self._payload.size - self._position)
+        self._file.seek(self._payload.start + self._position)
         data = self._file.read(left if size < 0 else min(size, left))
-        self._at += len(data)
+        self._position += len(data)
         return data

@@ -28,15 +28,16 @@ def pair_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder])
     """
     if len(old) == len(new) == 1:
         return [(old[0], new[0])]
-    found: list[ArtifactPair] = []
-    before, after = list(old), list(new)
+    pairs: list[ArtifactPair] = []
+    old_rest, new_rest = list(old), list(new)
     for name_of in (lambda item: (item.place, _group_and_target(item)), _group_and_target, lambda item: item.place):
-        met = _once(name_of, before) & _once(name_of, after)
-        partners = {name_of(item): item for item in after if name_of(item) in met}
-        found += [(item, partners[name_of(item)]) for item in before if name_of(item) in met]
-        before, after = ([item for item in side if name_of(item) not in met] for side in (before, after))
-    found += [*((item, None) for item in before), *((None, item) for item in after)]
-    return sorted(found, key=lambda pair: PurePosixPath(place_of(pair)).parts)
+        names = _unique_names(name_of, old_rest) & _unique_names(name_of, new_rest)
+        partners = {name_of(item): item for item in new_rest if name_of(item) in names}
+        pairs += [(item, partners[name_of(item)]) for item in old_rest if name_of(item) in names]
+        old_rest = [item for item in old_rest if name_of(item) not in names]
+        new_rest = [item for item in new_rest if name_of(item) not in names]
+    pairs += [*((item, None) for item in old_rest), *((None, item) for item in new_rest)]
+    return sorted(pairs, key=lambda pair: PurePosixPath(place_of(pair)).parts)
 
 
 def place_of(pair: ArtifactPair) -> str:
@@ -46,8 +47,8 @@ def place_of(pair: ArtifactPair) -> str:
     return item.place if item is not None else ""
 
 
-def _once(name_of: Callable[[ArtifactFolder], object], side: Sequence[ArtifactFolder]) -> set[object]:
-    return {name for name, count in Counter(map(name_of, side)).items() if count == 1 and name is not None}
+def _unique_names(name_of: Callable[[ArtifactFolder], object], artifacts: Sequence[ArtifactFolder]) -> set[object]:
+    return {name for name, count in Counter(map(name_of, artifacts)).items() if count == 1 and name is not None}
 
 
 def _group_and_target(artifact: ArtifactFolder) -> object:
@@ -58,22 +59,24 @@ def _group_and_target(artifact: ArtifactFolder) -> object:
 
 
 def pair_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[ModelPair]:
-    """Pair the models of two artifacts: by name, else by file name, else by their facts. One model left on each side makes a pair."""
-    found: dict[int, ModelTraits] = {}
-    taken: set[int] = set()
-    for match in (partial(_in_order, attrgetter("name")), partial(_in_order, attrgetter("file")), _alike_but_for_names):
-        left = [model for model in old if id(model) not in found]
-        for first, second in match(left, [model for model in new if id(model) not in taken]):
-            found[id(first)] = second
-            taken.add(id(second))
-    alone = [model for model in old if id(model) not in found], [model for model in new if id(model) not in taken]
-    if len(alone[0]) == len(alone[1]) == 1:
-        found[id(alone[0][0])] = alone[1].pop()
-    return [*((first, found.get(id(first))) for first in old), *((None, second) for second in alone[1])]
+    """Pair the models of two artifacts: by name, else by file name, else by their facts. The last model of each side makes a pair."""
+    partners: dict[int, ModelTraits] = {}
+    old_rest, new_rest = list(old), list(new)
+    for match in (partial(_pair_by_name, attrgetter("name")), partial(_pair_by_name, attrgetter("file")), _pair_by_facts):
+        matches = list(match(old_rest, new_rest))
+        partners |= {id(first): second for first, second in matches}
+        paired = {id(model) for pair in matches for model in pair}
+        old_rest = [model for model in old_rest if id(model) not in paired]
+        new_rest = [model for model in new_rest if id(model) not in paired]
+    if len(old_rest) == len(new_rest) == 1:
+        partners[id(old_rest[0])] = new_rest.pop()
+    return [*((model, partners.get(id(model))) for model in old), *((None, model) for model in new_rest)]
 
 
-def _in_order(name_of: Callable[[ModelTraits], str | None], old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> Matches:
-    """Pair the models of each name, in their order."""
+def _pair_by_name(
+    name_of: Callable[[ModelTraits], str | None], old: Sequence[ModelTraits], new: Sequence[ModelTraits]
+) -> Matches:
+    """Pair the models of each name, in order."""
     named: dict[str | None, deque[ModelTraits]] = {}
     for model in new:
         named.setdefault(name_of(model), deque()).append(model)
@@ -83,22 +86,22 @@ def _in_order(name_of: Callable[[ModelTraits], str | None], old: Sequence[ModelT
             yield model, named[name].popleft()
 
 
-def _alike_but_for_names(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> Matches:
-    """Pair each model with the first that is alike. Only models of the same facts are compared with each other."""
-    with_facts: dict[Hashable, dict[int, _Names]] = {}
+def _pair_by_facts(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> Matches:
+    """Pair each model with the first one of the same facts from which it differs in names only."""
+    candidates: dict[Hashable, dict[int, _Names]] = {}
     for number, model in enumerate(new):
-        with_facts.setdefault(_facts(model), {})[number] = _Names.of(model)
+        candidates.setdefault(_facts(model), {})[number] = _Names.of(model)
     for model in old:
-        others = with_facts.get(_facts(model), {})
-        own = _Names.of(model)
-        match = next((number for number, other in others.items() if own.alike(other)), None)
+        others = candidates.get(_facts(model), {})
+        names = _Names.of(model)
+        match = next((number for number, other in others.items() if names.matches(other)), None)
         if match is not None:
             del others[match]
             yield model, new[match]
 
 
 def _facts(model: ModelTraits) -> Hashable:
-    """Return all facts of a model except names and those of its manifest; of external data, the digests."""
+    """Return all facts of a model except its names, the digest of its source and its action key."""
     inside = (
         ((sense, *place), value)
         for sense, known in model.inside.items()
@@ -125,8 +128,8 @@ class _Names(Struct, frozen=True):
     def of(cls, model: ModelTraits) -> _Names:
         return cls(frozenset(facts(model.inside.get("names", {})).items()), dict(model.data["external data"]), model.sha256)
 
-    def alike(self, other: _Names) -> bool:
-        """Return whether only names differ. Other names, also of external data, explain that the files differ."""
+    def matches(self, other: _Names) -> bool:
+        """Return whether the files are equal, or differ in names: of values, or of external data."""
         if self.data.keys() != other.data.keys():
             return True
         return self.data == other.data and (self.sha256 == other.sha256 or self.inside != other.inside)

@@ -1,12 +1,12 @@
 """Facts of an artifact for a comparison, by category.
 
-Of models the headers are read; of contexts and data the digests, as streams.
+Only the headers of models are read. Contexts and data are hashed as streams.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -25,13 +25,13 @@ from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
 
 Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
-"""Category of facts. `context`: bytes that the EP wrote. `graph or weights`: a file that holds both, of which only the digest is known."""
+"""Category of facts. `context`: bytes that the EP wrote. `graph or weights`: a file with both, if only its digest is known."""
 
 Facts = dict[Sense, dict[str, Any]]
 
 SOURCE_FILE = "source file"
 ACTION_KEY = "action key"
-"""Facts of a model that only a manifest has: the digest of its source, and the key of everything that its result depends on."""
+"""Facts of a model that only a manifest has: the digest of its source, and its action key."""
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _BESIDE = ("base-model", "base-data", "genai-config", "asset")
@@ -45,16 +45,16 @@ class Incomparable(VerifyError):
 
 
 class ModelTraits(Struct, frozen=True):
-    """Facts of a model: `inside` are those of its own file, `outside` those of the files that it refers to and of its manifest."""
+    """Facts of a model: `inside` from its own file, `outside` from its manifest and the files that it refers to."""
 
     name: str | None
     """Name in the manifest."""
     file: str
     sha256: str
     holds_weights: bool
-    """True if the model's file has initializers. Their values are in no header."""
+    """Whether the model's file has initializers. A header does not have their values."""
     embeds: bool
-    """True if the model's file has contexts."""
+    """Whether the model's file has contexts."""
     inside: Facts
     outside: Facts
     data: Mapping[str, Mapping[str, str]]
@@ -67,13 +67,13 @@ class ModelTraits(Struct, frozen=True):
 
 
 class Traits(Struct, frozen=True):
-    """Facts of an artifact; `whole` are those of its manifest about all models, and are empty without one."""
+    """Facts of an artifact. `whole` has the facts of its manifest about all models, and is empty without a manifest."""
 
     has_manifest: bool
     whole: Facts
     models: tuple[ModelTraits, ...]
     accepts_other_bytes: bool = False
-    """True if its recipe accepts that a compile is not reproducible."""
+    """Whether its recipe accepts that a compile is not reproducible."""
 
 
 def read_traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> Traits:
@@ -85,14 +85,15 @@ def read_traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> T
     models = tuple(_model_traits(model, listed.get(model.file), sha256) for model in artifact.models)
     if manifest is None:
         return Traits(has_manifest=False, whole={}, models=models)
-    return Traits(True, _traits_of_all(manifest), models, bool(manifest.models) and "reproducible" in manifest.document["target"])
+    accepts_other_bytes = bool(manifest.models) and "reproducible" in manifest.document["target"]
+    return Traits(True, _manifest_facts(manifest), models, accepts_other_bytes)
 
 
-def _traits_of_all(manifest: Manifest) -> Facts:
+def _manifest_facts(manifest: Manifest) -> Facts:
     document = manifest.document
-    beside = {"files beside": {file.path: file.sha256 for file in manifest.files.values() if file.role in _BESIDE}}
-    if not manifest.models:  # a package, whose models are in folders of their own
-        return {"settings": beside, "names": {"package": document["package_name"]}}
+    other_files = {"files beside": {file.path: file.sha256 for file in manifest.files.values() if file.role in _BESIDE}}
+    if not manifest.models:  # a package: each of its models has a folder and a manifest
+        return {"settings": other_files, "names": {"package": document["package_name"]}}
     target, toolchain = document["target"], document["toolchain"]
     return {
         "target": {
@@ -100,7 +101,7 @@ def _traits_of_all(manifest: Manifest) -> Facts:
             "EP order": ", ".join(ep["ep"] for ep in target["eps"]),
         },
         "settings": {
-            **beside,
+            **other_files,
             "share_weights": document["share_weights"],
             "reproducible": target.get("reproducible", "yes"),
             "session_options": target["session_options"],
@@ -120,28 +121,15 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
     if isinstance(header, str):
         raise _incomparable(f"{model.path} {header}")
     try:
-        contexts = [Payload.of(model.path, node) for node in header.ep_context_nodes]
-        own_data = {name: sha256(Payload.whole(locate(model.path.parent, name))) for name in header.external_locations}
-        found = {payload: sha256(payload) for payload in contexts if payload is not None}
-        own = sha256(Payload.whole(model.path))
-        made_for = [
-            target_of(payload, node.source) if payload is not None else None
-            for payload, node in zip(contexts, header.ep_context_nodes, strict=True)
-        ]
+        external_data = {name: sha256(Payload.whole(locate(model.path.parent, name))) for name in header.external_locations}
+        outside = _context_facts(model, header.ep_context_nodes, sha256)
+        digest = sha256(Payload.whole(model.path))
     except (BadReference, OSError) as error:
         raise _incomparable(f"{model.path}: {getattr(error, 'strerror', None) or error}") from error
     inside = _header_facts(header)
-    outside: Facts = {"context": {"nodes": {}}, "target": {"nodes": {}}}
-    for number, (node, payload) in enumerate(zip(header.ep_context_nodes, contexts, strict=True)):
-        for sense, known in _node_facts(node).items():
-            inside[sense].setdefault("nodes", {})[str(number)] = known
-        known = (
-            {"context": None, "size": None}
-            if payload is None
-            else {"context": found[payload], "size of the context": payload.size}
-        )
-        outside["context"]["nodes"][str(number)] = known
-        outside["target"]["nodes"][str(number)] = {"compiled for": made_for[number]}
+    for number, node in enumerate(header.ep_context_nodes):
+        for sense, facts in _node_facts(node).items():
+            inside[sense].setdefault("nodes", {})[str(number)] = facts
     sources = sources_of(listed) if listed is not None else {}
     if listed is not None:
         files = {name: source["sha256"] for name, source in sources.items()}
@@ -151,14 +139,29 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
     return ModelTraits(
         name=name,
         file=model.file,
-        sha256=own,
+        sha256=digest,
         holds_weights=any(initializer.inline_bytes for initializer in header.initializers),
         embeds=any(node.payload is not None for node in header.ep_context_nodes),
         inside=inside,
         outside=outside,
-        data={"source data": _source_data(sources), "external data": own_data},
+        data={"source data": _source_data(sources), "external data": external_data},
         files=model_files(model, name or model.file),
     )
+
+
+def _context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Callable[[Payload], str]) -> Facts:
+    """Read the digest, the size and the target of the context of each node. Raises BadReference and OSError."""
+    contexts: dict[str, Any] = {}
+    targets: dict[str, Any] = {}
+    for number, node in enumerate(nodes):
+        payload = Payload.of(model.path, node)
+        if payload is None:
+            contexts[str(number)] = {"context": None, "size": None}
+            targets[str(number)] = {"compiled for": None}
+        else:
+            contexts[str(number)] = {"context": sha256(payload), "size of the context": payload.size}
+            targets[str(number)] = {"compiled for": target_of(payload, node.source)}
+    return {"context": {"nodes": contexts}, "target": {"nodes": targets}}
 
 
 def _source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -172,20 +175,17 @@ def _source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _header_facts(header: ModelHeader) -> Facts:
-    found = signature(header)
-    values = {
-        kind: {value.name: _type(value.type, value.shape) for value in items}
-        for kind, items in (("inputs", found.inputs), ("outputs", found.outputs))
-    }
+    model_signature = signature(header)
     metadata = {name: value for name, value in header.metadata.items() if not name.startswith(COMPATIBILITY)}
     others = {
         "::".join(filter(None, key)): count for key, count in header.operators.items() if key != ("com.microsoft", "EPContext")
     }
-    judged = {ep: _fields(ep, text) for ep, text in compatibility(header.metadata).items()}
+    compatibility_fields = {ep: _split_compatibility(ep, text) for ep, text in compatibility(header.metadata).items()}
     opsets = {name or "ai.onnx": version for name, version in header.opsets.items()}
     return {
         "graph": {
-            **values,
+            "inputs": {value.name: _type(value.type, value.shape) for value in model_signature.inputs},
+            "outputs": {value.name: _type(value.type, value.shape) for value in model_signature.outputs},
             "input order": ", ".join(value.name for value in header.inputs),
             "output order": ", ".join(value.name for value in header.outputs),
             "EPContext nodes": len(header.ep_context_nodes),
@@ -194,10 +194,10 @@ def _header_facts(header: ModelHeader) -> Facts:
             "opsets": {name: version for name, version in opsets.items() if name in _DEFAULT_DOMAINS},
             "metadata": metadata,
         },
-        "target": {"compatibility": {ep: fields[0] for ep, fields in judged.items()}},
+        "target": {"compatibility": {ep: fields for ep, (fields, _) in compatibility_fields.items()}},
         "settings": {"initializers kept": {item.name: _initializer_place(item) for item in header.initializers}},
         "toolchain": {
-            "compatibility": {ep: fields[1] for ep, fields in judged.items()},
+            "compatibility": {ep: versions for ep, (_, versions) in compatibility_fields.items()},
             "producer": header.producer_name,
             "IR version": header.ir_version,
             "opsets": {name: version for name, version in opsets.items() if name not in _DEFAULT_DOMAINS},
@@ -216,7 +216,7 @@ def _node_facts(node: EPContextNode) -> Facts:
             "max_size": node.max_size,
             "notes": node.notes,
             "other attributes": ", ".join(f"{name} {value}" for name, value in sorted({**node.others, **node.unread}.items())),
-            "written as by default": ", ".join(sorted(_defaults(node))),
+            "written as by default": ", ".join(sorted(_find_defaults(node))),
         },
         "toolchain": {"SDK": node.ep_sdk_version},
         "names": {
@@ -228,26 +228,26 @@ def _node_facts(node: EPContextNode) -> Facts:
     }
 
 
-def _defaults(node: EPContextNode) -> Iterator[str]:
-    """Find the attributes that are written with their default value."""
-    read = {"main_context": node.main_context == 1, "embed_mode": node.embed_mode == 1, "max_size": node.max_size == 0}
+def _find_defaults(node: EPContextNode) -> Iterator[str]:
+    """Yield the attributes that are written with their default value."""
+    is_default = {"main_context": node.main_context == 1, "embed_mode": node.embed_mode == 1, "max_size": node.max_size == 0}
     for name, kind in node.written:
-        if kind == SCHEMA_TYPES.get(name) and read.get(name, getattr(node, name, None) == ""):
+        if kind == SCHEMA_TYPES.get(name) and is_default.get(name, getattr(node, name, None) == ""):
             yield name
 
 
-def _fields(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
+def _split_compatibility(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
     """Split a compatibility string into fields of the target and of the toolchain. Text that the catalog cannot read is the target's."""
-    known = entry_of(ep)
-    match = re.search(known.compatibility.pattern, text) if known is not None and known.compatibility.pattern else None
-    if known is None or match is None:
+    entry = entry_of(ep)
+    match = re.search(entry.compatibility.pattern, text) if entry is not None and entry.compatibility.pattern else None
+    if entry is None or match is None:
         return {"text": text}, {}
-    named = {name: value for name, value in match.groupdict().items() if value is not None}
+    fields = {name: value for name, value in match.groupdict().items() if value is not None}
     rest = text
-    for name in sorted(named, key=match.start, reverse=True):
+    for name in sorted(fields, key=match.start, reverse=True):
         rest = f"{rest[: match.start(name)]}{rest[match.end(name) :]}"
-    versions = {name: value for name, value in named.items() if name in known.compatibility.versions}
-    return {**{name: value for name, value in named.items() if name not in versions}, "the rest": rest}, versions
+    versions = {name: value for name, value in fields.items() if name in entry.compatibility.versions}
+    return {**{name: value for name, value in fields.items() if name not in versions}, "the rest": rest}, versions
 
 
 def _initializer_place(item: Initializer) -> str:
