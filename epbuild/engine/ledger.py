@@ -15,7 +15,7 @@ from epbuild.engine.tally import Tally
 
 
 class Ledger:
-    """Outcomes of the steps of a build. For any thread."""
+    """Outcomes of the steps of a build. Any number of threads may use it."""
 
     def __init__(self, steps: Mapping[str, Sequence[str]], progress: Progress) -> None:
         self.outcomes: dict[str, Outcome] = {}
@@ -24,11 +24,11 @@ class Ledger:
         """Steps of each action."""
         self._progress = progress
         self._tally = Tally({}, {}, 1)
-        self._ending = threading.Lock()
+        self._end_lock = threading.Lock()
         """Held while the end of a step is counted and reported, so that reported counts increase."""
 
     def expect(self, costs: Mapping[str, Cost], jobs: int) -> float | None:
-        """Start to count the actions of `costs`, of which `jobs` run at once. Return the seconds that they will take, if known."""
+        """Start to count the actions of `costs`, of which `jobs` run at once. Return their estimated seconds, or None."""
         self._tally = Tally({action: self.steps[action] for action in costs}, costs, jobs)
         return self._tally.seconds_left()
 
@@ -36,7 +36,7 @@ class Ledger:
         self._tally.begin(action)
 
     def end(self, event: StepFinished) -> None:
-        with self._ending:
+        with self._end_lock:
             self.outcomes[event.step] = event.outcome
             progress = self._tally.end(event.step, compiled=event.outcome == "built")
             self._progress.report(event if progress is None else replace(event, progress=progress))
@@ -45,22 +45,22 @@ class Ledger:
         """Record steps that are current."""
         current = tuple(steps)
         if current:
-            with self._ending:
+            with self._end_lock:
                 self.outcomes.update(dict.fromkeys(current, "current"))
                 self._progress.report(StepsCurrent(current))
 
     def end_all(self, action: str, outcome: Outcome, note: str = "", from_: Origin | None = None) -> None:
-        """Record that all steps of an action ended, in no time."""
+        """Record that all steps of an action ended, in 0 seconds."""
         for step in self.steps[action]:
             self.end(StepFinished(step, outcome, 0.0, note, from_=from_))
 
     def fail(self, action: str, error: EpbuildError, *, allowed: bool, remembered: bool) -> str:
-        """Record that an action failed. Report the step at fault and return it; the other steps of the action count as skipped."""
+        """Record that an action failed. Report the step at fault, skip the other steps, and return the step at fault."""
         if not allowed:
             self.exit_code = max(self.exit_code, error.exit_code)
         steps = self.steps[action]
         failed = step_at_fault(steps, error.problems)
-        with self._ending:
+        with self._end_lock:
             self.outcomes[failed] = "allowed" if allowed else "failed"
             progress = self._tally.end(failed, compiled=False)
             self._progress.report(StepFailed(failed, error.problems, progress, allowed=allowed, remembered=remembered))

@@ -1,8 +1,8 @@
 """Tally of a build: the number of finished steps, and an estimate for the rest.
 
-The estimate assumes that all places stay busy: it is the sum of the remaining times divided by the places, but at least the remaining time
-of the longest action. An action that was never measured counts with a guess from the size of its models. Guesses are scaled by the error of
-the guesses so far in this build. Until the first guessed action has ended, there is no estimate.
+The estimate assumes that all jobs stay busy. It is the sum of the remaining times divided by the number of jobs, and at least the remaining
+time of the longest action. The time of an action that was never measured is guessed from the size of its models. Guesses are scaled by the
+error of the earlier guesses in this build. There is no estimate until the first guessed action has ended.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from dataclasses import dataclass
 from epbuild.engine.events import Completion
 from epbuild.engine.scheduler import Cost
 
-_MIN_GUESSED = 1e-6  # seconds: a quotient by less may be infinite
+_MIN_GUESSED_SECONDS = 1e-6
+"""Smallest divisor: the quotient by a smaller number may be infinite."""
 
 
 @dataclass
-class _Kind:
-    """Actions with measured, or with guessed, times that have not ended."""
+class _Remaining:
+    """Actions that have not ended, with either measured or guessed times."""
 
-    number: int
+    count: int
     seconds: float
     waiting: list[str]
     """Actions that have not begun, the longest last. An action that has begun is removed only once it is the last."""
 
 
 class Tally:
-    """Steps of a build's actions, and the number of ended ones. For any thread.
+    """Counter of the ended steps of a build's actions. Any number of threads may use it.
 
-    `steps` has the steps of each out-of-date action, `costs` their costs. At most `jobs` actions run at once.
+    `steps` has the steps of each out-of-date action, `costs` the cost of each. At most `jobs` actions run at once.
     """
 
     def __init__(
@@ -45,22 +46,25 @@ class Tally:
         self._jobs = jobs
         self._clock = clock
         self._lock = threading.Lock()
-        self._actions = {step: action for action, names in steps.items() for step in names}  # of the steps that have not ended
+        self._actions = {step: action for action, names in steps.items() for step in names}
+        """Action of each step that has not ended."""
         self._total = len(self._actions)
-        self._open = {action: len(names) for action, names in steps.items()}
-        self._begun: dict[str, float] = {}
-        self._guessed = self._took = 0.0  # of guessed actions that have ended
-        self._kinds = {measured: self._kind(measured) for measured in (True, False)}
+        self._steps_left = {action: len(names) for action, names in steps.items()}
+        self._start_times: dict[str, float] = {}
+        self._guessed_seconds = 0.0
+        self._actual_seconds = 0.0
+        """Guessed and actual seconds of the guessed actions that have ended."""
+        self._remaining = {measured: self._find_remaining(measured=measured) for measured in (True, False)}
 
     def seconds_left(self) -> float | None:
         """Estimate the seconds for the rest. Return None until there is a measured time to estimate from."""
         with self._lock:
-            return self._left()
+            return self._estimate()
 
     def begin(self, action: str) -> None:
         with self._lock:
-            if self._open.get(action):
-                self._begun[action] = self._clock()
+            if self._steps_left.get(action):
+                self._start_times[action] = self._clock()
 
     def end(self, step: str, *, compiled: bool) -> Completion | None:
         """Record that a step ended. Return the progress of the build, or None if the step was current.
@@ -71,41 +75,45 @@ class Tally:
             action = self._actions.pop(step, None)
             if action is None:
                 return None
-            self._open[action] -= 1
-            if not self._open[action]:
-                self._close(action, compiled=compiled)
-            return Completion(self._total - len(self._actions), self._total, self._left())
+            self._steps_left[action] -= 1
+            if not self._steps_left[action]:
+                self._end_action(action, compiled=compiled)
+            return Completion(self._total - len(self._actions), self._total, self._estimate())
 
-    def _kind(self, measured: bool) -> _Kind:
-        names = [action for action in self._open if self._costs[action].measured is measured]
-        names.sort(key=lambda action: self._costs[action].seconds)
-        return _Kind(len(names), sum(self._costs[action].seconds for action in names), names)
+    def _find_remaining(self, *, measured: bool) -> _Remaining:
+        actions = [action for action in self._steps_left if self._costs[action].measured is measured]
+        actions.sort(key=lambda action: self._costs[action].seconds)
+        return _Remaining(len(actions), sum(self._costs[action].seconds for action in actions), actions)
 
-    def _close(self, action: str, *, compiled: bool) -> None:
+    def _end_action(self, action: str, *, compiled: bool) -> None:
         cost = self._costs[action]
-        kind = self._kinds[cost.measured]
-        kind.number -= 1
-        kind.seconds = kind.seconds - cost.seconds if kind.number else 0.0  # exactly 0: a sum of fractions may leave a remainder
-        begun = self._begun.pop(action, None)
-        if compiled and begun is not None and not cost.measured:
-            self._guessed += cost.seconds
-            self._took += self._clock() - begun
+        remaining = self._remaining[cost.measured]
+        remaining.count -= 1
+        # Exactly 0 at the end: a difference of fractions may leave a remainder.
+        remaining.seconds = remaining.seconds - cost.seconds if remaining.count else 0.0
+        start = self._start_times.pop(action, None)
+        if compiled and start is not None and not cost.measured:
+            self._guessed_seconds += cost.seconds
+            self._actual_seconds += self._clock() - start
 
-    def _left(self) -> float | None:
-        scales = {True: 1.0, False: self._took / self._guessed if self._guessed > _MIN_GUESSED else 1.0}
-        if self._kinds[False].number and self._guessed <= _MIN_GUESSED:
+    def _estimate(self) -> float | None:
+        can_scale = self._guessed_seconds > _MIN_GUESSED_SECONDS
+        if self._remaining[False].count and not can_scale:
             return None
+        scales = {True: 1.0, False: self._actual_seconds / self._guessed_seconds if can_scale else 1.0}
         now = self._clock()
-        total = sum(kind.seconds * scales[measured] for measured, kind in self._kinds.items())
-        longest = max(self._longest_waiting(kind) * scales[measured] for measured, kind in self._kinds.items())
-        for action, begun in self._begun.items():
+        total = sum(remaining.seconds * scales[measured] for measured, remaining in self._remaining.items())
+        longest = max(self._longest_waiting(remaining) * scales[measured] for measured, remaining in self._remaining.items())
+        for action, start in self._start_times.items():
             cost = self._costs[action]
             expected = cost.seconds * scales[cost.measured]
-            total -= min(now - begun, expected)
-            longest = max(longest, expected - (now - begun))
+            total -= min(now - start, expected)
+            longest = max(longest, expected - (now - start))
         return max(total / self._jobs, longest, 0.0)
 
-    def _longest_waiting(self, kind: _Kind) -> float:
-        while kind.waiting and (kind.waiting[-1] in self._begun or not self._open[kind.waiting[-1]]):
-            kind.waiting.pop()
-        return self._costs[kind.waiting[-1]].seconds if kind.waiting else 0.0
+    def _longest_waiting(self, remaining: _Remaining) -> float:
+        """Return the unscaled seconds of the longest action that has not begun."""
+        waiting = remaining.waiting
+        while waiting and (waiting[-1] in self._start_times or not self._steps_left[waiting[-1]]):
+            waiting.pop()
+        return self._costs[waiting[-1]].seconds if waiting else 0.0
