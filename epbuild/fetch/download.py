@@ -51,9 +51,9 @@ def fetch(
     client: HttpClient | None = None,
     retry: RetryPolicy | None = None,
 ) -> Blob:
-    """Return the content of `address` from the store. Download and check it if it is not there.
+    """Return the content of `address` from the store. Download and check it if the store does not have it.
 
-    Only for a commit of the hub, which names one content, `sha256` may be None. Raises FetchError if the file cannot be fetched or
+    `sha256` may be None only for a commit of the hub, as its content never changes. Raises FetchError if the file cannot be fetched or
     has other content, StoreError if the disk fails, and Cancelled.
     """
     if sha256 is None and not is_immutable(address):
@@ -67,17 +67,17 @@ def fetch(
 
 
 class Attempts(Struct, frozen=True):
-    """Attempts to download one file. Each resumes where the last one ended, until the file is complete or the attempts run out."""
+    """Attempts to download one file. Each resumes where the last one ended, until the file is complete or no attempt is left."""
 
     address: Address
     open: Open
     progress: FetchProgress
     cancelled: threading.Event
     retry: RetryPolicy
-    least: Speed
+    min_speed: Speed
 
     def run(self, partial: Partial, pin: str | None) -> str | None:
-        """Fill the partial file to its end. Return the digest that the server gave, if it gave one."""
+        """Complete the partial file. Return the digest from the server, or None if it sent none."""
         begin, furthest = 0.0, partial.size
 
         def attempt() -> str | None:
@@ -86,10 +86,10 @@ class Attempts(Struct, frozen=True):
             return self._attempt(partial, pin)
 
         def has_progressed() -> bool:
-            # An attempt counts as progress only if it kept the least speed: else a byte for each attempt would go on for ever.
+            # Only an attempt at the minimum speed counts as progress: else one byte per attempt would continue forever.
             nonlocal furthest
-            least = (time.monotonic() - begin) * self.least.bytes_per_second
-            if partial.size - furthest <= least:
+            min_bytes = (time.monotonic() - begin) * self.min_speed.bytes_per_second
+            if partial.size - furthest <= min_bytes:
                 return False
             furthest = partial.size
             return True
@@ -107,12 +107,12 @@ class Attempts(Struct, frozen=True):
         resumable = partial.size if partial.validator is not None else 0
         with closing(self.open(resumable, partial.validator)) as reply:
             if pin is not None and reply.sha256 not in (None, pin):
-                raise _wrong_content(self.address, pin, str(reply.sha256))
+                raise _wrong_content_error(self.address, pin, str(reply.sha256))
             if reply.start == 0:
                 partial.restart(reply.version)
             self.progress.arrived(str(self.address), partial.size, reply.size)
             shown = time.monotonic()
-            source, buffer = TimedDownload(reply, self.least), memoryview(bytearray(_CHUNK_BYTES))
+            source, buffer = TimedDownload(reply, self.min_speed), memoryview(bytearray(_CHUNK_BYTES))
             while count := source.readinto(buffer):
                 partial.append(buffer[:count])
                 if self.cancelled.is_set():
@@ -132,37 +132,37 @@ def download(attempts: Attempts, pin: str | None, store: BlobStore) -> Blob:
     """Return the content of a file from the store, or download it. One process at a time downloads an address."""
     address = attempts.address
     name = digest_of(address.text)
-    # Digests of addresses without a pin are remembered: such an address always has the same content.
-    memory = address_records(store.root)
-    if known := _known(pin, name, store, memory):
-        return known
+    # Digests of addresses without a pin are recorded: the content of such an address never changes.
+    records = address_records(store.root)
+    if stored := _find_stored(pin, name, store, records):
+        return stored
     with lease(store.root, f"fetch-{name}", cancelled=attempts.cancelled):
-        if known := _known(pin, name, store, memory):
-            return known
+        if stored := _find_stored(pin, name, store, records):
+            return stored
         with Partial(store.partials / name) as partial:
             expected = pin
             if partial.blob.digest != pin:
-                given = attempts.run(partial, pin)
-                expected = pin or given
+                server_digest = attempts.run(partial, pin)
+                expected = pin or server_digest
             blob = partial.blob
             if expected not in (None, blob.digest):
                 partial.discard()
-                raise _wrong_content(address, str(expected), blob.digest)
+                raise _wrong_content_error(address, str(expected), blob.digest)
             partial.close()
             store.put_partial(partial.path, blob)
             partial.forget()
         if pin is None:
-            memory.put(name, {"address": str(address), "sha256": blob.digest})
+            records.put(name, {"address": str(address), "sha256": blob.digest})
         return blob
 
 
-def _known(pin: str | None, name: str, store: BlobStore, memory: ActionRecords) -> Blob | None:
-    digest = pin if pin is not None else (memory.get(name) or {}).get("sha256")
+def _find_stored(pin: str | None, name: str, store: BlobStore, records: ActionRecords) -> Blob | None:
+    digest = pin if pin is not None else (records.get(name) or {}).get("sha256")
     return store.find(digest) if digest is not None else None
 
 
-def _wrong_content(address: Address, expected: str, found: str) -> FetchError:
-    message = f"{address} is not the file that the recipe means: its sha256 is {found}, not {expected}"
+def _wrong_content_error(address: Address, expected: str, actual: str) -> FetchError:
+    message = f"{address} is not the file that the recipe means: its sha256 is {actual}, not {expected}"
     hint = "Find out why it has changed; if that is right, put the new sha256 into the recipe. Nothing of it was kept."
     return FetchError(Problem("EPB511", message, hint=hint))
 

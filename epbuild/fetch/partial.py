@@ -1,4 +1,4 @@
-"""Partial download, which survives the process, and errors of fetching."""
+"""Partial downloads, which survive the process, and errors of fetching."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]+")
 
 
 class FetchError(StoreError):
-    """A remote file cannot be fetched, or has other content than its pin (EPB510 to EPB512, EPB320 to EPB322)."""
+    """Remote file that cannot be fetched, or whose content does not have its pinned digest (EPB510 to EPB512, EPB320 to EPB322)."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class Partial:
-    """Partial file at `path`, for one process at a time (hold a lease). Raises StoreError if the disk fails."""
+    """Partial file at `path`. One process at a time may use it, under a lease. Raises StoreError if the disk fails."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,7 +64,7 @@ class Partial:
         """Delete the bytes that have arrived, and start with the version that `validator` names."""
         self._hasher, self.validator = Hasher(), validator
         with writing(self.path):
-            # In this order, a kill in between leaves no bytes with the validator of another version.
+            # In this order, a process that is killed in between leaves no bytes with the validator of another version.
             self._file.truncate(0)
             self._note.write_text(json.dumps({"validator": validator}), encoding="utf-8")
 
@@ -83,7 +83,7 @@ class Partial:
         with suppress(OSError):
             self._file.close()
         for path in (self.path, self._note):
-            with suppress(OSError):  # it does no harm
+            with suppress(OSError):  # a leftover file does no harm
                 path.unlink(missing_ok=True)
 
     def forget(self) -> None:
@@ -94,7 +94,7 @@ class Partial:
     def _resume(self) -> None:
         with suppress(FileNotFoundError, ValueError):
             match json.loads(self._note.read_text(encoding="utf-8")):
-                # Other texts cannot be a header, and did not come from a server.
+                # Any other text cannot be a header, so no server sent it.
                 case {"validator": str(validator)} if _HEADER_VALUE.fullmatch(validator):
                     self.validator = validator
         self._file.seek(0)

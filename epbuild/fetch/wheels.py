@@ -32,11 +32,11 @@ _NEAREST = 3
 def model_in_wheel(
     address: PackageAddress, root: Path, digests: Sequence[str] = (), *, only_checked: bool = False, cancelled: threading.Event
 ) -> Path:
-    """Return the file at `address`, in a folder of the store at `root` with its whole wheel: external data is beside it.
+    """Return the file at `address`, in a folder of the store at `root` with its whole wheel, as external data is beside the file.
 
-    A missing wheel is fetched, and must have one of the `digests` if there are any. If `only_checked`, a wheel that was fetched without
-    this check does not count. Raises FetchError for a wheel that cannot be fetched (EPB320) or has another digest (EPB321), PlanError for a
-    file that is missing (EPB295) or in several folders (EPB296), StoreError if the disk fails, and Cancelled.
+    A missing wheel is fetched, and must have one of the `digests` if there are any. With `only_checked`, a stored wheel is ignored if it
+    was fetched without this check. Raises FetchError for a wheel that cannot be fetched (EPB320) or has another digest (EPB321), PlanError
+    for a file that is missing (EPB295) or in several folders (EPB296), StoreError if the disk fails, and Cancelled.
     """
     folder, unchecked = _folder(address, root, digests), _folder(address, root, ())
     if not only_checked and unchecked.is_dir() and not folder.is_dir():
@@ -45,7 +45,7 @@ def model_in_wheel(
         if not folder.is_dir():
             _fetch(address, digests, folder)
         files = {path.relative_to(folder).as_posix() for path, _ in files_below(folder)}
-    return folder / _found(address, files)
+    return folder / _find_file(address, files)
 
 
 def _folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path:
@@ -62,25 +62,25 @@ def wheel_digests(address: PackageAddress) -> tuple[str, ...]:
 
     Raises FetchError for a release without wheels (EPB320), and for an index without digests (EPB322).
     """
-    compiling = ["pip", "compile", "--no-config", "--no-deps", "--no-build", "--no-header", "--no-annotate", "--universal"]
-    first = ""
+    command = ["pip", "compile", "--no-config", "--no-deps", "--no-build", "--no-header", "--no-annotate", "--universal"]
+    first_error = ""
     with tempfile.TemporaryDirectory(prefix="epbuild-wheel-") as folder:
-        wanted, found = Path(folder, "requirements.in"), Path(folder, "pylock.toml")
-        wanted.write_text(f"{address.requirement}\n", encoding="utf-8")
+        requirements, pylock = Path(folder, "requirements.in"), Path(folder, "pylock.toml")
+        requirements.write_text(f"{address.requirement}\n", encoding="utf-8")
         # uv omits wheels for Pythons older than the requested one.
         for version in _PYTHONS:
             python = ["--python", sys.executable, "--python-version", version]
-            to = ["--format", "pylock.toml", "--output-file", str(found)]
-            done = run_uv([*compiling, *python, *to, str(wanted)], {"UV_PYTHON_DOWNLOADS": "never"})
-            if done.returncode == 0:
-                return _digests(address, found.read_text(encoding="utf-8"))
-            first = first or done.stderr
-            if not _PYTHON.search(done.stderr):
+            output = ["--format", "pylock.toml", "--output-file", str(pylock)]
+            process = run_uv([*command, *python, *output, str(requirements)], {"UV_PYTHON_DOWNLOADS": "never"})
+            if process.returncode == 0:
+                return _read_digests(address, pylock.read_text(encoding="utf-8"))
+            first_error = first_error or process.stderr
+            if not _PYTHON.search(process.stderr):
                 break
-    raise _no_wheel(address, first)
+    raise _no_wheel_error(address, first_error)
 
 
-def _digests(address: PackageAddress, text: str) -> tuple[str, ...]:
+def _read_digests(address: PackageAddress, text: str) -> tuple[str, ...]:
     """Return the digests in a `pylock.toml` (PEP 751) of one package."""
     import tomllib
 
@@ -93,7 +93,7 @@ def _digests(address: PackageAddress, text: str) -> tuple[str, ...]:
 
 
 def _fetch(address: PackageAddress, digests: Sequence[str], folder: Path) -> None:
-    """Fetch the wheel into `folder`, which appears whole or not at all. Raises FetchError and OSError."""
+    """Fetch the wheel into a draft, and rename it to `folder`. Raises FetchError and OSError."""
     draft = folder.with_suffix(".part")
     discard_all(draft)
     draft.mkdir(parents=True)
@@ -107,49 +107,50 @@ def _fetch(address: PackageAddress, digests: Sequence[str], folder: Path) -> Non
 
 
 def _install(address: PackageAddress, digests: Sequence[str], folder: Path) -> None:
-    """Unpack the wheel by uv, which checks these digests, or those of the index, and builds no wheel."""
-    install = ["pip", "install", "--no-config", "--no-deps", "--no-build", "--python", sys.executable]
-    # Copies: a change of linked files would change uv's own cache.
-    install += ["--link-mode", "copy", "--target", str(folder)]
-    first = ""
-    with tempfile.TemporaryDirectory(prefix="epbuild-wheel-") as beside:
-        listed = Path(beside, "wheel.txt")
-        listed.write_text(" ".join([address.requirement, *(f"--hash=sha256:{digest}" for digest in digests)]), encoding="utf-8")
-        wanted = [*(["--require-hashes"] if digests else []), "--requirements", str(listed)]
+    """Unpack the wheel with uv, which builds nothing, and checks these digests or those of the index."""
+    command = ["pip", "install", "--no-config", "--no-deps", "--no-build", "--python", sys.executable]
+    # Copies, as a change of linked files would change uv's own cache.
+    command += ["--link-mode", "copy", "--target", str(folder)]
+    first_error = ""
+    with tempfile.TemporaryDirectory(prefix="epbuild-wheel-") as requirements_folder:
+        requirements = Path(requirements_folder, "wheel.txt")
+        hashes = [f"--hash=sha256:{digest}" for digest in digests]
+        requirements.write_text(" ".join([address.requirement, *hashes]), encoding="utf-8")
+        source = [*(["--require-hashes"] if digests else []), "--requirements", str(requirements)]
         for python in ([], *(["--python-version", version] for version in reversed(_PYTHONS))):
-            done = run_uv([*install, *python, *wanted])
-            if done.returncode == 0:
+            process = run_uv([*command, *python, *source])
+            if process.returncode == 0:
                 return
-            other = _OTHER_BYTES.search(done.stderr)
-            if other is not None:
-                what = f"the wheel of {address.requirement} is not one that the lock has, and was not unpacked"
+            other_digest = _OTHER_BYTES.search(process.stderr)
+            if other_digest is not None:
+                message = f"the wheel of {address.requirement} is not one that the lock has, and was not unpacked"
                 hint = "Find out why the package index has another one; if that is right, "
                 hint += f"run `epbuild lock --upgrade-package {address.distribution}`."
-                raise FetchError(Problem("EPB321", f"{what}: its sha256 is {other[1]}", hint=hint))
-            first = first or done.stderr
-            if not _PYTHON.search(first):
+                raise FetchError(Problem("EPB321", f"{message}: its sha256 is {other_digest[1]}", hint=hint))
+            first_error = first_error or process.stderr
+            if not _PYTHON.search(first_error):
                 break
-    raise _no_wheel(address, first)
+    raise _no_wheel_error(address, first_error)
 
 
-def _no_wheel(address: PackageAddress, stderr: str) -> FetchError:
-    reason, hint = _explained(address, stderr)
+def _no_wheel_error(address: PackageAddress, stderr: str) -> FetchError:
+    reason, hint = _explain(address, stderr)
     return FetchError(Problem("EPB320", f"the package {address.requirement} cannot be fetched: {reason}", hint=hint))
 
 
-def _explained(address: PackageAddress, stderr: str) -> tuple[str, str]:
+def _explain(address: PackageAddress, stderr: str) -> tuple[str, str]:
     """Return why uv could not fetch a wheel, and a hint."""
     text, quote = reported(stderr)
     name = address.distribution
-    known = (
+    check_names = (
         "Check its name and its version, and the settings of uv for the index that is asked (UV_DEFAULT_INDEX, UV_FIND_LINKS)."
     )
     if is_network(text) or "network was disabled" in text:
         return f"the package index cannot be reached; uv reported: {quote.rstrip('.')}", "Check the network, then run again."
     if f"{name} was not found" in text:
-        return f"there is no package {name}", known
+        return f"there is no package {name}", check_names
     if f"no version of {name}" in text:
-        return f"there is no version {address.version} of {name}", known
+        return f"there is no version {address.version} of {name}", check_names
     if "no usable wheels" in text:
         hint = "Save the model to a file, and name that: building the package would run its code."
         return "it has no wheel, only sources", hint
@@ -157,11 +158,11 @@ def _explained(address: PackageAddress, stderr: str) -> tuple[str, str]:
     if platforms:
         hint = "Save the model to a file, and name that, or take a version that has a wheel for this platform."
         return f"it has no wheel for this platform, only for {platforms[1].replace('`', '')}", hint
-    return f"uv reported: {quote.rstrip('.')}", known
+    return f"uv reported: {quote.rstrip('.')}", check_names
 
 
-def _found(address: PackageAddress, files: Collection[str]) -> str:
-    """Return the wheel's file at the path of the address, else the one at that path in a top folder."""
+def _find_file(address: PackageAddress, files: Collection[str]) -> str:
+    """Return the wheel's file at the path of the address, else the one at that path in a top-level folder."""
     if address.file in files:
         return address.file
     content = sorted(file for file in files if not _METADATA.match(file))
