@@ -28,18 +28,18 @@ class ContextTolerance(Protocol):
 
 
 Tolerances = Mapping[str, ContextTolerance]
-"""Tolerances by the `source` of EPContext nodes. Nodes of other sources may not be changed, and any number of contexts may be merged."""
+"""Tolerances by the `source` of EPContext nodes. Nodes of other sources may not change, and any number of contexts may be merged."""
 
 
 @dataclass
 class GraphPart:
-    """Model that is merged: its proto, and the new names of its values by their old ones."""
+    """Model to merge: its proto, and the new names of its values by their old names."""
 
     label: str
     prefix: str
     proto: Any
     lone: bool
-    """Set if no other model is known to have a graph in the same context."""
+    """Whether no other model is known to have a graph in the same context."""
     tolerances: Tolerances
     names: dict[str, str] = field(init=False)
     contexts: list[Any] = field(init=False)
@@ -71,15 +71,15 @@ class GraphPart:
             return Problem(
                 "EPB627", f"'{old}' of {self.label} would be called '{new}', which is another value there", None, _HINT
             )
-        return next((found for node in self.contexts if (found := self.context_objection(node, old, new))), None)
+        return next((problem for node in self.contexts if (problem := self.context_objection(node, old, new))), None)
 
     def names_attribute(self, node: Any) -> str | None:
         """Return the attribute with the context's own names of the node's values, or None if values cannot be renamed."""
-        known = self.tolerances.get(text_of(node, "source") or "")
-        return known.value_names if known is not None else None
+        tolerance = self.tolerances.get(text_of(node, "source") or "")
+        return tolerance.value_names if tolerance is not None else None
 
     def context_objection(self, node: Any, old: str, new: str) -> Problem | None:
-        """Return the problem that an EP has with the name `new` for a value of its EPContext node, if there is one."""
+        """Return why an EP does not load its EPContext node if the value `old` of it is named `new`; None if it does."""
         if new == old or old not in chain(node.input, node.output):
             return None
         source, attribute = text_of(node, "source"), self.names_attribute(node)
@@ -88,17 +88,17 @@ class GraphPart:
             message = f"{source} does not load a context whose inputs or outputs are renamed: {renamed}"
             hint = "Leave the model's prefix out, or rename on the other side of the connection."
             return Problem("EPB626", message, None, hint)
-        own = _own_names(node, attribute)
-        if set("=;") & set(new + own[old]):
+        own_names = _own_names(node, attribute)
+        if set("=;") & set(new + own_names[old]):
             message = f"{renamed}, and {source} cannot be given that name: '=' and ';' end a name there"
             return Problem("EPB626", message, None, "Leave the model's prefix out, or rename the values of the source model.")
-        if any(new in (value, name) for value, name in own.items() if value != old):
+        if any(new in (value, name) for value, name in own_names.items() if value != old):
             return Problem("EPB626", f"{renamed}, which {source} takes for another input or output of that context", None, _HINT)
         return None
 
 
 def connect(parts: Sequence[GraphPart], connections: Sequence[Connection]) -> None:
-    """Give connected values one name, and check every name. Raises ChangeRefused (EPB626, EPB627) with the first objection."""
+    """Choose one name for connected values, and check every name. Raises ChangeRefused (EPB626, EPB627) with the first objection."""
     fed: dict[tuple[int, str], list[tuple[int, str]]] = {}
     for connection in sorted(connections):
         fed.setdefault((connection.source, connection.output), []).append((connection.target, connection.input))
@@ -116,7 +116,7 @@ def connect(parts: Sequence[GraphPart], connections: Sequence[Connection]) -> No
                 problem = part.context_objection(node, old, part.names.get(old, old))
                 if problem is not None:
                     raise ChangeRefused(problem)
-    _refuse_two_of_a_name(parts)
+    _refuse_duplicate_names(parts)
 
 
 def rename(part: GraphPart) -> None:
@@ -143,13 +143,13 @@ def name_nodes(parts: Sequence[GraphPart]) -> None:
 
 
 def _map_graph(graph: Any, new: Callable[[str], str]) -> None:
-    """Replace the name of every value by the result of `new`. The empty name, which means no value, stays."""
+    """Replace the name of every value with the result of `new`. The empty name stands for no value, and stays."""
     for inner in graphs(graph):
         for node in inner.node:
             for values in (node.input, node.output):
-                for place, name in enumerate(values):
+                for index, name in enumerate(values):
                     if name:
-                        values[place] = new(name)
+                        values[index] = new(name)
         for value in chain(inner.input, inner.output, inner.value_info, inner.initializer):
             value.name = new(value.name)
         for tensor in inner.sparse_initializer:
@@ -161,15 +161,16 @@ def _map_graph(graph: Any, new: Callable[[str], str]) -> None:
 
 
 def _common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *, fixed: bool) -> str:
-    """Return the first name without an objection: the output's, else an input's."""
+    """Return the first name without an objection: the output's, else an input's. Only the output's is tried if it is `fixed`."""
     candidates = list(dict.fromkeys(parts[number].names[value] for number, value in ends))[: 1 if fixed else None]
     first: Problem | None = None
     for name in candidates:
-        problem = next((found for number, value in ends if (found := parts[number].objection(value, name))), None)
+        objections = (parts[number].objection(value, name) for number, value in ends)
+        problem = next((objection for objection in objections if objection is not None), None)
         if problem is None:
             return name
         first = first or problem
-    assert first is not None  # noqa: S101 - there is a candidate, and none was without an objection
+    assert first is not None  # noqa: S101 - there is at least one candidate, and each met an objection
     raise ChangeRefused(first)
 
 
@@ -183,10 +184,10 @@ def _write_own_names(part: GraphPart, node: Any) -> None:
     attribute, names = part.names_attribute(node), part.names
     if attribute is None:
         return
-    own = _own_names(node, attribute)
-    if all(names[value] == value for value in own):
+    own_names = _own_names(node, attribute)
+    if all(names[value] == value for value in own_names):
         return
-    text = "".join(f"{names[value]}={name};" for value, name in own.items() if names[value] != name)
+    text = "".join(f"{names[value]}={name};" for value, name in own_names.items() if names[value] != name)
     _set_text(node, attribute, text)
 
 
@@ -206,8 +207,8 @@ def _name_context(part: GraphPart, node: Any, taken: dict[str, str]) -> None:
         return
     source = text_of(node, "source")
     alone = part.lone and sum(text_of(other, "source") == source for other in part.contexts) == 1
-    known = part.tolerances.get(source or "")
-    if not (alone and known is not None and known.lone_node_name):
+    tolerance = part.tolerances.get(source or "")
+    if not (alone and tolerance is not None and tolerance.lone_node_name):
         message = f"both {taken[node.name]} and {part.label} have an EPContext node '{node.name}', and {source} needs that name as it is"
         raise ChangeRefused(Problem("EPB627", message, None, "Compile one of the models from another path."))
     if part.prefix:
@@ -215,7 +216,7 @@ def _name_context(part: GraphPart, node: Any, taken: dict[str, str]) -> None:
         _set_text(node, "partition_name", node.name)
 
 
-def _refuse_two_of_a_name(parts: Sequence[GraphPart]) -> None:
+def _refuse_duplicate_names(parts: Sequence[GraphPart]) -> None:
     """Reject two values of one name, unless they are connected or an input of several models."""
     defined: dict[str, tuple[GraphPart, bool]] = {}
     for part in parts:
@@ -230,9 +231,9 @@ def _refuse_two_of_a_name(parts: Sequence[GraphPart]) -> None:
 
 def _defined_values(graph: Any) -> Iterator[str]:
     """Yield the values that a graph and its subgraphs define: initializers, inputs of subgraphs, and outputs of nodes."""
-    for place, inner in enumerate(graphs(graph)):
+    for inner in graphs(graph):
         yield from (tensor.name for tensor in inner.initializer)
         yield from (tensor.values.name for tensor in inner.sparse_initializer)
-        if place:
+        if inner is not graph:
             yield from (value.name for value in inner.input)
         yield from (name for node in inner.node for name in node.output if name)

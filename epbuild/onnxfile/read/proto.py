@@ -47,9 +47,9 @@ PAIR_KEY = 1
 PAIR_VALUE = 2
 
 EXTERNAL = 1
-"""A tensor's data location where its data is in another file."""
+"""Data location of a tensor with external data."""
 TYPE_INT = 2
-"""An attribute's type where it has an integer."""
+"""Type of an attribute with an integer."""
 TENSOR_TYPE_ELEM_TYPE = 1
 TENSOR_TYPE_SHAPE = 2
 TYPES_WITH_SHAPE = frozenset({1, 8})

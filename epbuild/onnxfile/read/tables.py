@@ -1,4 +1,4 @@
-"""Number of rows of the lookup tables of a model's inputs."""
+"""Sizes of the lookup tables that a model's inputs index."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from epbuild.onnxfile.read import proto
 from epbuild.onnxfile.read.headers import read_header, read_tensor
 from epbuild.onnxfile.read.wire import Field, WireReader, integer
 
-# Operators whose output has the numbers of their first input, and no others.
-_SAME_NUMBERS = frozenset(
+_SAME_VALUES = frozenset(
     {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
-# Operators whose output has the shape of their first input.
+"""Operators whose output only has values of their first input."""
 _SAME_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
+"""Operators whose output has the shape of their first input."""
 _NODE_FIELDS = frozenset({proto.NODE_INPUT, proto.NODE_OUTPUT, proto.NODE_OP_TYPE, proto.NODE_ATTRIBUTE})
 _ATTRIBUTE_FIELDS = frozenset({proto.ATTRIBUTE_NAME, proto.ATTRIBUTE_I}) | proto.ATTRIBUTE_TENSORS
 
@@ -31,14 +31,14 @@ class _Node(NamedTuple):
 
 
 def table_sizes(path: Path) -> dict[str, int]:
-    """Return the rows of the table for each input that a Gather of the main graph looks up; of the smallest, if there are several.
+    """Return the number of rows of the table for each input that a Gather of the main graph looks up.
 
-    Raises MalformedModel and OSError.
+    If an input looks up several tables, the smallest counts. Raises MalformedModel and OSError.
     """
     header = read_header(path)
     tables: dict[str, tuple[int, ...]] = {item.name: item.dims for item in header.initializers}
     origins = {value.name: value.name for value in header.inputs}
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     with path.open("rb") as file:
         for node in _nodes(WireReader(file)):
             first = node.inputs[0] if node.inputs else ""
@@ -46,13 +46,13 @@ def table_sizes(path: Path) -> dict[str, int]:
                 tables[node.output] = node.shape
             if node.operator in _SAME_SHAPE and first in tables:
                 tables[node.output] = tables[first]
-            if node.operator in _SAME_NUMBERS and first in origins:
+            if node.operator in _SAME_VALUES and first in origins:
                 origins[node.output] = origins[first]
             if node.operator == "Gather" and len(node.inputs) > 1 and node.inputs[1] in origins:
                 dims, name = tables.get(first, ()), origins[node.inputs[1]]
                 if -len(dims) <= node.axis < len(dims):
-                    found[name] = min(dims[node.axis], found.get(name, dims[node.axis]))
-    return {name: rows for name, rows in found.items() if rows > 0}
+                    sizes[name] = min(dims[node.axis], sizes.get(name, dims[node.axis]))
+    return {name: rows for name, rows in sizes.items() if rows > 0}
 
 
 def _nodes(wire: WireReader) -> Iterator[_Node]:
@@ -73,14 +73,20 @@ def _read_node(wire: WireReader, node: Field) -> _Node:
         elif field.number == proto.NODE_OP_TYPE:
             operator = wire.text(field)
         else:
-            name, number = "", 0
-            for part in wire.message(field, _ATTRIBUTE_FIELDS):
-                if part.number == proto.ATTRIBUTE_NAME:
-                    name = wire.text(part)
-                elif part.number == proto.ATTRIBUTE_I:
-                    number = integer(part)
-                else:
-                    shape = read_tensor(wire, part).tensor.dims
-            if name == "axis":
-                axis = number
+            name, number, tensor_shape = _read_attribute(wire, field)
+            axis = number if name == "axis" else axis
+            shape = tensor_shape if tensor_shape is not None else shape
     return _Node(operator, tuple(inputs), output, axis, shape)
+
+
+def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, tuple[int, ...] | None]:
+    """Return the name, the integer, and the shape of the tensor of an attribute."""
+    name, number, shape = "", 0, None
+    for field in wire.message(attribute, _ATTRIBUTE_FIELDS):
+        if field.number == proto.ATTRIBUTE_NAME:
+            name = wire.text(field)
+        elif field.number == proto.ATTRIBUTE_I:
+            number = integer(field)
+        else:
+            shape = read_tensor(wire, field).tensor.dims
+    return name, number, shape
