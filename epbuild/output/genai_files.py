@@ -33,38 +33,36 @@ _Check = Callable[[Mapping[str, Any], Sequence[Stage]], list[str]]
 
 
 def check_pipelines(plan: Plan) -> None:
-    """Check before anything is compiled that onnxruntime-genai runs the pipelines of a plan.
+    """Check before the first compile that onnxruntime-genai runs the pipelines of a plan. Raises PlanError.
 
-    Of a group whose models are not here yet, only the sizes in the recipe are checked. The rest is checked when the output is planned.
-    Raises PlanError.
+    If models of a group have not been fetched yet, only the sizes in the recipe are checked. The rest is checked when the output is
+    planned.
     """
     problems: list[Problem] = []
     for emission in plan.emissions.values():
         for part in emission.parts:
-            if part.genai is None:
-                continue
-            found = [member for ident in part.session_groups for member in plan.session_groups[ident].members]
-            check: _Check = check_stages
-            if all(member.fetched for member in found):
-                share = len(part.session_groups) < len(found)
-                sources = {member.name: signature(sized_as_compiled(member, read_header(member.graph))) for member in found}
-                stages = [
-                    _stage(part.genai, name, source, "model.onnx", part.target, share=share) for name, source in sources.items()
-                ]
-            else:
-                check = check_caches
-                stages = [_asked_stage(part.genai, member) for member in found]
-            problems += _problems(part.genai, stages, part.group, check)
+            if part.genai is not None:
+                problems += _check_pipeline(plan, part, part.genai)
     if problems:
         raise PlanError(*dict.fromkeys(problems))
+
+
+def _check_pipeline(plan: Plan, part: Part, genai: Genai) -> Iterator[Problem]:
+    members = [member for ident in part.session_groups for member in plan.session_groups[ident].members]
+    if not all(member.fetched for member in members):
+        return _find_problems(genai, [_requested_stage(genai, member) for member in members], part.group, check_caches)
+    share = len(part.session_groups) < len(members)
+    sources = {member.name: signature(sized_as_compiled(member, read_header(member.graph))) for member in members}
+    stages = [_stage(genai, name, source, "model.onnx", part.target, share=share) for name, source in sources.items()]
+    return _find_problems(genai, stages, part.group, check_stages)
 
 
 def plan_pipeline_files(
     emission: Emission, part: Part, made: Sequence[Made], digests: Mapping[Path, str], *, base: str | None = None
 ) -> Iterator[OutputFile]:
-    """Plan the configuration of a part that is a pipeline, and the files that go with it. Raises BuildError.
+    """Plan the configuration of a part that is a pipeline, and the files beside it. Raises BuildError.
 
-    With `base`, the files are for the models as they were before compiling. These are below that folder and run on the CPU EP.
+    With `base`, the files are for the models before compiling. These are in the folder `base`, and run on the CPU EP.
     """
     genai = part.genai
     if genai is None:
@@ -78,7 +76,7 @@ def plan_pipeline_files(
         ]
     folder = part.folder if base is None else base
     try:
-        config = genai_config(_read(genai.config, digests[genai.config], StepId(emission.id)), stages)
+        config = genai_config(_read_json(genai.config, digests[genai.config], StepId(emission.id)), stages)
     except GenaiError as error:
         raise BuildError(*(Problem("EPB419", text, StepId(emission.id), _HINT) for text in error.sentences)) from error
     yield OutputFile(posixpath.join(folder, GENAI_CONFIG), "genai-config", config)
@@ -86,9 +84,9 @@ def plan_pipeline_files(
         yield OutputFile(posixpath.join(folder, name), "asset", UserFile(path, digests[path]))
 
 
-def _problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Check) -> Iterator[Problem]:
+def _find_problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Check) -> Iterator[Problem]:
     try:
-        document = _read(genai.config)
+        document = _read_json(genai.config)
         sentences = check_base(document) or check(document, stages)
     except GenaiError as error:
         sentences = list(error.sentences)
@@ -98,13 +96,13 @@ def _problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Check) 
         )
 
 
-def _asked_stage(genai: Genai, member: Member) -> Stage:
-    """Return the stage of a model of which only the sizes in the recipe are known."""
+def _requested_stage(genai: Genai, member: Member) -> Stage:
+    """Return the stage of a model that has not been fetched: it has only the sizes in the recipe."""
     shapes = {name: shape.sizes for name, shape in member.asked.items()}
     return Stage(genai.roles[member.name], member.name, "model.onnx", tuple(shapes), (), shapes=shapes)
 
 
-def _read(path: Path, digest: str | None = None, step: StepId | None = None) -> Any:
+def _read_json(path: Path, digest: str | None = None, step: StepId | None = None) -> Any:
     """Read the JSON of a user's file. Raises GenaiError if it is not JSON, BuildError if its SHA-256 is not `digest`."""
     try:
         data = read_regular(path)

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 def describe_merging(merging: Merging) -> dict[str, Any]:
     """Return everything that merging depends on beside the models, as plain data."""
-    connections = merging.connections
+    connect: str | dict[str, str] = "same names"
+    if merging.connections is not None:
+        ends = (_connection_ends(merging, *connection) for connection in merging.connections)
+        connect = {target: source for source, target in ends}
     return {
         "name": merging.name,
         "order": ", ".join(merging.members),
         "prefixes": dict(merging.prefixes),
-        "connect": "same names" if connections is None else dict(_shown(merging, *item)[::-1] for item in connections),
+        "connect": connect,
     }
 
 
@@ -40,30 +43,30 @@ def merged_key(merging: Merging, keys: Mapping[str, str]) -> str:
 
 
 def name_drafts(part: Part, merging: Merging) -> dict[str, str]:
-    """Return the path of each member while it is merged: beside the merged model, where the references of both lead from."""
+    """Return a path for each member while it is merged: beside the merged model, as the references of both are relative to it."""
     folder = posixpath.dirname(part.models[merging.name])
     return {member: posixpath.join(folder, f".{member}.merging.onnx") for member in merging.members}
 
 
 def merge(model: MergedModel, staged: Path) -> list[str]:
-    """Replace the members' models below `staged`, where all files that they refer to are, by the merged model.
+    """Replace the members' models below `staged` with the merged model, and return notes on what was connected and left out.
 
-    Returns sentences: what was connected, and what was left out. Raises BuildError if the models cannot be merged.
+    All files that the models refer to are below `staged`. Raises BuildError if the models cannot be merged.
     """
     from epbuild.onnxfile.merge.merge import merge_models
 
     part, merging = model.part, model.merging
     paths = {member: staged / name for member, name in model.drafts.items()}
     destination = staged / part.models[merging.name]
-    own = {source: ep.entry.context_changes for ep in part.target.eps for source in ep.entry.sources}
-    pairs = [(paths[member], merging.prefixes[member]) for member in merging.members]
+    tolerances = {source: ep.entry.context_changes for ep in part.target.eps for source in ep.entry.sources}
+    models = [(paths[member], merging.prefixes[member]) for member in merging.members]
     try:
-        made = merge_models(pairs, merging.connections, destination, {**BUILT_IN.context_changes(), **own})
+        merged = merge_models(models, merging.connections, destination, {**BUILT_IN.context_changes(), **tolerances})
     except (ChangeRefused, VerifyError) as error:
-        raise BuildError(*(_about_members(problem, paths, merging.step) for problem in error.problems)) from error
+        raise BuildError(*(_name_members(problem, paths, merging.step) for problem in error.problems)) from error
     for path in paths.values():
         path.unlink()
-    return _notes(merging, made)
+    return _notes(merging, merged)
 
 
 def read_merged(model: Path) -> MergedHeader:
@@ -75,8 +78,8 @@ def read_merged(model: Path) -> MergedHeader:
     )
 
 
-def _about_members(problem: Problem, paths: Mapping[str, Path], step: str) -> Problem:
-    """Return a problem of draft files as a problem of the members, at the step."""
+def _name_members(problem: Problem, paths: Mapping[str, Path], step: str) -> Problem:
+    """Replace the paths of drafts in a problem with the members' names, and its location with the step."""
     message, hint = problem.message, problem.hint
     for member, path in paths.items():
         message = message.replace(str(path), f"'{member}'")
@@ -85,12 +88,13 @@ def _about_members(problem: Problem, paths: Mapping[str, Path], step: str) -> Pr
     return replace(problem, message=message, hint=hint, where=StepId(step))
 
 
-def _notes(merging: Merging, made: Merged) -> list[str]:
-    fed = [f"{output} feeds {value}" for output, value in (_shown(merging, *item) for item in made.connections)]
-    shared = [f"the input {name} is one for all models that have it" for name in made.shared_inputs]
-    return [*(fed or ["no output feeds an input"]), *shared, *made.notes]
+def _notes(merging: Merging, merged: Merged) -> list[str]:
+    ends = (_connection_ends(merging, *connection) for connection in merged.connections)
+    connected = [f"{source} feeds {target}" for source, target in ends]
+    shared = [f"the input {name} is one for all models that have it" for name in merged.shared_inputs]
+    return [*(connected or ["no output feeds an input"]), *shared, *merged.notes]
 
 
-def _shown(merging: Merging, source: int, output: str, target: int, value: str) -> tuple[str, str]:
+def _connection_ends(merging: Merging, source: int, output: str, target: int, value: str) -> tuple[str, str]:
     """Return the two ends of a connection as recipes write them."""
     return f"{merging.members[source]}.{output}", f"{merging.members[target]}.{value}"

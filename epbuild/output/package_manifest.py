@@ -53,7 +53,7 @@ class PackageVariant(Struct, frozen=True):
     refers: tuple[str, ...] = ()
     """Files that the model names: external data and context binaries."""
     movable: bool = False
-    """Whether only ONNX Runtime's package API opens the model, so that the files may be in shared assets."""
+    """Whether the files may be in shared assets, as only ONNX Runtime's package API opens the model."""
 
     @property
     def model_path(self) -> str | None:
@@ -72,20 +72,20 @@ def package_manifest(
 ) -> JsonFile:
     """Return the `manifest.json` of a package.
 
-    `files` are all files of the package but the manifest and the statement at `provenance`. The order of `variants` is kept, since ONNX
-    Runtime takes the first of those that fit equally well.
+    `files` are all files of the package except the manifest and the statement at `provenance`. The order of `variants` is kept: of those
+    that fit equally well, ONNX Runtime selects the first.
     """
     components: dict[str, Any] = {}
     for variant in variants:
-        components.setdefault(variant.component, {"variants": {}})["variants"][variant.name] = _body(variant)
-    own = {
+        components.setdefault(variant.component, {"variants": {}})["variants"][variant.name] = _describe_variant(variant)
+    metadata = {
         "format": FORMAT,
         "recipe": recipe,
         "files": list_files(files),
         **({"provenance": provenance} if provenance is not None else {}),
     }
     document = {
-        "additional_metadata": {"epbuild": _sorted(own)},
+        "additional_metadata": {"epbuild": _sort_keys(metadata)},
         "components": components,
         **({"description": description} if description else {}),
         "layout": "portable",
@@ -96,9 +96,9 @@ def package_manifest(
 
 
 def check_package(files: Sequence[FileEntry], variants: Sequence[PackageVariant]) -> list[str]:
-    """Return a sentence for each thing that a package promises and lacks. ONNX Runtime would open it, and fail to create a session."""
-    found = (*_wrong_variants(variants), *_wrong_components(variants), *_lacking(files, variants), *_wrong_assets(files))
-    return list(dict.fromkeys(found))
+    """Return a message for each defect with which ONNX Runtime would open the package, but fail to create a session."""
+    defects = (*_check_variants(variants), *_check_components(variants), *_check_files(files, variants), *_check_assets(files))
+    return list(dict.fromkeys(defects))
 
 
 def asset_uri(files: Mapping[str, str]) -> str:
@@ -115,7 +115,7 @@ def resolve(folder: str, reference: str) -> str:
     return posixpath.join(ASSETS, f"sha256-{asset['digest']}", asset["path"] or "").rstrip("/")
 
 
-def _body(variant: PackageVariant) -> dict[str, Any]:
+def _describe_variant(variant: PackageVariant) -> dict[str, Any]:
     ort = {
         "model_file": variant.model_file,
         **({"provider_options": dict(variant.provider_options)} if variant.provider_options else {}),
@@ -131,17 +131,17 @@ def _body(variant: PackageVariant) -> dict[str, Any]:
         **({"executor_info": {"ort": ort}} if variant.model_file is not None else {}),
         **({"additional_metadata": {"epbuild": dict(variant.metadata)}} if variant.metadata else {}),
     }
-    found: dict[str, Any] = _sorted(body)
-    return found
+    sorted_body: dict[str, Any] = _sort_keys(body)
+    return sorted_body
 
 
-def _sorted(value: Any) -> Any:
+def _sort_keys(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _sort_keys(value[key]) for key in sorted(value)}
+    return [_sort_keys(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _wrong_variants(variants: Sequence[PackageVariant]) -> Iterator[str]:
+def _check_variants(variants: Sequence[PackageVariant]) -> Iterator[str]:
     seen = set()
     for variant in variants:
         if (variant.component, variant.name) in seen:
@@ -154,13 +154,13 @@ def _wrong_variants(variants: Sequence[PackageVariant]) -> Iterator[str]:
                 yield f"{_title(variant)} names '{path}', which is not a path inside the package"
 
 
-def _wrong_components(variants: Sequence[PackageVariant]) -> Iterator[str]:
+def _check_components(variants: Sequence[PackageVariant]) -> Iterator[str]:
     components = dict.fromkeys(variant.component for variant in variants)
     if len(components) > 1 and any(variant.model_file is None for variant in variants):
         yield f"onnxruntime-genai opens packages with one component, and this one has {', '.join(components)}"
 
 
-def _lacking(files: Sequence[FileEntry], variants: Sequence[PackageVariant]) -> Iterator[str]:
+def _check_files(files: Sequence[FileEntry], variants: Sequence[PackageVariant]) -> Iterator[str]:
     paths = {file.path for file in files}
     folders = {folder.as_posix() for path in paths for folder in PurePosixPath(path).parents}
     for variant in variants:
@@ -168,23 +168,23 @@ def _lacking(files: Sequence[FileEntry], variants: Sequence[PackageVariant]) -> 
             yield f"{_title(variant)} has the folder '{variant.folder}', which holds nothing"
         model = variant.model_path
         needed = [posixpath.join(variant.folder, GENAI_CONFIG) if model is None else model, *variant.refers]
-        if model is not None and (place := variant.session_options.get(DATA_FOLDER)) is not None:
-            there = resolve(variant.folder, place)
-            needed += [
-                posixpath.join(there, _beside(variant, name)) for name in variant.refers if not name.startswith(f"{there}/")
-            ]
+        data_option = variant.session_options.get(DATA_FOLDER)
+        if model is not None and data_option is not None:
+            data_folder = resolve(variant.folder, data_option)
+            outside = [path for path in variant.refers if not path.startswith(f"{data_folder}/")]
+            needed += [posixpath.join(data_folder, _reference(variant, path)) for path in outside]
         for path in needed:
             if path not in paths:
                 yield f"{_title(variant)} needs '{path}', which the package does not hold"
 
 
-def _wrong_assets(files: Sequence[FileEntry]) -> Iterator[str]:
-    found: dict[str, dict[str, str]] = {}
+def _check_assets(files: Sequence[FileEntry]) -> Iterator[str]:
+    assets: dict[str, dict[str, str]] = {}
     for file in files:
         top, *below = PurePosixPath(file.path).parts
         if top == ASSETS and len(below) > 1:
-            found.setdefault(below[0], {})["/".join(below[1:])] = file.digest
-    for name, digests in found.items():
+            assets.setdefault(below[0], {})["/".join(below[1:])] = file.digest
+    for name, digests in assets.items():
         if name != asset_uri(digests).replace(":", "-"):
             yield f"the shared asset '{name}' is not called after what it holds"
 
@@ -193,17 +193,15 @@ def _title(variant: PackageVariant) -> str:
     return f"the variant '{variant.name}' of the component '{variant.component}'"
 
 
-def _beside(variant: PackageVariant, path: str) -> str:
-    """Return the path by which the model names one of its files."""
+def _reference(variant: PackageVariant, path: str) -> str:
+    """Return the path of one of the model's files relative to the model, as the model names it."""
     return posixpath.relpath(path, posixpath.dirname(variant.model_path or variant.folder) or ".")
 
 
 def _is_portable(path: str) -> bool:
     """Return whether a portable package may have a path: a relative POSIX path without `..`, or a shared asset."""
-    plain = (asset["path"] or "") if (asset := _ASSET.fullmatch(path)) else path
-    return (
-        not plain.startswith("/")
-        and "\\" not in plain
-        and ".." not in plain.split("/")
-        and (asset is not None or ":" not in plain)
-    )
+    asset = _ASSET.fullmatch(path)
+    if asset is None and ":" in path:
+        return False
+    relative = path if asset is None else asset["path"] or ""
+    return not relative.startswith("/") and "\\" not in relative and ".." not in relative.split("/")
