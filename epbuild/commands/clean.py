@@ -23,7 +23,7 @@ from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
 from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.selection import matching
-from epbuild.publish.removal import Cleaned, Emitted, Why
+from epbuild.publish.removal import Cleaned, Emitted, Reason
 from epbuild.session.events import HashingEvents
 from epbuild.session.planning import ReadVariables, read_plan, workspace_of
 from epbuild.session.request import Request
@@ -65,15 +65,15 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
                 output = outputs.last(emission.path)
                 others = outputs.others(output, recipes=True) if output is not None else ()
                 if others:
-                    why: Why = "of another recipe"
+                    why: Reason = "of another recipe"
                     found = Cleaned(emission.id, emission.path, emission.path, (), 0, {"": why}, others[0].recipe)
                 else:
                     recorded = {name: file["digest"] for name, file in output.files.items()} if output is not None else {}
                     digests = Digests(workspace.files, HashingEvents(NoProgress() if progress is None else progress).counting)
                     emitted = Emitted(emission.id, emission.path, recorded, digests, force=force, claimed=claimed)
-                    found = emitted.sort_out() if dry_run else emitted.remove(recipe.directory, hidden)
+                    found = emitted.plan_removal() if dry_run else emitted.remove(recipe.directory, hidden)
                 # Keep the record of changed files: the next `clean` needs it to recognize them.
-                if not dry_run and not found.kept_as("changed since"):
+                if not dry_run and not found.kept_for("changed since"):
                     memory.forget_steps([emission.id])
                     if output is not None:
                         # Outputs of all settings of the recipe are released.

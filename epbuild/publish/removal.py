@@ -1,4 +1,4 @@
-"""Removal of an output: unchanged files are removed at once, changed files stay."""
+"""Removal of an output: unchanged files are removed, changed files stay."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.output.existing import Written, read_listed_files
 from epbuild.output.provenance import is_statement_about
 
-Why = Literal["not made by epbuild", "changed since", "of another recipe"]
+Reason = Literal["not made by epbuild", "changed since", "of another recipe"]
 
 
 class Cleaned(Struct, frozen=True):
-    """Removed files of the output at `place`, and those that stayed, with the reason, as POSIX paths below the directory."""
+    """Removed files of the output at `place`, and kept files with the reason. Paths are POSIX paths below `directory`."""
 
     step: str
     place: Path
@@ -28,19 +28,19 @@ class Cleaned(Struct, frozen=True):
     directory: Path
     removed: tuple[str, ...]
     size: int
-    kept: Mapping[str, Why]
+    kept: Mapping[str, Reason]
     owner: str | None = None
     """Another recipe that has the output too, so that all files stay."""
 
-    def kept_as(self, why: Why) -> tuple[Path, ...]:
+    def kept_for(self, reason: Reason) -> tuple[Path, ...]:
         """Return the files that stayed for a reason."""
-        return tuple(self.directory / name for name, reason in self.kept.items() if reason == why)
+        return tuple(self.directory / name for name, other in self.kept.items() if other == reason)
 
 
 class Emitted(Owned):
-    """Files in the `directory` of the emission `step`; `recorded` has the SHA-256 of the files that it wrote, by their paths there.
+    """Files in the `directory` of the emission `step`; `recorded` has the SHA-256 of the files that it wrote, by their paths in it.
 
-    For an archive, `directory` is its own path: it is recorded, with its statement, by names in its folder.
+    For an archive, `directory` is the path of the archive itself. The names of the archive and its statement are recorded then.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Emitted(Owned):
         force: bool = False,
         claimed: Collection[Path] = (),
     ) -> None:
-        """With `force`, changed files are removed as well. The absolute paths `claimed` belong to another output now."""
+        """With `force`, changed files are removed too. The absolute paths `claimed` belong to another output, and stay."""
         self._step = step
         self._directory = directory
         self._archive = not directory.is_dir() and (directory.name in recorded or bool(read_listed_files(directory)))
@@ -69,22 +69,22 @@ class Emitted(Owned):
     def remove(self, top: Path, hidden: HiddenFolders | None = None) -> Cleaned:
         """Swap in a tree of the files that stay, so that no reader sees half of an output, and remove empty folders below `top`.
 
-        `hidden`: see `recover_swaps`. Raises EnvironmentFailure when the place cannot be written, StoreError when a file cannot be read.
+        `hidden`: see `recover_swaps`. Raises EnvironmentFailure if the directory cannot be written, StoreError if a file cannot be read.
         """
         if not self._directory.parent.is_dir():
-            return self.sort_out()
+            return self.plan_removal()
         if self._archive:
             return self._remove_archive(top, hidden)
         with prepare(self._directory, self._written, self._step, hidden) as staged:
-            found = self.sort_out()
-            if found.removed:
+            cleaned = self.plan_removal()
+            if cleaned.removed:
                 swap_in(staged, self._directory, self, self._step)
         _remove_empty(self._directory, top)
-        return found
+        return cleaned
 
     def _remove_archive(self, top: Path, hidden: HiddenFolders | None) -> Cleaned:
-        """Remove the archive and its statement, and its folder if it is empty then."""
-        found = self.sort_out()
+        """Remove the archive and its statement, and then its folder if it is empty."""
+        cleaned = self.plan_removal()
         try:
             recover_swaps(self._directory, self._written, hidden)
             for name in self.as_written(self._root):
@@ -95,25 +95,28 @@ class Emitted(Owned):
                 Problem("EPB424", message, StepId(self._step), "Check the permissions of its folder.")
             ) from error
         _remove_empty(self._root, top)
-        return found
+        return cleaned
 
-    def sort_out(self) -> Cleaned:
+    def plan_removal(self) -> Cleaned:
         """Decide which files are removed, and which stay. Raises StoreError if a file cannot be read."""
-        directory, removed, kept = self._root, list[str](), dict[str, Why]()
+        directory, removed, kept = self._root, list[str](), dict[str, Reason]()
         if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
             return Cleaned(self._step, self._directory, directory, (), 0, {"": "not made by epbuild"})
         wrote = self._written.wrote(self._directory)
         keys = {name: StatKey.of(path, path.lstat()) for name in wrote if (path := directory / name).is_file()}
-        judged = self._written.archive_as_written if self._archive else self._written.as_written
-        as_written = judged(self._directory)
-        there = [directory / name for name in keys] if self._archive else _files(directory)
-        for path in there:
+        if self._archive:
+            unchanged_names = self._written.archive_as_written(self._directory)
+            paths = [directory / name for name in keys]
+        else:
+            unchanged_names = self._written.as_written(self._directory)
+            paths = _list_files(directory)
+        for path in paths:
             name = path.relative_to(directory).as_posix()
             if path.absolute() in self._claimed:
                 continue
             if name not in keys or path.is_symlink():
                 kept[name] = "not made by epbuild"
-            elif self._force or name in as_written:
+            elif self._force or name in unchanged_names:
                 self._keys[name] = keys[name]
                 removed.append(name)
             else:
@@ -122,20 +125,20 @@ class Emitted(Owned):
         return Cleaned(self._step, self._directory, directory, tuple(removed), size, kept)
 
     def wrote(self, folder: Path) -> Collection[str]:
-        """Return the files that epbuild wrote there."""
+        """Return the files in a folder that epbuild wrote."""
         return self._written.wrote(folder)
 
     def as_written(self, folder: Path) -> Collection[str]:
-        """Return the files to remove, without those that were changed in the meantime."""
+        """Return the files to remove that have not changed since `plan_removal`."""
         return {name for name, key in self._keys.items() if unchanged(folder / name, key)}
 
 
-def _files(directory: Path) -> list[Path]:
+def _list_files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
 
 
 def _remove_empty(directory: Path, top: Path) -> None:
-    """Remove a directory if it is empty, and those above it, below `top`, that are then empty as well."""
+    """Remove a directory if it is empty, and then each parent below `top` that has become empty."""
     for folder in (directory, *directory.parents):
         if folder == top or not folder.is_relative_to(top):
             return

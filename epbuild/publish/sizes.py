@@ -1,4 +1,4 @@
-"""Sizes of an output before and after its emission, and savings of sharing."""
+"""Sizes of an output before and after it was emitted, and savings of sharing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.verify.expectations import shared_bytes
 
 Files = Mapping[str, Mapping[str, Any]]
-"""The `digest` and the `size` in bytes of each file of an output, by its POSIX path there."""
+"""The `digest` and the `size` in bytes of each file of an output, by its POSIX path in it."""
 
 
 class ChangedFile(Struct, frozen=True):
@@ -41,8 +41,8 @@ class OutputCompared(Event, frozen=True):
 class SharingSaved(Event, frozen=True):
     """Bytes of a sharing group without sharing, and with it.
 
-    If `measured`, these are the bytes of binaries and data, with each member compiled alone. Otherwise they are those of the sources'
-    weights, in which equal contents count once.
+    If `measured`, these are the bytes of binaries and data, with each member compiled alone. Otherwise they are the bytes of the sources'
+    weights, where equal contents count once.
     """
 
     step: str
@@ -52,33 +52,33 @@ class SharingSaved(Event, frozen=True):
 
 
 def read_last_files(output: Path, recorded: Files) -> Files:
-    """Return the files of the last emission: from the manifest if there is one, else as the workspace has them `recorded`.
+    """Return the files of the last emission: those that the manifest lists, else those `recorded` in the workspace.
 
-    Call it before the output is swapped in. The manifest comes first, since another workspace may have emitted the output after this one.
+    Call it before the new output is swapped in. The manifest has precedence, as another workspace may have emitted the output since.
     """
-    listed = read_listed_files(output)
-    return {
-        path: {"digest": file.sha256, "size": file.size} for path, file in listed.items() if file.size is not None
-    } or recorded
+    listed = read_listed_files(output).items()
+    files = {path: {"digest": file.sha256, "size": file.size} for path, file in listed if file.size is not None}
+    return files or recorded
 
 
 def compare_outputs(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
     """Compare an output with its previous state, without the manifests and the statement, which no manifest can list."""
-    old, new = ({path: file for path, file in files.items() if not is_about_others(path)} for files in (before, after))
+    old, new = ({path: file for path, file in files.items() if not is_metadata(path)} for files in (before, after))
+    changes = []
+    for path in sorted({*old, *new}):
+        first, second = old.get(path), new.get(path)
+        if first is None or second is None or first["digest"] != second["digest"]:
+            changes.append(ChangedFile(path, first["size"] if first else None, second["size"] if second else None))
     return OutputCompared(
         step,
         directory,
         sum(file["size"] for file in old.values()) if old else None,
         sum(file["size"] for file in new.values()),
-        tuple(
-            ChangedFile(path, old[path]["size"] if path in old else None, new[path]["size"] if path in new else None)
-            for path in sorted({*old, *new})
-            if path not in old or path not in new or old[path]["digest"] != new[path]["digest"]
-        ),
+        tuple(changes),
     )
 
 
-def is_about_others(path: str) -> bool:
+def is_metadata(path: str) -> bool:
     """Return whether a file is a manifest or a statement."""
     return path.rpartition("/")[2] == MANIFEST or path.endswith(STATEMENT)
 
@@ -86,9 +86,9 @@ def is_about_others(path: str) -> bool:
 def compute_savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
     """Return the savings of sharing in a session group; None if nothing is shared, or if they are unknown.
 
-    They are measured if the recipe sets a minimum: then every member has been compiled alone. Otherwise they follow from the bytes of the
-    sources' weights: once for each model that has them, and once in all. The sizes of shared files show nothing, since a binary of models
-    without common weights is as large as the separate binaries together.
+    They are measured if the recipe sets a minimum, as every member has been compiled alone then. Otherwise they are computed from the bytes
+    of the sources' weights: counted for each model, and counted once by content. The sizes of shared files do not tell, as a binary of
+    models without common weights is as large as the separate binaries together.
     """
     if not group.share:
         return None

@@ -248,7 +248,7 @@ def remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cancel
     for orphan in found.orphans:
         gone = remove_orphan(outputs, orphan, surveyor.digests, claimed, cancelled, hidden)
         if gone is not None:
-            changed, foreign = (tuple(map(shown_path, gone.kept_as(why))) for why in ("changed since", "not made by epbuild"))
+            changed, foreign = (tuple(map(shown_path, gone.kept_for(why))) for why in ("changed since", "not made by epbuild"))
             progress.report(
                 OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign, gone.size)
             )

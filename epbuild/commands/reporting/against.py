@@ -29,7 +29,7 @@ from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem
 from epbuild.core.records import convert
 from epbuild.diff.traits import Incomparable
-from epbuild.publish.sizes import is_about_others
+from epbuild.publish.sizes import is_metadata
 from epbuild.session.coverage import worst_figures
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.manifest import Manifest
@@ -142,7 +142,7 @@ def _side_of_report(report: Report) -> _Side:
                 output.path,
                 output.groups,
                 output.targets,
-                {file.path: ComparedFile(file.size, file.sha256) for file in output.files if not is_about_others(file.path)},
+                {file.path: ComparedFile(file.size, file.sha256) for file in output.files if not is_metadata(file.path)},
             )
             for output in report.outputs
             if output.files

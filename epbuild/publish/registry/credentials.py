@@ -35,7 +35,7 @@ class UnusableCredentials(Exception):
 
 @dataclass(frozen=True)
 class Credentials:
-    """User and password, or a token in its place, and their source."""
+    """User and password or token, and their source."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
@@ -52,53 +52,62 @@ class Credentials:
 def credentials_for(host: str) -> Credentials | None:
     """Return the credentials for the registry at `host[:port]`; None if there are none.
 
-    The environment comes first, for the registry that EPBUILD_REGISTRY names; then Docker's helper for this registry, or for all; then
-    Docker's configuration. A recipe alone sends no credentials anywhere. Raises UnusableCredentials.
+    The environment has precedence, for the registry that EPBUILD_REGISTRY names; then Docker's helper for this registry, or for all; then
+    Docker's configuration. A recipe alone never decides where credentials are sent. Raises UnusableCredentials.
     """
-    given = {name: os.environ.get(name, "") for name in (REGISTRY, USER, PASSWORD)}
-    if given[USER] or given[PASSWORD]:
-        missing = next((name for name, value in given.items() if not value), None)
-        if missing is not None:
-            there = USER if given[USER] else PASSWORD
-            hint = f"Set {REGISTRY} to the registry that they are for, as HOST or HOST:PORT." if missing == REGISTRY else ""
-            raise UnusableCredentials(f"{there} is set, and {missing} is not", hint or f"Set {USER} and {PASSWORD}, or neither.")
-        if _host(given[REGISTRY]) == host.lower():
-            return _credentials(given[USER], given[PASSWORD], USER)
+    credentials = _read_environment(host)
+    if credentials is not None:
+        return credentials
     path = docker_config()
-    document = _document(path)
-    unasked: UnusableCredentials | None = None
-    helper = _entry(_section(document, "credHelpers"), host) or document.get("credsStore")
+    document = _read_config(path)
+    helper_error: UnusableCredentials | None = None
+    helper = _find_entry(_section(document, "credHelpers"), host) or document.get("credsStore")
     if helper:
         try:
-            kept = ask(str(helper), host)
+            stored = ask(str(helper), host)
         except HelperFailed as failure:
             program = program_of(str(helper))
             message = f"Docker's credential helper {program}, which {path} names for it, {failure.reason}"
-            unasked = UnusableCredentials(message, f"{failure.cure}, or set {REGISTRY}, {USER} and {PASSWORD}.")
+            helper_error = UnusableCredentials(message, f"{failure.cure}, or set {REGISTRY}, {USER} and {PASSWORD}.")
             if not failure.missing:
-                raise unasked from None
+                raise helper_error from None
         else:
-            if kept is not None:
-                return _credentials(*kept, program_of(str(helper)))
-    found = _written_down(document, path, host)
-    if found is None and unasked is not None:
-        raise unasked
-    return found
+            if stored is not None:
+                return _new_credentials(*stored, program_of(str(helper)))
+    credentials = _read_auths(document, path, host)
+    if credentials is None and helper_error is not None:
+        raise helper_error
+    return credentials
 
 
-def _written_down(document: Mapping[str, Any], path: Path, host: str) -> Credentials | None:
-    entry = _entry(_section(document, "auths"), host)
+def _read_environment(host: str) -> Credentials | None:
+    values = {name: os.environ.get(name, "") for name in (REGISTRY, USER, PASSWORD)}
+    if not values[USER] and not values[PASSWORD]:
+        return None
+    missing = next((name for name, value in values.items() if not value), None)
+    if missing is not None:
+        present = USER if values[USER] else PASSWORD
+        hint = f"Set {REGISTRY} to the registry that they are for, as HOST or HOST:PORT." if missing == REGISTRY else ""
+        raise UnusableCredentials(f"{present} is set, and {missing} is not", hint or f"Set {USER} and {PASSWORD}, or neither.")
+    if _host(values[REGISTRY]) != host.lower():
+        return None
+    return _new_credentials(values[USER], values[PASSWORD], USER)
+
+
+def _read_auths(document: Mapping[str, Any], path: Path, host: str) -> Credentials | None:
+    """Return the credentials of a host in Docker's configuration, if it has them."""
+    entry = _find_entry(_section(document, "auths"), host)
     if not isinstance(entry, Mapping):
         return None
     if entry.get("identitytoken"):
-        return _credentials(_IDENTITY, str(entry["identitytoken"]), str(path))
+        return _new_credentials(_IDENTITY, str(entry["identitytoken"]), str(path))
     try:
         text = base64.b64decode(entry.get("auth") or "", validate=True).decode()
     except (ValueError, TypeError) as error:
         raise _unusable(path, f"its 'auth' for {host} is not base64") from error
     user, _, password = text.partition(":")
     user, password = user or str(entry.get("username") or ""), password.rstrip("\0") or str(entry.get("password") or "")
-    return _credentials(user, password, str(path)) if user and password else None
+    return _new_credentials(user, password, str(path)) if user and password else None
 
 
 def docker_config() -> Path:
@@ -107,13 +116,14 @@ def docker_config() -> Path:
     return Path(folder or os.path.expanduser("~/.docker")) / "config.json"  # noqa: PTH111 - raises no error if there is no home
 
 
-def _credentials(user: str, password: str, source: str) -> Credentials:
+def _new_credentials(user: str, password: str, source: str) -> Credentials:
     if ":" in user:
         raise UnusableCredentials(f"the user of {source} has a ':' in it, which no registry accepts", "Check it.")
     return Credentials(user, password, source, user == _IDENTITY)
 
 
-def _document(path: Path) -> Mapping[str, Any]:
+def _read_config(path: Path) -> Mapping[str, Any]:
+    """Read Docker's configuration. Return an empty one if there is no file."""
     try:
         with open_regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
@@ -134,8 +144,8 @@ def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
-def _entry(section: Mapping[str, Any], host: str) -> Any:
-    """Return the entry of a host, under its name or under a URL, as older tools wrote it."""
+def _find_entry(section: Mapping[str, Any], host: str) -> Any:
+    """Return the entry of a host, whose key is its name, or a URL in files of older tools."""
     if host in section:
         return section[host]
     return next((section[key] for key in sorted(section) if _host(key) == host), None)
