@@ -188,7 +188,7 @@ class RemoteCache:
             download = self._reading.call(lambda: self._open_blob(blob))
         except (TransferError, CircuitOpenError) as error:
             raise NotFetched(str(error) or "the remote cache cannot be read any more") from error
-        with self._tally.busy(), closing(download):
+        with self._tally.time_request(), closing(download):
             source, hasher = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received), Hasher()
             buffer, spare = (memoryview(bytearray(_PIECE_BYTES)) for _ in range(2))
             held = buffer[:0]
@@ -286,17 +286,17 @@ class RemoteCache:
         path = f"cas/{blob.digest}"
         if not anyway and blob.digest not in self._bad and self._stores.records.has(path, blob.size):
             return
-        with self._tally.busy():
+        with self._tally.time_request():
             self._stores.blobs.put(path, Content(blob.size, lambda: self._counted(pieces())))
         self._bad.discard(blob.digest)
 
     def _put_record(self, key: str, data: bytes) -> None:
-        with self._tally.busy():
+        with self._tally.time_request():
             self._stores.records.put(f"ac/{key}", Content.of(data))
 
     def _read_record(self, key: str) -> bytes | None:
         """Return a record; of one that is too large, enough to show that. None if there is none."""
-        with self._tally.busy():
+        with self._tally.time_request():
             try:
                 download = self._stores.records.get(f"ac/{key}")
             except MissingObjectError:
@@ -316,7 +316,7 @@ class RemoteCache:
             raise LostBlob(_GONE) from error
 
     def _receive(self, blob: Blob, store: BlobStore) -> None:
-        with self._tally.busy(), closing(self._open_blob(blob)) as download:
+        with self._tally.time_request(), closing(self._open_blob(blob)) as download:
             source = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received)
             if download.size not in (None, blob.size) or not store.put_stream(blob, source):
                 self._bad.add(blob.digest)
@@ -324,7 +324,7 @@ class RemoteCache:
         self._tally.add(blobs=1)
 
     def _hash(self, blob: Blob) -> Blob:
-        with self._tally.busy(), closing(self._open_blob(blob)) as download:
+        with self._tally.time_request(), closing(self._open_blob(blob)) as download:
             return hash_stream(TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received))
 
     def _count_received(self, count: int) -> None:

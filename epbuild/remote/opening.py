@@ -1,4 +1,4 @@
-"""Opening of a remote cache, by the scheme of its address."""
+"""Remote caches by the schemes of their addresses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WITHHELD = "EPBUILD_REMOTE_CACHE: credentials are used only for the bucket that
 
 
 def open_remote(settings: RemoteSettings, warn: Warn, cancelled: threading.Event | None = None) -> RemoteCache:
-    """Return the remote cache, without sending a request. Raises StoreError if a package is missing, or a cloud's variables are wrong."""
+    """Open a remote cache without sending a request. Raises StoreError if a package is missing, or a cloud's variables are wrong."""
     require_signing()
     address = settings.address
     if address.is_directory:

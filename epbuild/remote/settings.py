@@ -1,4 +1,4 @@
-"""Settings of the remote cache, by recipe, environment and command line."""
+"""Settings of the remote cache from recipe, environment and command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OFF = "off"
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """Settings of a remote cache: its address, the trusted keys (None: any), and the key that signs."""
+    """Settings of a remote cache: its address, the trusted keys (None: any), and the signing key."""
 
     address: RemoteAddress
     """A directory is absolute."""
@@ -32,7 +32,7 @@ class RemoteSettings:
     signer: SigningKey | None = None
     authorization: str | None = field(default=None, repr=False)
     anonymous: bool = False
-    """Whether this machine's credentials are withheld: only a recipe, which may be untrusted, names the address."""
+    """Whether this machine's credentials are withheld, as only a recipe names the address, and it may be untrusted."""
     provides: bool = False
     """Whether inputs are uploaded for other machines."""
 
@@ -42,19 +42,19 @@ def remote_settings(
 ) -> RemoteSettings | None:
     """Return the settings of the remote cache of a recipe in `folder`; None if there is none, or it is off.
 
-    EPBUILD_REMOTE_CACHE overrides the recipe, and `off` disables its cache. Credentials are for the address in that variable, never for one
-    that only a recipe names. Raises RecipeError: EPB275 for an address that cannot be used, EPB276 if no key is trusted, EPB277 if nothing
-    could be signed.
+    EPBUILD_REMOTE_CACHE overrides the recipe, and `off` disables its cache. Credentials are only used for the address in that variable,
+    never for one from a recipe. Raises RecipeError: EPB275 for an address that cannot be used, EPB276 if no key is trusted, EPB277 if
+    results cannot be signed.
     """
     if mode == "off":
         return None
-    named = _named(cache, folder, environment)
-    if named is None:
+    found = _find_address(cache, folder, environment)
+    if found is None:
         if mode == "write":
             message = "results cannot be written: no remote cache is set"
             raise RecipeError(Problem("EPB275", message, hint=f"Set `cache.remote` in the recipe, or {REMOTE}."))
         return None
-    address, where = named
+    address, where = found
     anonymous = where is not None
     if address.scheme == "http" and not address.is_local and not insecure:
         message = f"the remote cache {address} would be used without TLS"
@@ -64,7 +64,7 @@ def remote_settings(
         message = f"the remote cache {address} is not used without a trusted key: what others write to it could change builds"
         hint = "List the public keys of those whose results are used under `cache.trust` in the recipe."
         raise RecipeError(Problem("EPB276", message, where, hint))
-    signer = _signer(environment, trust, where) if mode == "write" else None
+    signer = _require_signer(environment, trust, where) if mode == "write" else None
     is_web = address.scheme in ("http", "https") and not anonymous
     authorization = environment.get(AUTHORIZATION) if is_web else None
     return RemoteSettings(address, trust or None, signer, authorization or None, anonymous)
@@ -79,31 +79,31 @@ def signing_key(environment: Mapping[str, str]) -> SigningKey | None:
         raise RecipeError(Problem("EPB277", error.message, hint=error.hint)) from error
 
 
-def _named(
+def _find_address(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str]
 ) -> tuple[RemoteAddress, Location | None] | None:
-    """Return the address of the remote cache, and its place in the recipe; None for the place if EPBUILD_REMOTE_CACHE names it.
+    """Return the address of the remote cache, and its location in the recipe, or None if EPBUILD_REMOTE_CACHE names it.
 
-    A directory is relative to the current one, or to the recipe.
+    A path in the variable is relative to the current directory, a path in the recipe to the recipe's folder.
     """
     text = environment.get(REMOTE, "")
     if text == _OFF:
         return None
     if text:
         try:
-            return _absolute(parse_remote(text), Path.cwd()), None
+            return _make_absolute(parse_remote(text), Path.cwd()), None
         except BadAddress as error:
             raise RecipeError(Problem("EPB275", f"{REMOTE}: {error.message}", hint=error.hint)) from error
     if cache is None or cache.remote is None:
         return None
-    return _absolute(cache.remote, folder.absolute()), cache.where
+    return _make_absolute(cache.remote, folder.absolute()), cache.where
 
 
-def _absolute(address: RemoteAddress, folder: Path) -> RemoteAddress:
+def _make_absolute(address: RemoteAddress, folder: Path) -> RemoteAddress:
     return RemoteAddress("directory", str(folder / address.text)) if address.is_directory else address
 
 
-def _signer(environment: Mapping[str, str], trust: frozenset[str], where: Location | None) -> SigningKey:
+def _require_signer(environment: Mapping[str, str], trust: frozenset[str], where: Location | None) -> SigningKey:
     signer = signing_key(environment)
     if signer is None:
         message = "results cannot be written to the remote cache without a signing key"

@@ -26,35 +26,35 @@ class RemoteStatistics(Struct, frozen=True):
 
 
 class RemoteTally:
-    """Thread-safe counters of the statistics, by the names of its fields."""
+    """Thread-safe counters, named as the fields of RemoteStatistics."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._under_way = 0
-        self._since = 0.0
+        self._open_requests = 0
+        self._busy_since = 0.0
         self._seconds = 0.0
 
     def read(self) -> RemoteStatistics:
         with self._lock:
-            running = time.monotonic() - self._since if self._under_way else 0.0
-            return RemoteStatistics(**self._counts, seconds=self._seconds + running)
+            current = time.monotonic() - self._busy_since if self._open_requests else 0.0
+            return RemoteStatistics(**self._counts, seconds=self._seconds + current)
 
     def add(self, **counts: int) -> None:
         with self._lock:
             self._counts.update(counts)
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Count the time of the block."""
+    def time_request(self) -> Iterator[None]:
+        """Count the time of the block. Concurrent requests count once."""
         with self._lock:
-            if not self._under_way:
-                self._since = time.monotonic()
-            self._under_way += 1
+            if not self._open_requests:
+                self._busy_since = time.monotonic()
+            self._open_requests += 1
         try:
             yield
         finally:
             with self._lock:
-                self._under_way -= 1
-                if not self._under_way:
-                    self._seconds += time.monotonic() - self._since
+                self._open_requests -= 1
+                if not self._open_requests:
+                    self._seconds += time.monotonic() - self._busy_since
