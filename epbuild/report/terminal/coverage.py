@@ -36,7 +36,7 @@ _WORDS = {
 _MAX_REASON = 600
 _MAX_ROWS = 10_000
 _FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
-_OF_NODES = {"EPB609", "EPB655"}
+_EXPECTATION_CODES = {"EPB609", "EPB655"}
 """Codes of problems with models that compiled, but not as the recipe expects."""
 
 
@@ -66,18 +66,18 @@ def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
 def coverage_lines(
     rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset(), total: Sequence[ModelCovered] | None = None
 ) -> Iterator[str]:
-    """Return a sum, and a line for each model and target with its fallback nodes and reasons, unless its step was `shown`.
+    """Yield a summary, a line for each model and target, and its fallback nodes with reasons unless its step was `shown`.
 
     `total` has all rows if `rows` are only some of them.
     """
     color = has_colors(sys.stdout)
-    yield f"{paint('Coverage', BOLD, color)}: {_sum(rows if total is None else total)}"
+    yield f"{paint('Coverage', BOLD, color)}: {_summary(rows if total is None else total)}"
     cells = list(map(_cells, rows))
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     widths = [width + _GAP if width else 0 for width in widths]
     room = WIDTH - sum(widths)
     model = max((len(printable(row.model)) for row in rows), default=0) + _GAP
-    explained: dict[tuple[str, str], str] = {}
+    first_targets: dict[tuple[str, str], str] = {}
     for row, values in zip(rows, cells, strict=True):
         name = f"{printable(row.model):<{model}}{printable(row.target)}"
         if len(name) > room:
@@ -85,46 +85,42 @@ def coverage_lines(
             name = ""
         outcome, *others = (f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
         yield f"{name:<{room}}{paint(outcome, _COLORS[row.outcome], color)}{''.join(others)}".rstrip()
-        why = _why(row)
-        if _is_shown(row, shown) or not why:
+        reason = _reason(row)
+        if _is_shown(row, shown) or not reason:
             continue
-        first = explained.setdefault((row.model, why), row.target)
+        first = first_targets.setdefault((row.model, reason), row.target)
         if first != row.target:
-            why = f"as for {first}"
-        for line in wrap(why, width=WIDTH - len(_INDENT), long_words=False):
+            reason = f"as for {first}"
+        for line in wrap(reason, width=WIDTH - len(_INDENT), long_words=False):
             yield _INDENT + paint(line, DIM, color)
 
 
 def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
     """Return the table for Markdown. Reasons of `shown` steps are left out."""
-    figures = any(row.accuracy is not None for row in rows)
-    columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if figures else []), "outside, and why")
-    cells = (
-        (
-            code(row.model),
-            code(row.target),
-            *_cells(row)[: 4 if figures else 3],
-            code(why, _MAX_REASON) if (why := "" if _is_shown(row, shown) else _why(row)) else "",
-        )
-        for row in rows
-    )
-    return Table("Coverage", columns, tuple(cells), f"{_sum(rows)}." if rows else "")
+    has_accuracy = any(row.accuracy is not None for row in rows)
+    columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if has_accuracy else []), "outside, and why")
+    cells = []
+    for row in rows:
+        reason = "" if _is_shown(row, shown) else _reason(row)
+        values = _cells(row)[: 4 if has_accuracy else 3]
+        cells.append((code(row.model), code(row.target), *values, code(reason, _MAX_REASON) if reason else ""))
+    return Table("Coverage", columns, tuple(cells), f"{_summary(rows)}." if rows else "")
 
 
-def _sum(rows: Sequence[ModelCovered]) -> str:
+def _summary(rows: Sequence[ModelCovered]) -> str:
     counts = Counter(row.outcome for row in rows)
     models, targets = len({row.model for row in rows}), len({row.target for row in rows})
-    sums = ", ".join(f"{counts[outcome]} {words}" for outcome, words in _WORDS.items() if counts[outcome])  # type: ignore[index]
-    return f"{counted(models, 'model')} for {counted(targets, 'target')}" + (f": {sums}" if sums else "")
+    outcomes = ", ".join(f"{counts[outcome]} {words}" for outcome, words in _WORDS.items() if counts[outcome])  # type: ignore[index]
+    return f"{counted(models, 'model')} for {counted(targets, 'target')}" + (f": {outcomes}" if outcomes else "")
 
 
-def _why(row: ModelCovered) -> str:
+def _reason(row: ModelCovered) -> str:
     outside = (row.outside.what, row.outside.why) if row.outside is not None else ()
     return ". ".join(text for text in (row.reason, *outside) if text)
 
 
 def _is_shown(row: ModelCovered, shown: frozenset[str]) -> bool:
-    """Return whether the reasons of a row were already shown with the step that failed."""
+    """Return whether the reasons of a row were already shown with its failed step."""
     return (row.verify or row.step) in shown
 
 
@@ -132,27 +128,27 @@ def _cells(row: ModelCovered) -> tuple[str, str, str, str]:
     """Return outcome, size, time and accuracy."""
     outcome = f"{row.outside.count} left" if row.outcome == "partial" and row.outside is not None else row.outcome
     size = format_size(row.size) if row.size is not None else ""
-    took = f"{row.seconds:,.1f} s" if row.seconds is not None else ""
-    figures = (_FIGURES.get(name, f"{name} {{:g}}").format(value) for name, value in (row.accuracy or {}).items())
-    return outcome, size, took, ", ".join(figures)
+    seconds = f"{row.seconds:,.1f} s" if row.seconds is not None else ""
+    accuracy = (_FIGURES.get(name, f"{name} {{:g}}").format(value) for name, value in (row.accuracy or {}).items())
+    return outcome, size, seconds, ", ".join(accuracy)
 
 
 class CoverageProgress(Listener):
     """Listener that collects coverage, and writes a line to standard error for each step that ends."""
 
-    def __init__(self, found: CoverageList) -> None:
-        self._found = found
+    def __init__(self, coverage: CoverageList) -> None:
+        self._coverage = coverage
         self._waiting = WaitingRow()
 
     def __exit__(self, *ended: object) -> None:
         self._waiting.__exit__(*ended)
 
     def report(self, event: Event, /) -> None:
-        self._found.report(event)
+        self._coverage.report(event)
         self._waiting.report(event)
         match event:
             case StepFinished(step, outcome, seconds, progress=progress) if outcome != "current" and progress is not None:
                 print_line(f"[{progress.done}/{progress.total}] {outcome} {step} ({seconds:.1f} s)", sys.stderr)
             case StepFailed(step, problems, progress) if progress is not None:
-                word = "in part" if {problem.code for problem in problems} <= _OF_NODES else "failed"
+                word = "in part" if {problem.code for problem in problems} <= _EXPECTATION_CODES else "failed"
                 print_line(f"[{progress.done}/{progress.total}] {word} {step}", sys.stderr)

@@ -1,4 +1,4 @@
-"""Problems with their place, a hint, and the underlined line of the file.
+"""Problems with their location, a hint, and the underlined line of the file.
 
 epbuild.yaml:14:7: error: QNNExecutionProvider has no option 'soc_modell'. Did you mean 'soc_model'? [EPB211]
    14 |       soc_modell: SM8750
@@ -36,9 +36,9 @@ _OPEN, _CLOSE = "[{", "]}"
 
 
 class ProblemWriter:
-    """Writer of problems to standard error, with place, message, hint and the underlined line.
+    """Writer of problems to standard error, with location, message, hint and the underlined line.
 
-    Under GitHub Actions, each problem is an annotation. Names from models cannot control a terminal or begin a line. Each file is
+    Under GitHub Actions, each problem is an annotation instead. Names from models cannot control a terminal or begin a line. Each file is
     read once.
     """
 
@@ -54,7 +54,7 @@ class ProblemWriter:
             self._write(problem, kind, color)
 
     def warn(self, problems: Iterable[Problem], kind: Kind = "warning") -> None:
-        """Write the problems in reading order, only the first three of each code unless all are wanted."""
+        """Write the problems in reading order. Unless all warnings are enabled, write only the first three of each code."""
         shown = []
         for problem in sorted(problems, key=reading_order):
             number = self._warned[kind, problem.code] = self._warned.get((kind, problem.code), 0) + 1
@@ -86,8 +86,8 @@ class ProblemWriter:
             bar, below, added = (paint(f"{sign:>{len(gutter)}} |", DIM, color) for sign in (gutter, "", "+"))
             print_line(f"{bar} {shown}".rstrip(), stream)
             print_line(f"{below} {paint(carets, _COLORS[kind], color)}", stream)
-            for written in problem.lines:
-                print_line(f"{added} {'':{problem.where.column + 1}}{written}", stream)
+            for addition in problem.lines:
+                print_line(f"{added} {'':{problem.where.column + 1}}{addition}", stream)
 
 
 def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
@@ -112,29 +112,29 @@ def print_errors(problems: Sequence[Problem]) -> None:
 def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:
     """Return the line number, the part of the line that fits, and carets below the word at the position.
 
-    Characters that `encoding` lacks are replaced by text of known width.
+    Characters that `encoding` lacks are escaped.
     """
     start = min(where.column - 1, len(line))
     end = max(_word_end(line, start), start + 1)
     gutter = f"{where.line:>{_MIN_GUTTER}}"
     room = WIDTH - len(gutter) - len(" | ")
-    # Only the part that can be shown is processed, however long the line is.
+    # Process only the part that can be shown, as lines may be very long.
     first, last = max(0, start - WIDTH), min(len(line), start + WIDTH)
     cells = [_cell(character, encoding) for character in line[first:last]]
     start, end = start - first, min(end, last + 1) - first
     before, after = _ellipsis(encoding, first > 0), _ellipsis(encoding, last < len(line))
     # A position after the last character needs room for its caret.
-    needed = max(_wide(cells[:end]), _wide(cells[:start]) + 1)
+    needed = max(_width(cells[:end]), _width(cells[:start]) + 1)
     if len(before) + needed + len(_ellipsis(encoding, end < len(cells))) > room:
         # Leave a third of the room to the text before the position.
-        while start > 0 and _wide(cells[:start]) > room // 3:
+        while start > 0 and _width(cells[:start]) > room // 3:
             cells, start, end = cells[1:], start - 1, end - 1
             before = _ellipsis(encoding, True)
-    while cells and len(before) + _wide(cells) + len(after) > room:
+    while cells and len(before) + _width(cells) + len(after) > room:
         cells = cells[:-1]
         after = _ellipsis(encoding, True)
-    offset = len(before) + _wide(cells[:start])
-    carets = min(max(_wide(cells[start:end]), 1), room - offset)
+    offset = len(before) + _width(cells[:start])
+    carets = min(max(_width(cells[start:end]), 1), room - offset)
     return gutter, before + "".join(shown for shown, _ in cells) + after, " " * offset + "^" * carets
 
 
@@ -149,7 +149,7 @@ def _read_lines(file_name: str) -> list[str]:
         if not path.is_file():  # reading a pipe would block
             return []
         if path.is_symlink() and not real_path(path).is_relative_to(real_path(path.parent)):
-            return []  # a link in an untrusted checkout may lead to secrets of the user
+            return []  # a link in an untrusted checkout may point to a user's secrets
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES).decode("utf-8-sig", errors="replace")
     except (OSError, ValueError):
@@ -228,7 +228,7 @@ def _encodable(character: str, encoding: str | None) -> bool:
     return True
 
 
-def _wide(cells: Sequence[tuple[str, int]]) -> int:
+def _width(cells: Sequence[tuple[str, int]]) -> int:
     return sum(width for _, width in cells)
 
 
@@ -243,18 +243,18 @@ def _annotation(problem: Problem, kind: Kind) -> str:
     where = problem.where
     properties: dict[str, object] = {}
     if isinstance(where, Position):
-        properties = {"file": _in_repository(where.file), "line": where.line, "col": where.column}
+        properties = {"file": _relative_to_repository(where.file), "line": where.line, "col": where.column}
     elif isinstance(where, Path):
-        properties = {"file": _in_repository(str(where))}
+        properties = {"file": _relative_to_repository(str(where))}
     elif where is not None:
         properties = {"title": where}
-    escaped = {name: _escaped(str(value)).replace(":", "%3A").replace(",", "%2C") for name, value in properties.items()}
+    escaped = {name: _escape(str(value)).replace(":", "%3A").replace(",", "%2C") for name, value in properties.items()}
     listed = ",".join(f"{name}={value}" for name, value in escaped.items())
     command = "notice" if kind == "note" else kind
-    return f"::{command}{f' {listed}' if listed else ''}::{_escaped(problem.text)} [{problem.code}]"
+    return f"::{command}{f' {listed}' if listed else ''}::{_escape(problem.text)} [{problem.code}]"
 
 
-def _in_repository(file: str) -> str:
+def _relative_to_repository(file: str) -> str:
     """Return a path relative to the repository, which annotations need."""
     root = os.environ.get("GITHUB_WORKSPACE")
     if root:
@@ -264,5 +264,5 @@ def _in_repository(file: str) -> str:
     return file
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
