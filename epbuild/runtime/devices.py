@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .operators import NoLibrary, Places, is_file, libraries
+from .operators import NoLibrary, Places, find_libraries, is_file
 from .plugins import JUDGE_NPUS_ONLY, SHARED_NOT_ON_CPU
 from .variants import Ep, OpenError, Variant
 
@@ -48,7 +48,7 @@ class Fit:
 
 
 class _Unfit(Exception):
-    """Reason why a variant does not fit, as the rest of a sentence that begins with its target."""
+    """Reason why a variant does not fit. The text completes a sentence that begins with its target."""
 
 
 def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
@@ -62,7 +62,7 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
     if not fits:
         what = variants[0].group if len(variants) > 1 else variants[0].manifest
         raise OpenError("EPB634", f"nothing of {what} fits this machine", *misfits)
-    best = min(fits, key=lambda fit: fit.rank)  # of equal ones the first, in the order of their paths
+    best = min(fits, key=lambda fit: fit.rank)  # the first of equal ones, in the order of their paths
     equal = [fit.variant.target for fit in fits if fit.rank == best.rank]
     if best.verdict == _UNKNOWN and len(equal) > 1:
         text = f"ONNX Runtime does not know which variant fits this machine: {', '.join(equal)}"
@@ -76,21 +76,21 @@ def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevic
         if not is_file(file):
             raise _Unfit(f"lacks its file {file}")
     try:
-        operators = libraries(variant.custom_ops, places)
+        libraries = find_libraries(variant.custom_ops, places)
     except NoLibrary as reason:
         raise _Unfit(str(reason)) from reason
-    found = [_device(onnxruntime, variant, ep, devices) for ep in variant.eps]
-    verdicts, kinds, chosen = zip(*found, strict=True)
+    best = [_best_device(onnxruntime, variant, ep, devices) for ep in variant.eps]
+    verdicts, kinds, chosen = zip(*best, strict=True)
     # An EP without a compatibility string in the models, such as the CPU EP, does not count.
     counted = [verdict for ep, verdict in zip(variant.eps, verdicts, strict=True) if ep.name in variant.compatibility]
-    return Fit(max(counted, default=_UNKNOWN), kinds[0], variant, chosen, operators)
+    return Fit(max(counted, default=_UNKNOWN), kinds[0], variant, chosen, libraries)
 
 
-def _device(
+def _best_device(
     onnxruntime: ModuleType, variant: Variant, ep: Ep, devices: Sequence[OrtEpDevice] | None
 ) -> tuple[int, int, OrtEpDevice | None]:
-    """Return the best device of one EP, with its verdict and the rank of its type before it. Raises _Unfit."""
-    offered = _offered(onnxruntime, ep, devices)
+    """Return the verdict, the rank of the type, and the device of the best device of an EP. Raises _Unfit."""
+    offered = _find_devices(onnxruntime, ep, devices)
     if not offered:
         # Registering adds a plugin EP's name to the providers, whether or not it has a device.
         if (
@@ -102,25 +102,26 @@ def _device(
         if ep.module is None:
             raise _Unfit(f"needs {ep.name}, which onnxruntime {onnxruntime.__version__} does not have here")
         raise _Unfit(f"needs a device for {ep.name}, which offers none" + (" of those given" if devices is not None else " here"))
-    asked = [device for device in offered if _is_asked_for(device, ep.device)]
-    if not asked:
-        raise _Unfit(f"needs a device of {ep.name} with {_wish(ep.device)}; it offers: {', '.join(map(_described, offered))}")
+    suitable = [device for device in offered if _matches(device, ep.device)]
+    if not suitable:
+        available = ", ".join(map(_describe, offered))
+        raise _Unfit(f"needs a device of {ep.name} with {_describe_request(ep.device)}; it offers: {available}")
     if variant.share_weights and variant.several and ep.name in SHARED_NOT_ON_CPU:
-        asked = [device for device in asked if _type(device) != "CPU"]
-        if not asked:
+        suitable = [device for device in suitable if _type(device) != "CPU"]
+        if not suitable:
             raise _Unfit(f"has models that share weights, which {SHARED_NOT_ON_CPU[ep.name]}")
-    ranked = [(_verdict(onnxruntime, variant, ep, device), _type_rank(device), device) for device in asked]
+    ranked = [(_verdict(onnxruntime, variant, ep, device), _type_rank(device), device) for device in suitable]
     # A device without a verdict must not be preferred to one that was judged unfit.
     judged = [item for item in ranked if item[0] != _UNKNOWN]
     best = min(judged or ranked, key=lambda item: item[:2])
     if best[0] == _UNSUPPORTED:
-        refusing, texts = ", ".join(_described(item[2]) for item in judged), ", ".join(variant.compatibility[ep.name])
+        refusing, texts = ", ".join(_describe(item[2]) for item in judged), ", ".join(variant.compatibility[ep.name])
         raise _Unfit(f"was compiled for other devices, as {ep.name} reports for: {refusing} ({texts})")
     return best
 
 
-def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | None) -> list[OrtEpDevice]:
-    """Return the devices of an EP. Unless the caller gave `devices`, register the EP's plugin library if needed. Raises _Unfit."""
+def _find_devices(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | None) -> list[OrtEpDevice]:
+    """Return the devices of an EP. If `devices` is None, register the EP's plugin library if needed. Raises _Unfit."""
     if devices is not None:
         return [device for device in devices if device.ep_name == ep.name]
     with process_wide:
@@ -132,7 +133,7 @@ def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | N
         except Exception as error:  # a module may raise anything while it is imported
             raise _Unfit(f"needs {ep.name} from the package {ep.package}, which cannot be imported: {error}") from error
         try:
-            # Under the EP's own name: it becomes the name of the EP, which the compiled model refers to.
+            # The registered name becomes the name of the EP, to which the compiled model refers.
             onnxruntime.register_execution_provider_library(ep.name, str(library))
         except Exception as error:  # ORT's exceptions have no base of their own
             raise _Unfit(f"needs {ep.name}, whose library cannot be registered: {error}") from error
@@ -143,13 +144,13 @@ def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | N
 def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDevice) -> int:
     """Return ONNX Runtime's verdict on the models on a device; the worst one if they differ."""
     texts = variant.compatibility.get(ep.name, ())
-    ask = _compatibility_function(onnxruntime)
-    if ask is None or not texts or (ep.name in JUDGE_NPUS_ONLY and _type(device) != "NPU"):
+    judge = _compatibility_function(onnxruntime)
+    if judge is None or not texts or (ep.name in JUDGE_NPUS_ONLY and _type(device) != "NPU"):
         return _UNKNOWN
     verdicts = []
     for text in texts:
         try:
-            verdicts.append(_VERDICTS.get(ask([device], text).name, _UNKNOWN))
+            verdicts.append(_VERDICTS.get(judge([device], text).name, _UNKNOWN))
         except Exception:  # noqa: BLE001 - an EP that cannot judge may raise anything
             verdicts.append(_UNKNOWN)
     return max(verdicts)
@@ -158,29 +159,30 @@ def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDev
 def _compatibility_function(onnxruntime: ModuleType) -> Callable[..., Any] | None:
     """Return ONNX Runtime's function that judges compiled models. Versions up to 1.31 do not re-export it."""
     for place in (onnxruntime, getattr(getattr(onnxruntime, "capi", None), "onnxruntime_pybind11_state", None)):
-        found: Callable[..., Any] | None = getattr(place, "get_model_compatibility_for_ep_devices", None)
-        if found is not None:
-            return found
+        function: Callable[..., Any] | None = getattr(place, "get_model_compatibility_for_ep_devices", None)
+        if function is not None:
+            return function
     return None
 
 
-def _is_asked_for(device: OrtEpDevice, wish: Mapping[str, Any]) -> bool:
+def _matches(device: OrtEpDevice, request: Mapping[str, Any]) -> bool:
     """Return whether a device is the one in the recipe. Metadata of a virtual device is not compared, as the real device differs."""
+    if request.get("type") and _type(device) != str(request["type"]).upper():
+        return False
+    if request.get("vendor") and device.device.vendor.lower() != str(request["vendor"]).lower():
+        return False
+    if request.get("virtual"):
+        return True
     metadata = {**dict(device.device.metadata), **dict(device.ep_metadata)}
-    asked = {} if wish.get("virtual") else wish.get("metadata") or {}
-    return (
-        (not wish.get("type") or _type(device) == str(wish["type"]).upper())
-        and (not wish.get("vendor") or device.device.vendor.lower() == str(wish["vendor"]).lower())
-        and all(metadata.get(name) == value for name, value in asked.items())
-    )
+    return all(metadata.get(name) == value for name, value in (request.get("metadata") or {}).items())
 
 
-def _wish(wish: Mapping[str, Any]) -> str:
-    parts = {**{name: wish.get(name) for name in ("type", "vendor")}, **(wish.get("metadata") or {})}
+def _describe_request(request: Mapping[str, Any]) -> str:
+    parts = {**{name: request.get(name) for name in ("type", "vendor")}, **(request.get("metadata") or {})}
     return ", ".join(f"{name} {value}" for name, value in parts.items() if value)
 
 
-def _described(device: OrtEpDevice) -> str:
+def _describe(device: OrtEpDevice) -> str:
     return f"{_type(device)} from {device.device.vendor}"
 
 

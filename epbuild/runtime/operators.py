@@ -19,17 +19,17 @@ Places = Mapping[str, "str | os.PathLike[str]"]
 
 
 class NoLibrary(Exception):
-    """Missing library of custom operators. The text is the rest of a sentence that begins with a target."""
+    """Missing library of custom operators. The text completes a sentence that begins with a target."""
 
 
-def libraries(custom_ops: Sequence[CustomOps], places: Places) -> tuple[str, ...]:
+def find_libraries(custom_ops: Sequence[CustomOps], places: Places) -> tuple[str, ...]:
     """Return the path of each library. Raises NoLibrary."""
-    return tuple(_library(ops, places) for ops in custom_ops)
+    return tuple(_find_library(ops, places) for ops in custom_ops)
 
 
-def register(options: SessionOptions, custom_ops: Sequence[CustomOps], found: Sequence[str]) -> None:
-    """Register the libraries that were `found` in session options. Raises OpenError (EPB636)."""
-    for ops, library in zip(custom_ops, found, strict=True):
+def register(options: SessionOptions, custom_ops: Sequence[CustomOps], libraries: Sequence[str]) -> None:
+    """Register the libraries at these paths in session options. Raises OpenError (EPB636)."""
+    for ops, library in zip(custom_ops, libraries, strict=True):
         try:
             options.register_custom_ops_library(library)
         except Exception as error:  # ORT's exceptions have no base of their own
@@ -38,7 +38,7 @@ def register(options: SessionOptions, custom_ops: Sequence[CustomOps], found: Se
             ) from error
 
 
-def _library(ops: CustomOps, places: Places) -> str:
+def _find_library(ops: CustomOps, places: Places) -> str:
     if ops.name in places:
         path = os.fspath(places[ops.name])
         if not is_file(path):
@@ -57,5 +57,5 @@ def _library(ops: CustomOps, places: Places) -> str:
 def is_file(path: str | Path) -> bool:
     try:
         return Path(path).is_file()
-    except (OSError, ValueError):  # not a valid name of a file here
+    except (OSError, ValueError):  # the system allows no such file name
         return False

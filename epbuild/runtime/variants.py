@@ -21,7 +21,7 @@ _NEEDED = ("context-binary", "external-data")
 
 
 class OpenError(Exception):
-    """Failure to open a group: a sentence, and a line for each detail. epbuild's docs/errors.md explains the `code`."""
+    """Failure to open a group, with a line for each detail. epbuild's docs/errors.md explains the `code`."""
 
     def __init__(self, code: str, text: str, *details: str) -> None:
         super().__init__("\n  ".join((f"{text} [{code}]", *details)))
@@ -39,15 +39,15 @@ class Ep:
     package: str | None
     """Requirement for pip that installs this package, such as `onnxruntime-qnn==2.7.0`."""
     device: Mapping[str, Any]
-    """`type`, `vendor` and `metadata` of the device in the recipe, as far as the recipe has them."""
+    """`type`, `vendor` and `metadata` of the device that the recipe requests."""
 
 
 @dataclass(frozen=True)
 class CustomOps:
-    """Operators outside ONNX Runtime, which needs a library for them."""
+    """Custom operators, for which ONNX Runtime needs a library."""
 
     name: str
-    """Module that ships the library, or the library's file name at the time when the models were compiled."""
+    """Module that ships the library, or the file name that the library had when the models were compiled."""
     module: str | None
     """None if the application provides the library."""
     package: str | None
@@ -69,7 +69,7 @@ class Variant:
     models: Mapping[str, Path]
     """EPContext models by name, in the order of the group."""
     compatibility: Mapping[str, tuple[str, ...]]
-    """Compatibility strings in the models, by EP. An EP judges by its own whether the models fit a device."""
+    """Compatibility strings in the models, by EP. From its own, an EP judges whether the models fit a device."""
     files: tuple[Path, ...] = ()
     """Files that the models refer to and need: context binaries and external data."""
     custom_ops: tuple[CustomOps, ...] = ()
@@ -77,23 +77,23 @@ class Variant:
 
 
 def find_variants(path: Path) -> list[Variant]:
-    """Return the variants at `path`, a manifest or a folder: that of its own manifest, else all below it. Raises OpenError."""
+    """Return the variants at `path`, a manifest or a folder: the variant of its own manifest, else all below it. Raises OpenError."""
     try:
         if not path.is_dir():
-            return [_read_variant(path, _document(path))]
+            return [_read_variant(path, _read_manifest(path))]
         own = path / MANIFEST
-        if own.is_file() and (document := _document(own, or_none=True)):
+        if own.is_file() and (document := _read_manifest(own, or_none=True)):
             return [_read_variant(own, document)]
-        documents = ((manifest, _document(manifest, or_none=True)) for manifest in _manifests(path))
-        found = [_read_variant(manifest, document) for manifest, document in documents if document]
+        documents = ((manifest, _read_manifest(manifest, or_none=True)) for manifest in _find_manifests(path))
+        variants = [_read_variant(manifest, document) for manifest, document in documents if document]
     except (OSError, ValueError) as error:  # a folder without permission, or an invalid name
         raise OpenError("EPB632", f"{str(path)!r} cannot be looked into: {error}") from error
-    if not found:
+    if not variants:
         raise OpenError("EPB632", f"there is no manifest of epbuild in {path}")
-    return found
+    return variants
 
 
-def _manifests(folder: Path) -> Iterator[Path]:
+def _find_manifests(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
         # A build writes its output to a hidden folder first.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -101,7 +101,7 @@ def _manifests(folder: Path) -> Iterator[Path]:
             yield Path(root) / MANIFEST
 
 
-def _document(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
+def _read_manifest(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
     """Read a manifest. If the file is not one of epbuild's, return None if `or_none`, else raise OpenError."""
     if path.exists() and not path.is_file():  # reading a pipe would block
         raise OpenError("EPB632", f"the manifest {path} cannot be read: it is not a regular file")
@@ -123,28 +123,30 @@ def _document(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
 
 def _read_variant(path: Path, document: Any) -> Variant:
     try:
-        target, models = _of(document["target"], dict, "target"), _each(document["models"], "models")
-        name = _of(target["name"], str, "name")
-        toolchain = _of(document.get("toolchain", {}), dict, "toolchain")
-        distributions = _texts(toolchain.get("distributions", {}), "distributions")
-        eps = tuple(_ep(ep, distributions) for ep in _each(target["eps"], "eps"))
-        files = {_of(model["name"], str, "name"): path.parent / _inside(model["file"]) for model in models}
+        target, models = _typed(document["target"], dict, "target"), _list_of_dicts(document["models"], "models")
+        name = _typed(target["name"], str, "name")
+        toolchain = _typed(document.get("toolchain", {}), dict, "toolchain")
+        distributions = _dict_of_texts(toolchain.get("distributions", {}), "distributions")
+        eps = tuple(_read_ep(ep, distributions) for ep in _list_of_dicts(target["eps"], "eps"))
+        files = {_typed(model["name"], str, "name"): path.parent / _relative_path(model["file"]) for model in models}
         variant = Variant(
             manifest=path,
-            group=_of(document["group"], str, "group"),
+            group=_typed(document["group"], str, "group"),
             target=name,
             eps=eps,
-            session_options=_texts(target["session_options"], "session_options"),
-            share_weights=_of(document["share_weights"], bool, "share_weights"),
+            session_options=_dict_of_texts(target["session_options"], "session_options"),
+            share_weights=_typed(document["share_weights"], bool, "share_weights"),
             several=len(models) > 1 or any("merged" in model for model in models),
             models=files,
-            compatibility=_compatibility(models),
+            compatibility=_read_compatibility(models),
             files=tuple(
-                path.parent / _inside(item["path"])
-                for item in _each(document.get("files", []), "files")
+                path.parent / _relative_path(item["path"])
+                for item in _list_of_dicts(document.get("files", []), "files")
                 if item["role"] in _NEEDED
             ),
-            custom_ops=tuple(_custom_ops(item, distributions) for item in _each(document.get("custom_ops", []), "custom_ops")),
+            custom_ops=tuple(
+                _read_custom_ops(item, distributions) for item in _list_of_dicts(document.get("custom_ops", []), "custom_ops")
+            ),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise OpenError("EPB632", f"the manifest {path} is not whole: {type(error).__name__}: {error}") from error
@@ -153,81 +155,83 @@ def _read_variant(path: Path, document: Any) -> Variant:
     return variant
 
 
-def _ep(ep: Mapping[str, Any], distributions: Mapping[str, str]) -> Ep:
-    name = _of(ep["ep"], str, "ep")
+def _read_ep(ep: Mapping[str, Any], distributions: Mapping[str, str]) -> Ep:
+    name = _typed(ep["ep"], str, "ep")
     shipped = {PLUGINS[package][1]: package for package in distributions if PLUGINS.get(package, ("",))[0] == name}
     named = ep.get("module")
-    module = next(iter(shipped), None) if named in (None, "") else _of(named, str, "module")
+    module = next(iter(shipped), None) if named in (None, "") else _typed(named, str, "module")
     package = shipped.get(module or "")
-    device = _of(ep.get("device") or {}, dict, "device")
+    device = _typed(ep.get("device") or {}, dict, "device")
     return Ep(
         name=name,
-        provider_options=_texts(ep["provider_options"], "provider_options"),
+        provider_options=_dict_of_texts(ep["provider_options"], "provider_options"),
         module=None if module == _BUILT_IN else module,
         package=f"{package}=={distributions[package]}" if package else module,
         device={
-            **{part: _of(device[part], str, part) for part in ("type", "vendor") if device.get(part) is not None},
-            "metadata": _texts(device.get("metadata") or {}, "metadata"),
+            **{part: _typed(device[part], str, part) for part in ("type", "vendor") if device.get(part) is not None},
+            "metadata": _dict_of_texts(device.get("metadata") or {}, "metadata"),
             "virtual": bool(device.get("virtual")),
         },
     )
 
 
-def _custom_ops(listed: Mapping[str, Any], distributions: Mapping[str, str]) -> CustomOps:
+def _read_custom_ops(listed: Mapping[str, Any], distributions: Mapping[str, str]) -> CustomOps:
     if "module" not in listed:
-        return CustomOps(_of(listed["library"], str, "library"), None, None)
-    module = _of(listed["module"], str, "module")
-    likely = module.partition(".")[0].replace("_", "-").lower()
-    return CustomOps(module, module, f"{likely}=={distributions[likely]}" if likely in distributions else None)
+        return CustomOps(_typed(listed["library"], str, "library"), None, None)
+    module = _typed(listed["module"], str, "module")
+    # Only a guess: a module's package may have another name.
+    package = module.partition(".")[0].replace("_", "-").lower()
+    return CustomOps(module, module, f"{package}=={distributions[package]}" if package in distributions else None)
 
 
-def _of(value: Any, kind: type, what: str) -> Any:
-    """Return a value of the manifest if it has the right type. Raises TypeError."""
+def _typed(value: Any, kind: type, key: str) -> Any:
+    """Return the value of a key of the manifest if it has the right type. Raises TypeError."""
     if not isinstance(value, kind):
-        raise TypeError(f"{what} is {_short(value)}")
+        raise TypeError(f"{key} is {_quote(value)}")
     return value
 
 
-def _each(found: Any, what: str) -> list[dict[str, Any]]:
-    return [_of(item, dict, what) for item in _of(found, list, what)]
+def _list_of_dicts(value: Any, key: str) -> list[dict[str, Any]]:
+    return [_typed(item, dict, key) for item in _typed(value, list, key)]
 
 
-def _texts(found: Any, what: str) -> dict[str, str]:
-    for value in _of(found, dict, what).values():
-        if isinstance(value, (dict, list, type(None))):
-            raise TypeError(f"{what} has {_short(value)}")
-    return {name: str(value) for name, value in found.items()}
+def _dict_of_texts(value: Any, key: str) -> dict[str, str]:
+    for item in _typed(value, dict, key).values():
+        if isinstance(item, (dict, list, type(None))):
+            raise TypeError(f"{key} has {_quote(item)}")
+    return {name: str(item) for name, item in value.items()}
 
 
-def _short(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _MAX_QUOTE else f"{text[:_MAX_QUOTE]}…"
 
 
-def _inside(file: Any) -> str:
-    windows = PureWindowsPath(_of(file, str, "file"))  # Windows' rules recognize absolute POSIX paths too
+def _relative_path(file: Any) -> str:
+    """Return a path if it cannot lead out of its folder. Raises TypeError and ValueError."""
+    windows = PureWindowsPath(_typed(file, str, "file"))  # Windows' rules recognize absolute POSIX paths too
     if windows.drive or windows.root or ".." in windows.parts or not windows.parts or "\0" in file:
         raise ValueError(f"{file!r} is not a path below its folder")
     return str(file)
 
 
-def _compatibility(models: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, dict[str, None]] = {}
+def _read_compatibility(models: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    texts_by_ep: dict[str, dict[str, None]] = {}
     for model in models:
-        for ep, text in _of(model.get("compatibility", {}), dict, "compatibility").items():
-            found.setdefault(ep, {})[_of(text, str, "compatibility")] = None
-    return {ep: tuple(texts) for ep, texts in found.items()}
+        for ep, text in _typed(model.get("compatibility", {}), dict, "compatibility").items():
+            texts_by_ep.setdefault(ep, {})[_typed(text, str, "compatibility")] = None
+    return {ep: tuple(texts) for ep, texts in texts_by_ep.items()}
 
 
 def select(variants: list[Variant], path: Path, group: str | None, target: str | None) -> list[Variant]:
-    """Return the variants of one group, and of `target` if that is given."""
+    """Return the variants of one group, or only the variant for `target`."""
     groups = sorted({variant.group for variant in variants})
     if group is None and len(groups) > 1:
         raise OpenError("EPB633", f"{path} holds several groups: {', '.join(groups)}; name one (group=), or open its folder")
     if group is not None and group not in groups:
         raise OpenError("EPB633", f"{path} holds no group {group}; it holds: {', '.join(groups)}")
-    ours = [variant for variant in variants if variant.group == (group or groups[0])]
-    targets = sorted({variant.target for variant in ours})
+    candidates = [variant for variant in variants if variant.group == (group or groups[0])]
+    targets = sorted({variant.target for variant in candidates})
     if target is not None and target not in targets:
         raise OpenError("EPB633", f"{path} holds nothing for the target {target}; it holds: {', '.join(targets)}")
-    return [variant for variant in ours if target in (None, variant.target)]
+    return [variant for variant in candidates if target in (None, variant.target)]
