@@ -13,7 +13,7 @@ from two_workers import WORKERS, ShortActions
 from workshop import Workshop
 
 from epbuild.engine.scheduler import Cost, Runnable, Scheduler
-from epbuild.session.remote_build import MOST_AT_ONCE
+from epbuild.session.remote_build import MAX_IDLE
 
 SHARE = 1.03
 """Of the least time that is possible, which a build takes at most."""
@@ -52,7 +52,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     return Result(
         "How much longer than the least possible does a build take on 20 machines of four kinds, and what does an action cost there?",
         tuple(series),
-        f"Virtual time: nothing is compiled. At most {MOST_AT_ONCE} actions are with the cluster at a time, in the order of epbuild's own "
+        f"Virtual time: nothing is compiled. At most {MAX_IDLE} actions are with the cluster at a time, in the order of epbuild's own "
         "scheduler; there, the longest that a machine can do goes first. What they take is drawn from a log-normal distribution of two "
         "minutes, what is expected of them is off by a third. The least possible is what the scarcest kind of machine has to do, or the "
         "longest action. "
@@ -98,7 +98,7 @@ def _makespan(work: Sequence[_Work]) -> float:
     running: list[tuple[float, int]] = []
     now, with_cluster = 0.0, 0
     while True:
-        while with_cluster < MOST_AT_ONCE and (ident := scheduler.next()) is not None:
+        while with_cluster < MAX_IDLE and (ident := scheduler.next()) is not None:
             with_cluster += 1
             item = work[int(ident)]
             heapq.heappush(waiting[item.kind], (-item.expected, int(ident)))

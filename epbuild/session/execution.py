@@ -27,7 +27,7 @@ from epbuild.survey.status import Surveyor
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution, Workplace
 
-_MOST_STORING = 4  # further compiles would only queue for the disk
+_MAX_STORING = 4  # further compiles would only queue for the disk
 
 
 class KeyedAction(Struct, frozen=True):
@@ -42,13 +42,13 @@ class KeyedAction(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class WatchedExecution(Execution):
-    """One run of an action. Its result counts only if none of its inputs changed in the meantime."""
+    """One run of an action. Its result is discarded if one of its inputs has changed in the meantime."""
 
     subject: KeyedAction
     surveyor: Surveyor
     idle: Idle
     written: Mapping[Path, tuple[int, ...]]
-    """Stats of the users' files as `last_written` returns them. Blobs have the content that they are named by."""
+    """Stats of the users' files, as `last_written` returns them. Blobs are left out, as they are named by their content."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
         return digests_of(self.surveyor, self.subject, files)
@@ -71,7 +71,7 @@ class WatchedExecution(Execution):
     def compiled(self) -> None:
         """Let another action start while this one is checked and stored, unless a process of this action follows."""
         action = self.subject.action
-        if not action_type(action).starts_another_process(action) and len(self.idle) < _MOST_STORING:
+        if not action_type(action).starts_another_process(action) and len(self.idle) < _MAX_STORING:
             self.idle.add(action.id)
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
@@ -91,15 +91,15 @@ class Executions:
         self._idle = idle
 
     def workplace(self, subject: KeyedAction) -> Workplace:
-        """Return the factory of an action's executions: one without a name, and further ones with names below it."""
+        """Return the factory of an action's executions. The first has an empty name, which is the prefix of the others."""
         return _Workplace(self, subject)
 
     @contextmanager
     def open(self, subject: KeyedAction, name: str) -> Iterator[Execution]:
         """Open one run of an action while its files match its key document. `name` names the log."""
         action, workspace, store = subject.action, self._surveyor.workspace, self._surveyor.store
-        environment = self._held_still(action, subject.document)
-        own = set(action.files) - {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}
+        environment = self._check_toolchain(action, subject.document)
+        blobs = {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}
         log = log_file(workspace.directory, name, self._surveyor.memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
         if not is_regular(log):  # a checkout may contain a link or a pipe
@@ -116,11 +116,11 @@ class Executions:
                 subject,
                 self._surveyor,
                 self._idle,
-                {path: last_written(path) for path in action.files if path in own},
+                {path: last_written(path) for path in action.files if path not in blobs},
             )
 
-    def _held_still(self, action: Action, document: Mapping[str, Any]) -> Environment:
-        """Return the action's toolchain as it is now. Raises BuildError if it differs from `document`."""
+    def _check_toolchain(self, action: Action, document: Mapping[str, Any]) -> Environment:
+        """Return the current environment of the action's toolchain. Raises BuildError if it differs from the key `document`."""
         kind, environment = action_type(action), self._toolchains.current(action)
         changes = differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
@@ -138,9 +138,9 @@ class _Workplace(Struct, frozen=True):
 
 
 def digests_of(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:
-    """Return the SHA-256 of files of an action, and of the artifacts that it needs: blobs are named by theirs."""
-    known = {surveyor.store.place(digest): digest for made in subject.needed for digest in made.result.digests.values()}
-    return {**surveyor.digests.of_many(file for file in files if file not in known), **known}
+    """Return the SHA-256 of files of an action, and of the blobs that it needs, which are named by it."""
+    blobs = {surveyor.store.place(digest): digest for made in subject.needed for digest in made.result.digests.values()}
+    return {**surveyor.digests.of_many(file for file in files if file not in blobs), **blobs}
 
 
 def last_written(path: Path) -> tuple[int, ...]:

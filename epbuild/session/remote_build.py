@@ -1,4 +1,4 @@
-"""Actions run by other machines, by way of the remote cache."""
+"""Actions that other machines run, with inputs and results in the remote cache."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from epbuild.session.toolchains import Place, PlanToolchains, UnknownToolchain
 from epbuild.survey.remote_results import RemoteResults
 from epbuild.survey.status import Surveyor
 
-MOST_AT_ONCE = 256
-"""How many actions wait for other machines without taking a place of this one's: each has a thread."""
-_MOST_UNABLE = 3
+MAX_IDLE = 256
+"""Number of actions that wait for other machines without occupying a job of this machine. Each has a thread."""
+_MAX_UNABLE = 3
 _IDENTITIES_AT_ONCE = 16
-_MOST_ASKED = 3
-"""How many machines are asked for the identity of one toolchain."""
+_MAX_IDENTITY_MACHINES = 3
+"""Number of machines that are asked for the identity of one toolchain."""
 _PIECE_BYTES = 1 << 20
 _NAME_CACHE = "Name one under `cache.remote` in the recipe, or in EPBUILD_REMOTE_CACHE; with --rebuild-and-compare, build here."
 LOOK_AT_CACHE = "Check that workers write to the remote cache that this build reads, with a key under `cache.trust`."
@@ -62,22 +62,22 @@ def open_cluster(
     progress: Progress,
     toolchains: PlanToolchains,
 ) -> Iterator[RemoteMachines]:
-    """Connect to the machines of a scheduler. Raises PlanError without a remote cache, and Lost if it cannot be reached."""
+    """Connect to the machines of a scheduler. Raises PlanError without a remote cache, SchedulerLostError if there is no connection."""
     if shared.cache is None or shared.results is None:
         message = "other machines read inputs from a remote cache and write results to it, and this build uses none"
         raise PlanError(Problem("EPB538", message, Argument(address.text), _NAME_CACHE))
     executor = DaskExecutor(address, shared.cancelled)
     try:
-        found = RemoteMachines(executor, shared.cache, shared.results, surveyor, progress, toolchains)
-        if (warning := found.others()) is not None:
+        machines = RemoteMachines(executor, shared.cache, shared.results, surveyor, progress, toolchains)
+        if (warning := machines.check_releases()) is not None:
             progress.report(Warned(warning))
-        yield found
+        yield machines
     finally:
         executor.close()
 
 
 class RemoteMachines:
-    """Other machines of one build. For any thread."""
+    """Other machines of one build. Any number of threads may use it."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class RemoteMachines:
         self._progress = progress
         self._toolchains = toolchains
         self._refusals = ToolchainDenyList()
-        self._taken: dict[str, bool] = {}
+        self._decisions: dict[str, bool] = {}
         self._unserved: Counter[frozenset[str]] = Counter()
-        """How many actions need labels that no machine offered."""
-        self._deciding = threading.Lock()
+        """Number of actions that need labels that no machine offered."""
+        self._decision_lock = threading.Lock()
 
-    def others(self) -> Problem | None:
+    def check_releases(self) -> Problem | None:
         """Return a warning about machines with another release of epbuild; None if there are none."""
         machines = sorted(offer.machine for offer in self._executor.offers() if RELEASE not in offer.labels)
         if not machines:
@@ -108,12 +108,12 @@ class RemoteMachines:
         message = f"{', '.join(machines)} {'has' if len(machines) == 1 else 'have'} another release of epbuild, and nothing to do"
         return Problem("EPB540", message, None, "Install the same release on all machines.")
 
-    def takes(self, action: Action) -> bool:
+    def runs(self, action: Action) -> bool:
         """Return whether other machines run an action: one offers what it needs, or this machine cannot run it. Decided once."""
-        with self._deciding:
-            if action.id not in self._taken:
-                self._taken[action.id] = self._is_for_others(action)
-            return self._taken[action.id]
+        with self._decision_lock:
+            if action.id not in self._decisions:
+                self._decisions[action.id] = self._is_for_others(action)
+            return self._decisions[action.id]
 
     def _is_for_others(self, action: Action) -> bool:
         if action.runs_in is None or only_here(action) is not None:
@@ -127,11 +127,11 @@ class RemoteMachines:
     def _labels(self, action: Action) -> frozenset[str]:
         return labels_of(action, self._toolchains.locked_for(action)[0])
 
-    def make(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
-        """Have an action run by another machine. It takes no place of this machine while it waits.
+    def run(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
+        """Run an action on another machine. It occupies no job of this machine while it waits.
 
-        Returns None if the machines that offered it lack a device or a driver, and this machine may have it. Raises the error of the
-        failed run, EnvironmentFailure if no machine can run it, and Cancelled.
+        Returns None if the machines that offered it lack a device or a driver that this machine may have. Raises the error of the failed
+        run, EnvironmentFailure if no machine can run it, and Cancelled.
         """
         action, key, step = subject.action, subject.key, subject.action.steps[0]
         labels, (_, environment) = self._labels(action), self._toolchains.locked_for(action)
@@ -160,7 +160,7 @@ class RemoteMachines:
         return RemoteResult(result, reply.machine, reply.outcome == "made")
 
     def _reply(self, action: Action, request: ActionRequest, labels: frozenset[str]) -> MachineReply:
-        """Return the reply of the first machine that can run an action, else of the last one that cannot."""
+        """Return the reply of the first machine that can run an action, or else of the last one that cannot."""
         toolchain = action.runs_in.toolchain.name if action.runs_in is not None else ""
         unable: dict[str, MachineReply] = {}
         while True:
@@ -168,7 +168,7 @@ class RemoteMachines:
             serving = [offer for offer in self._executor.offers() if offer.serves(labels)]
             last = next(reversed(unable.values()), None) or self._refusals.last(toolchain, action.id)
             tried = sum(not reply.is_unfit for reply in unable.values())
-            if last is not None and (tried >= _MOST_UNABLE or without.issuperset(offer.machine for offer in serving)):
+            if last is not None and (tried >= _MAX_UNABLE or without.issuperset(offer.machine for offer in serving)):
                 return last
             memory = min(request.memory, max((offer.memory for offer in serving), default=0))
             reply = self._executor.execute(request, Placement(labels, memory, without), self._progress)
@@ -199,19 +199,19 @@ class RemoteMachines:
     def _keep_log(self, action: Action, reply: MachineReply) -> None:
         """Keep the log of a failure, and remove the log of an earlier run. A result has its own log."""
         workspace, recipe = self._surveyor.workspace, self._surveyor.memory.configuration.recipe
-        place = log_file(workspace.directory, action.id, recipe)
+        path = log_file(workspace.directory, action.id, recipe)
         with suppress(NotFetched, MissingBlob, OSError):  # a missing log changes nothing
-            place.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             if reply.log is not None and reply.outcome not in ("made", "found"):
                 self._cache.fetch(reply.log, self._surveyor.store)
-                place.parent.mkdir(exist_ok=True)
-                place.write_bytes(self._surveyor.store.read_bytes(reply.log.digest))
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(self._surveyor.store.read_bytes(reply.log.digest))
 
 
 @contextmanager
 def _waiting(action: Action, idle: Idle) -> Iterator[None]:
-    """Free the place of an action on this machine while it waits for another machine."""
-    if len(idle) < MOST_AT_ONCE:
+    """Free the job of an action on this machine while it waits for another machine."""
+    if len(idle) < MAX_IDLE:
         idle.add(action.id)
     try:
         yield
@@ -228,7 +228,7 @@ def _file_pieces(path: Path) -> Iterator[bytes]:
 class IdentityRequests:
     """Requests for toolchain identities, which machines publish in the remote cache.
 
-    They spare this machine from provisioning toolchains to know its keys, and provide keys for other platforms.
+    With them, this machine knows its keys without provisioning toolchains, and the keys of other platforms.
     """
 
     def __init__(self, executor: RequestExecutor, known: PlanToolchains, progress: Progress) -> None:
@@ -236,23 +236,23 @@ class IdentityRequests:
         self._known = known
         self._progress = progress
 
-    def bring(self, unknown: Mapping[Place, UnknownToolchain]) -> None:
-        """Have the records of these toolchains published, and read them.
+    def fetch(self, unknown: Mapping[Place, UnknownToolchain]) -> None:
+        """Request that machines publish the records of these toolchains, and read the records.
 
-        A toolchain of this platform that no machine offers is left to be provisioned here. Raises Unoffered if no machine offers one of
-        another platform for a minute, Lost if the scheduler goes away, the error of a failed provisioning, and Cancelled.
+        A toolchain of this platform that no machine offers is left to be provisioned here. Raises UnofferedError if no machine offers one
+        of another platform for a minute, SchedulerLostError, the error of a failed provisioning, and Cancelled.
         """
-        asked = self._offered(unknown)
+        offered = self._find_offered(unknown)
         with ThreadPoolExecutor(_IDENTITIES_AT_ONCE, thread_name_prefix="identity") as pool:
-            list(pool.map(self._ask, asked.values()))
-        self._known.look_again(asked)
-        for item in asked.values():
+            list(pool.map(self._request, offered.values()))
+        self._known.look_again(offered)
+        for item in offered.values():
             if self._known.of(item.action) is None and not self._known.is_for_here(item.action):
                 name = item.needs.toolchain.name
                 message = f"what the toolchain '{name}' is on {item.platform} cannot be had from the remote cache"
                 raise EnvironmentFailure(Problem("EPB537", message, item.needs.toolchain.where, LOOK_AT_CACHE))
 
-    def _offered(self, unknown: Mapping[Place, UnknownToolchain]) -> dict[Place, UnknownToolchain]:
+    def _find_offered(self, unknown: Mapping[Place, UnknownToolchain]) -> dict[Place, UnknownToolchain]:
         """Return the toolchains that a machine offers, after waiting for those that cannot be provisioned here."""
         for item in unknown.values():
             if not self._known.is_for_here(item.action):
@@ -260,7 +260,7 @@ class IdentityRequests:
         offers = self._executor.offers()
         return {place: item for place, item in unknown.items() if any(map(_placement(item).allows, offers))}
 
-    def _ask(self, item: UnknownToolchain) -> None:
+    def _request(self, item: UnknownToolchain) -> None:
         name, begin = item.needs.toolchain.name, time.monotonic()
         self._progress.report(ToolchainStarted(name, f"asking a machine of the cluster what it is on {item.platform}"))
         request = toolchain_request(item.needs, item.locked, item.records)
@@ -283,7 +283,7 @@ class IdentityRequests:
             if reply.outcome in ("made", "found"):
                 return reply
             placement = replace(placement, without=placement.without | {reply.machine})
-            if len(placement.without) >= _MOST_ASKED or not any(map(placement.allows, self._executor.offers())):
+            if len(placement.without) >= _MAX_IDENTITY_MACHINES or not any(map(placement.allows, self._executor.offers())):
                 raise error_of(reply)
 
 

@@ -52,7 +52,7 @@ class ActionRunner(Struct, frozen=True):
 
     def is_for_others(self, action: Action) -> bool:
         """Return whether another machine runs an action."""
-        return self.compiles and self.elsewhere is not None and self.elsewhere.takes(action)
+        return self.compiles and self.elsewhere is not None and self.elsewhere.runs(action)
 
     def check(self, action: Action) -> None:
         """Raise EpbuildError if an action cannot or may not be run."""
@@ -65,7 +65,7 @@ class ActionRunner(Struct, frozen=True):
         """Run an action here or on another machine. Raises EpbuildError and Cancelled."""
         action = subject.action
         if self.elsewhere is not None and self.is_for_others(action):
-            found = self.elsewhere.make(subject, expected, idle)
+            found = self.elsewhere.run(subject, expected, idle)
             if found is not None:
                 result = read_result(action, found.result)
                 if result is None:

@@ -325,6 +325,6 @@ def _identify_elsewhere(request: Request, known: PlanToolchains, plan: Plan, sha
 
         executor = DaskExecutor(request.cluster, shared.cancelled)
         try:
-            IdentityRequests(executor, known, progress).bring(unknown)
+            IdentityRequests(executor, known, progress).fetch(unknown)
         finally:
             executor.close()

@@ -1,4 +1,4 @@
-"""Snapshots of a session: the answer for a run that finds nothing changed."""
+"""Snapshots of a session: the fast path for a run if nothing has changed."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from epbuild.survey.status import StepStatus, Survey, Surveyor
 if TYPE_CHECKING:
     from epbuild.survey.snapshot import Moment
 
-_SETTLED = frozenset({"built", "emitted", "restored", "current"})
+_CURRENT_OUTCOMES = frozenset({"built", "emitted", "restored", "current"})
 """Outcomes after which an action stays current until an input changes."""
 
 
 def read_last(request: Request, *, refresh: bool = False) -> Snapshot | None:
-    """Return the snapshot of the last run of a request if nothing has changed since, and it needs no other work; else None.
+    """Return the snapshot of the last run of a request if nothing has changed since, and the request needs no other work; else None.
 
-    With `refresh`, the new times of files that were only touched are kept.
+    With `refresh`, the new times of files that were only touched are recorded.
     """
-    asks_more = request.rebuild_and_compare or request.every_model or request.writes or request.shard is not None
-    if asks_more or not request.emits_all:
+    needs_more = request.rebuild_and_compare or request.every_model or request.writes or request.shard is not None
+    if needs_more or not request.emits_all:
         return None
     recipe = str(request.recipe)
-    found = read_unchanged(recipe, request.settings, request.selection, refresh=refresh)
-    # Messages and outputs name files as the recipe was named, and a doubted lock is checked again.
-    if found is None or not found.is_current or found.view != view_of(recipe) or found.lock == "doubted":
+    snapshot = read_unchanged(recipe, request.settings, request.selection, refresh=refresh)
+    # Messages and outputs name files relative to the recipe's path as given, and a doubted lock is checked again.
+    if snapshot is None or not snapshot.is_current or snapshot.view != view_of(recipe) or snapshot.lock == "doubted":
         return None
-    return None if request.locked and found.lock != "held" else found
+    return None if request.locked and snapshot.lock != "held" else snapshot
 
 
-def recorded_survey(found: Snapshot) -> Survey:
+def recorded_survey(snapshot: Snapshot) -> Survey:
     """Return the survey in a snapshot: all steps are current."""
-    records = convert(found.warnings, tuple[ProblemRecord, ...])
+    records = convert(snapshot.warnings, tuple[ProblemRecord, ...])
     statuses = [
         StepStatus(Step(*step), "current", (), key, outputs, on_real_device=on_device)
-        for *step, key, outputs, on_device in found.step_rows()
+        for *step, key, outputs, on_device in snapshot.step_rows()
     ]
     return Survey(Plan((), {}, tuple(record.problem for record in records)), {}, (), recorded=tuple(statuses))
 
@@ -64,13 +64,14 @@ class ActionEnd(NamedTuple):
 
 
 def last_outputs(plan: Plan, surveyor: Surveyor) -> dict[str, OutputRecord]:
-    """Return what was last written to the place of each emission, by its id.
+    """Return the record of the last output at the path of each emission, by the id of the emission.
 
-    It is read once for a snapshot: another recipe's build may write to the place at any moment. If it does so later, the files do not have
-    the digests in these records.
+    The records are read once for a snapshot, as another recipe's build may write to a path at any moment. If it does so later, the files do
+    not have the digests in these records.
     """
     emissions = [action for action in plan.actions.values() if isinstance(action, Emission)]
-    return {one.id: output for one in emissions if (output := surveyor.outputs.last(one.path)) is not None}
+    records = {emission.id: surveyor.outputs.last(emission.path) for emission in emissions}
+    return {ident: record for ident, record in records.items() if record is not None}
 
 
 def ends_of_actions(
@@ -80,7 +81,7 @@ def ends_of_actions(
     outputs: Mapping[str, OutputRecord],
     surveyor: Surveyor,
 ) -> dict[str, ActionEnd]:
-    """Return how each action of the plan ended."""
+    """Return the end of each action of the plan."""
     needed = {need for action in found.plan.actions.values() for need in action.needs}
     recorded = surveyor.memory.keys(found.plan.emissions)
     ends = {}
@@ -89,11 +90,11 @@ def ends_of_actions(
         if isinstance(action, Emission):
             output = outputs.get(ident)
             key = output.action_key if output is not None else key
-            # Another recipe's build may have emitted something else there.
-            lasts = output is not None and key == recorded.get(ident)
+            # Another recipe's build may have emitted another output to the path.
+            stays_current = output is not None and key == recorded.get(ident)
         else:
-            lasts = ident in needed  # a result that no output is made of is in the store only, and is looked up each time
-        ends[ident] = ActionEnd(key, lasts and outcomes.get(ident) in _SETTLED)
+            stays_current = ident in needed  # a result outside all outputs is only in the store, which must be read each time
+        ends[ident] = ActionEnd(key, stays_current and outcomes.get(ident) in _CURRENT_OUTCOMES)
     return ends
 
 
@@ -105,11 +106,11 @@ def observed_files(
     outputs: Mapping[str, OutputRecord],
     surveyor: Surveyor,
 ) -> dict[str | Path, str]:
-    """Return all files and folders that a run read or emitted, with their SHA-256 where it is known."""
+    """Return all files and folders that a run read or emitted, with their SHA-256, or an empty text if it is unknown."""
     shared = [*map(Path, own_files()), *((lock.path,) if lock.exists else ())]
     shared += (recipe.directory / catalog.name for catalog in recipe.catalogs)
-    known = {**dict.fromkeys(shared, ""), **toolchains.watched(), **dict.fromkeys(recipe.names, ""), **recipe.digests}
-    files: dict[str | Path, str] = {**known}
+    read = {**dict.fromkeys(shared, ""), **toolchains.watched(), **dict.fromkeys(recipe.names, ""), **recipe.digests}
+    files: dict[str | Path, str] = {**read}
     for action in plan.actions.values():
         files |= {path: surveyor.digests.seen.get(path, "") for path in action.files}
         if isinstance(action, Emission) and (output := outputs.get(action.id)) is not None:

@@ -44,10 +44,10 @@ class Machines:
         self._takes = takes
         self.asked: list[str] = []
 
-    def takes(self, action: object) -> bool:
+    def runs(self, action: object) -> bool:
         return self._takes
 
-    def make(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
+    def run(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
         self.asked.append(subject.key)
         return self.answer
 

@@ -174,7 +174,7 @@ def test_missing_results_that_may_not_be_built_fail_and_all_others_are_skipped(w
 
 def test_an_action_of_another_machine_needs_no_memory_here(workshop: Workshop) -> None:
     class Others:
-        def takes(self, action: object) -> bool:
+        def runs(self, action: object) -> bool:
             return True
 
     with open_actions(workshop, ActionRunner(elsewhere=Others())) as (actions, _, _):  # type: ignore[arg-type]

@@ -124,9 +124,9 @@ class Asking:
         sources = ToolchainSources(self.client.request.toolchains, toolchain_records(folder / "cache"), results)
         self.known = PlanToolchains(self.plan, recipe.directory, lock, sources)
 
-    def bring(self) -> None:
+    def fetch(self) -> None:
         found = IdentityRequests(self.executor, self.known, self.events)
-        found.bring(self.known.unidentified(self.plan.actions.values()))
+        found.fetch(self.known.unidentified(self.plan.actions.values()))
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_machine_says_what_a_toolchain_is_and_none_is_made_here(platform: str,
     found = asking(platform)
     action = found.plan.actions[CLASSIFIER]
     assert found.known.of(action) is None
-    found.bring()
+    found.fetch()
     identified = found.known.of(action)
     assert identified is not None
     assert identified.identity(())["platform"] == TAGS[platform]
@@ -147,21 +147,21 @@ def test_a_machine_says_what_a_toolchain_is_and_none_is_made_here(platform: str,
     assert (found.client.made, found.worker.made) == (0, 1)
     kinds = [type(event) for event in found.events]
     assert kinds == [ToolchainStarted, ToolchainReady]
-    found.bring()
+    found.fetch()
     assert len(found.executor.asked) == 1, "what is known is not asked for again"
 
 
 def test_a_machine_that_cannot_make_it_is_not_the_last_that_is_asked(asking: Callable[..., Asking]) -> None:
     found = asking(WINDOWS)
     found.executor.machines = ["full", "builder"]
-    found.bring()
+    found.fetch()
     assert found.known.of(found.plan.actions[CLASSIFIER]) is not None
     assert len(found.executor.asked) == 2
 
 
 def test_the_request_names_nothing_of_this_machine(asking: Callable[..., Asking], tmp_path: Path) -> None:
     found = asking(WINDOWS)
-    found.bring()
+    found.fetch()
     [request] = found.executor.asked
     assert str(tmp_path) not in request.text
     asked = asked_toolchain(request, BlobStore(tmp_path))
@@ -173,7 +173,7 @@ def test_that_nobody_is_of_the_platform_is_an_error(asking: Callable[..., Asking
     found = asking(WINDOWS)
     found.executor.labels = {RELEASE, f"platform:{HERE}", "ep:QNNExecutionProvider"}
     with pytest.raises(UnofferedError) as caught:
-        found.bring()
+        found.fetch()
     [problem] = caught.value.problems
     assert problem.code == "EPB539"
     assert "platform:windows-arm64" in problem.message
@@ -182,14 +182,14 @@ def test_that_nobody_is_of_the_platform_is_an_error(asking: Callable[..., Asking
 def test_of_this_platform_what_no_machine_offers_is_left_to_be_made_here(asking: Callable[..., Asking]) -> None:
     found = asking(HERE)
     found.executor.labels = {RELEASE}
-    found.bring()
+    found.fetch()
     assert (found.executor.asked, found.known.of(found.plan.actions[CLASSIFIER])) == ([], None)
 
 
 def test_another_toolchain_there_is_refused_and_for_this_platform_a_warning(asking: Callable[..., Asking]) -> None:
     found = asking(HERE)
     found.worker.packages = {**found.worker.packages, "six": "1.17"}
-    found.bring()
+    found.fetch()
     [warning] = [event.problem for event in found.events if isinstance(event, Warned)]
     assert warning.code == "EPB532"
     assert warning.message.startswith("on builder: the toolchain 'qnn' differs here")
@@ -202,7 +202,7 @@ def test_for_another_platform_nothing_but_a_trusted_record_counts(other: str, as
     if other == "another toolchain":
         found.worker.packages = {**found.worker.packages, "six": "1.17"}
     with pytest.raises(EpbuildError) as caught:
-        found.bring()
+        found.fetch()
     [problem] = caught.value.problems
     assert problem.code == ("EPB532" if other == "another toolchain" else "EPB537")
 

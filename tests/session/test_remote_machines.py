@@ -72,7 +72,7 @@ class Case:
         )
 
     def make(self) -> RemoteResult | None:
-        return self.machines.make(self.subject, Runnable(CLASSIFIER, (), Cost(1.0, measured=True), 1), self.idle)
+        return self.machines.run(self.subject, Runnable(CLASSIFIER, (), Cost(1.0, measured=True), 1), self.idle)
 
     def failure(self) -> EpbuildError:
         with pytest.raises(EpbuildError) as failure:
@@ -163,17 +163,17 @@ def test_a_machine_that_refuses_a_toolchain_is_not_asked_again(opened: Open) -> 
 
 def test_machines_take_what_they_offer_and_nothing_that_needs_this_machine(opened: Open) -> None:
     case = opened(MachineReply("made", "builder"))
-    assert case.machines.takes(case.action)
-    assert not case.machines.takes(case.emission)
+    assert case.machines.runs(case.action)
+    assert not case.machines.runs(case.emission)
     case.executor.labels = frozenset({RELEASE})
-    assert case.machines.takes(case.action), "it is decided once"
-    assert not case.machines.takes(replace(case.action, id="another"))  # type: ignore[type-var]
+    assert case.machines.runs(case.action), "it is decided once"
+    assert not case.machines.runs(replace(case.action, id="another"))  # type: ignore[type-var]
 
 
 def test_machines_of_another_release_are_named_and_get_nothing(opened: Open) -> None:
     case = opened(MachineReply("made", "old"))
     case.executor.labels -= {RELEASE}
-    warning = case.machines.others()
+    warning = case.machines.check_releases()
     assert warning is not None
     assert (warning.code, warning.message.split()[0]) == ("EPB540", "old")
 
