@@ -148,7 +148,7 @@ def probe(
     try:
         with TemporaryDirectory(prefix="epbuild-probe-") as folder:
             command = [str(interpreter), "-I", str(PROBE), *wanted]
-            done = ask_program(command, Path(folder), timeout=seconds, most=_MAX_ANSWER)
+            done = ask_program(command, Path(folder), timeout=seconds, max_bytes=_MAX_ANSWER)
     except OSError as error:
         raise failure(f"does not run: {error.strerror or error}") from error
     if done.how == "timed out":

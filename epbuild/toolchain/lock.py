@@ -1,4 +1,4 @@
-"""Facts of a lock as values, and the changes from one lock to another."""
+"""Content of a lock, and the changes from one lock to another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Package(Struct, frozen=True, order=True):
     """Normalized, as package indexes compare names."""
     version: str
     files: tuple[str, ...] = ()
-    """SHA-256 of each file that it may be installed from, sorted. Empty if it was found in an existing environment."""
+    """Sorted SHA-256 of the files that may be installed. Empty if the package was found in an existing environment."""
 
     @property
     def requirement(self) -> str:
@@ -26,7 +26,7 @@ class Package(Struct, frozen=True, order=True):
 
     @property
     def is_installed(self) -> bool:
-        """True if the package was found in an existing environment."""
+        """Whether the package was found in an existing environment."""
         return not self.files
 
 
@@ -77,7 +77,7 @@ class LockedModel(Struct, frozen=True):
 
 
 class Lock(Struct, frozen=True):
-    """A whole lock."""
+    """Lock of a recipe."""
 
     recipe: str
     """Name of the recipe."""
@@ -96,9 +96,9 @@ _Value = TypeVar("_Value")
 
 
 class LockChange(Struct, frozen=True):
-    """One fact that was added, updated or removed. `old` and `new` are its short values, None if absent.
+    """Entry that was added, updated or removed. `old` and `new` are its shortened values, None if absent.
 
-    Equal values mean that the version is the same and the files differ. Packages and Pythons have a `toolchain` and `platforms`.
+    If the values are equal, the version is the same and the files differ. Packages and Pythons have a `toolchain` and `platforms`.
     """
 
     kind: Kind
@@ -112,56 +112,58 @@ class LockChange(Struct, frozen=True):
 
 def changes(old: Lock | None, new: Lock) -> list[LockChange]:
     """Return the changes from `old` (None: there was no lock) to `new`: recipe, catalog, models, toolchains, each by name."""
-    before = old or Lock("")
+    former = old or Lock("")
     found: list[LockChange] = []
     if old is not None and old.recipe != new.recipe:
         found.append(LockChange("updated", "recipe", new.recipe, old.recipe, new.recipe))
-    for kind, name, was, now in _pairs(before.catalog, new.catalog):
-        found.append(LockChange(kind, "catalog", name, _revision(was), _revision(now)))
-    for kind, name, model, now_model in _pairs(before.models, new.models):
-        found.append(LockChange(kind, "model", name, _digest(model), _digest(now_model)))
-    releases = ({release.requirement: release for release in lock.wheels} for lock in (before, new))
-    for kind, requirement, old_release, release in _pairs(*releases):
+    for kind, name, old_revision, new_revision in _differences(former.catalog, new.catalog):
+        found.append(LockChange(kind, "catalog", name, _revision(old_revision), _revision(new_revision)))
+    for kind, name, old_model, new_model in _differences(former.models, new.models):
+        found.append(LockChange(kind, "model", name, _digest(old_model), _digest(new_model)))
+    old_releases, new_releases = ({release.requirement: release for release in lock.wheels} for lock in (former, new))
+    for kind, requirement, old_release, new_release in _differences(old_releases, new_releases):
         name = requirement.partition("==")[0]
-        found.append(LockChange(kind, "wheel", name, _version(old_release), _version(release)))
-    names = sorted(before.toolchains.keys() | new.toolchains.keys())
-    for name in names:
-        found += _toolchain(name, before.toolchains.get(name, LockedToolchain()), new.toolchains.get(name, LockedToolchain()))
+        found.append(LockChange(kind, "wheel", name, _version(old_release), _version(new_release)))
+    for name in sorted(former.toolchains.keys() | new.toolchains.keys()):
+        old_toolchain = former.toolchains.get(name, LockedToolchain())
+        found += _toolchain_changes(name, old_toolchain, new.toolchains.get(name, LockedToolchain()))
     return found
 
 
-def _toolchain(name: str, old: LockedToolchain, new: LockedToolchain) -> Iterator[LockChange]:
+def _toolchain_changes(name: str, old: LockedToolchain, new: LockedToolchain) -> Iterator[LockChange]:
     # The same change on several platforms is listed once.
     platforms: dict[LockChange, list[str]] = {}
     for platform in sorted(old.platforms.keys() | new.platforms.keys()):
-        for change in _environment(name, old.platforms.get(platform), new.platforms.get(platform)):
+        for change in _environment_changes(name, old.platforms.get(platform), new.platforms.get(platform)):
             platforms.setdefault(change, []).append(platform)
-    merged = [replace(change, platforms=tuple(where)) for change, where in platforms.items()]
+    merged = [replace(change, platforms=tuple(names)) for change, names in platforms.items()]
     if merged:
         yield from sorted(merged, key=lambda change: (change.about != "python", change.name, change.platforms))
     elif old.requires != new.requires:  # although they resolve to the same packages
         yield LockChange("updated", "toolchain", name, ", ".join(old.requires), ", ".join(new.requires))
 
 
-def _environment(toolchain: str, old: LockedEnvironment | None, new: LockedEnvironment | None) -> Iterator[LockChange]:
-    pythons = ({"python": environment.python} if environment else {} for environment in (old, new))
-    for kind, name, was, now in _pairs(*pythons):
-        yield LockChange(kind, "python", name, was, now, toolchain)
-    before, after = (_packages(environment) for environment in (old, new))
-    for kind, name, package, now_package in _pairs(before, after):
-        yield LockChange(kind, "package", name, _version(package), _version(now_package), toolchain)
+def _environment_changes(toolchain: str, old: LockedEnvironment | None, new: LockedEnvironment | None) -> Iterator[LockChange]:
+    old_pythons, new_pythons = ({"python": environment.python} if environment else {} for environment in (old, new))
+    for kind, name, old_python, new_python in _differences(old_pythons, new_pythons):
+        yield LockChange(kind, "python", name, old_python, new_python, toolchain)
+    for kind, name, old_package, new_package in _differences(_packages(old), _packages(new)):
+        yield LockChange(kind, "package", name, _version(old_package), _version(new_package), toolchain)
 
 
 def _packages(environment: LockedEnvironment | None) -> Mapping[str, Package]:
     return {package.name: package for package in environment.packages} if environment else {}
 
 
-def _pairs(old: Mapping[str, _Value], new: Mapping[str, _Value]) -> Iterator[tuple[Kind, str, _Value | None, _Value | None]]:
-    """Yield the entries that differ, by name."""
+def _differences(
+    old: Mapping[str, _Value], new: Mapping[str, _Value]
+) -> Iterator[tuple[Kind, str, _Value | None, _Value | None]]:
+    """Yield the kind of change, the name, and the old and the new value of each entry that differs, by name."""
     for name in sorted(old.keys() | new.keys()):
-        was, now = old.get(name), new.get(name)
-        if was != now:
-            yield "added" if was is None else "removed" if now is None else "updated", name, was, now
+        old_value, new_value = old.get(name), new.get(name)
+        if old_value != new_value:
+            kind: Kind = "added" if old_value is None else "removed" if new_value is None else "updated"
+            yield kind, name, old_value, new_value
 
 
 def _version(package: Package | None) -> str | None:

@@ -1,4 +1,4 @@
-"""A worker process: streams its reports, keeps its log, kills its whole tree."""
+"""Worker processes: their reports, their logs, and the end of their process trees."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _INHERITED_ON_WINDOWS = _INHERITED | {
 
 
 Worth = Literal["shown", "kept", "detail"]
-"""Handling of a line that a worker writes: shown and kept, only kept in the log, or neither."""
+"""Handling of a line that a worker writes: `shown` and logged, `kept` in the log only, or `detail`, which is dropped."""
 
 
 class Ending(Struct, frozen=True):
@@ -58,7 +58,7 @@ class Ending(Struct, frozen=True):
     reports: tuple[Mapping[str, Any], ...]
     tail: tuple[str, ...]
     out_of_memory: bool = False
-    """True if the kernel killed any process of this machine for lack of memory while the worker ran. Known on Linux only."""
+    """Whether the kernel killed any process of this machine for lack of memory while the worker ran. Known on Linux only."""
 
 
 class WorkerListener:
@@ -103,18 +103,18 @@ def supervise(
 ) -> Ending:
     """Run `command` in `folder` to its end, with `environment` and a few inherited variables.
 
-    `listener` receives every report on standard output and the lines on standard error, which also go into the file `log`. The
-    listener's `worth` of a line can keep it from being shown, or also from the log. However much the process writes, memory holds no
-    more than a report of a megabyte and the beginnings of a few lines. After `timeout` seconds (None: never), or once `cancelled` is set,
-    the process and all its children are killed. Children that outlive the process are killed too, as they could go on writing. Raises
-    OSError if the process cannot be started, BadReport for a malformed report, and any exception of `listener`.
+    `listener` receives every report on standard output and the lines on standard error, which are also written to the file `log`. Its
+    `worth` decides on each line. However much the process writes, memory holds at most a report of a megabyte and the beginnings of a few
+    lines. After `timeout` seconds (None: never), or once `cancelled` is set, the process and all its children are killed. Children that
+    outlive the process are killed too, as they could continue to write. Raises OSError if the process cannot be started, BadReport for a
+    malformed report, and any exception of `listener`.
     """
     killed_before = _killed_for_memory()
     tree = _start(command, folder, environment)
     process = tree.process
     reports: list[Mapping[str, Any]] = []
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    broken: list[BaseException] = []
+    reader_errors: list[BaseException] = []
 
     def read_reports(pipe: IO[bytes]) -> None:
         for line in _whole_lines(pipe, _MAX_REPORT):
@@ -127,7 +127,7 @@ def supervise(
         with log.open("wb") as file:
             is_line_start, worth = True, "shown"
             while piece := pipe.readline(_MAX_PIECE):
-                # A long line arrives in pieces. The first decides on the whole line, and only its text goes to `listener`.
+                # A long line arrives in pieces. The first piece decides on the line, and only its text is passed to `listener`.
                 text = plain(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if is_line_start else ""
                 worth = listener.worth(text) if is_line_start else worth
                 is_line_start = piece.endswith(b"\n")
@@ -144,7 +144,7 @@ def supervise(
             with pipe:
                 read(pipe)
         except BaseException as error:  # noqa: BLE001 - a pipe that is no longer read would block the process silently
-            broken.append(error)
+            reader_errors.append(error)
 
     output, errors = process.stdout, process.stderr
     if output is None or errors is None:
@@ -157,21 +157,21 @@ def supervise(
     except (RuntimeError, MemoryError):  # no memory for another thread
         tree.kill()
         raise
-    how = _wait(tree, readers[0], timeout, lambda: cancelled.is_set() or bool(broken))
+    how = _wait(tree, readers[0], timeout, lambda: cancelled.is_set() or bool(reader_errors))
     deadline = time.monotonic() + _GRACE_SECONDS
     for reader in readers:
         reader.join(max(0.0, deadline - time.monotonic()))
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
-    if broken:
-        raise broken[0]
+    if reader_errors:
+        raise reader_errors[0]
     out_of_memory = _killed_for_memory() > killed_before
     return Ending(how, process.returncode, tuple(reports), tuple(tail), out_of_memory)
 
 
 class ShortAnswer(Struct, frozen=True):
-    """End of a program that only answers, and its standard output and standard error."""
+    """End of a short program, and its standard output and standard error."""
 
     how: Literal["exited", "timed out", "wrote too much"]
     status: int
@@ -179,22 +179,25 @@ class ShortAnswer(Struct, frozen=True):
     errors: bytes
 
 
-def ask_program(command: Sequence[str], folder: Path, *, timeout: float, most: int) -> ShortAnswer:
-    """Run a program in `folder` with a few inherited variables, and return its output: at most `most` bytes on each stream.
+def ask_program(command: Sequence[str], folder: Path, *, timeout: float, max_bytes: int) -> ShortAnswer:
+    """Run a program in `folder` with a few inherited variables, and return its output.
 
-    A program that writes more, or takes longer than `timeout` seconds, is killed with all its children. Raises OSError if it cannot be
-    started.
+    A program that writes more than `max_bytes` to a stream, or runs for more than `timeout` seconds, is killed with all its children.
+    Raises OSError if it cannot be started.
     """
     tree = _start(command, folder, {})
-    written: tuple[bytearray, bytearray] = (bytearray(), bytearray())
+    output, errors = bytearray(), bytearray()
     pipes = [pipe for pipe in (tree.process.stdout, tree.process.stderr) if pipe is not None]
 
-    def follow(pipe: IO[bytes], into: bytearray) -> None:
+    def follow(pipe: IO[bytes], buffer: bytearray) -> None:
         with pipe:
-            while len(into) <= most and (piece := os.read(pipe.fileno(), _MAX_PIECE)):
-                into.extend(piece)
+            while len(buffer) <= max_bytes and (piece := os.read(pipe.fileno(), _MAX_PIECE)):
+                buffer.extend(piece)
 
-    readers = [_Reader(partial(follow, pipe, into)) for pipe, into in zip(pipes, written, strict=True)]
+    def wrote_too_much() -> bool:
+        return len(output) > max_bytes or len(errors) > max_bytes
+
+    readers = [_Reader(partial(follow, pipe, buffer)) for pipe, buffer in zip(pipes, (output, errors), strict=True)]
     if tree.process.stdin is not None:
         tree.process.stdin.close()
     try:
@@ -203,18 +206,19 @@ def ask_program(command: Sequence[str], folder: Path, *, timeout: float, most: i
     except (RuntimeError, MemoryError):  # no memory for another thread
         tree.kill()
         raise
-    ended = _wait(tree, readers[0], timeout, lambda: any(len(into) > most for into in written))
+    end = _wait(tree, readers[0], timeout, wrote_too_much)
     for reader in readers:
         reader.join(_GRACE_SECONDS)
-    excess = any(len(into) > most for into in written)
-    how: Literal["exited", "timed out", "wrote too much"] = (
-        "wrote too much" if excess else "timed out" if ended == "timed out" else "exited"
-    )
-    return ShortAnswer(how, tree.process.returncode, bytes(written[0]), bytes(written[1]))
+    how: Literal["exited", "timed out", "wrote too much"] = "exited"
+    if wrote_too_much():
+        how = "wrote too much"
+    elif end == "timed out":
+        how = "timed out"
+    return ShortAnswer(how, tree.process.returncode, bytes(output), bytes(errors))
 
 
 class _Reader:
-    """Thread that reads a pipe. `threading.Thread.start` would wait forever for a thread without memory to begin."""
+    """Thread that reads a pipe. `threading.Thread.start` would wait forever for a thread that lacks the memory to begin."""
 
     def __init__(self, read: Callable[[], object]) -> None:
         self._read = read
@@ -240,14 +244,14 @@ class _Reader:
             self._ended.set()
 
 
-def _whole_lines(pipe: IO[bytes], longest: int) -> Iterator[bytes]:
-    """Yield the lines of a pipe that have at most `longest` bytes. Longer ones are read piece by piece, and dropped."""
-    begins = True
-    while piece := pipe.readline(longest):
-        ends = piece.endswith(b"\n") or len(piece) < longest
-        if begins and ends:
+def _whole_lines(pipe: IO[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Yield the lines of a pipe that have at most `max_bytes`. Longer ones are read piece by piece, and dropped."""
+    is_line_start = True
+    while piece := pipe.readline(max_bytes):
+        is_line_end = piece.endswith(b"\n") or len(piece) < max_bytes
+        if is_line_start and is_line_end:
             yield piece
-        begins = ends
+        is_line_start = is_line_end
 
 
 def plain(line: str) -> str:
@@ -256,14 +260,17 @@ def plain(line: str) -> str:
 
 
 def end_tree(pid: int) -> None:
-    """Kill a process, then its descendants, so that it cannot report their end. Descendants whose parent has ended are not found."""
+    """Kill a process and then its descendants, in this order so that it cannot report their end.
+
+    Descendants whose parent has ended are not found.
+    """
     import psutil
 
     with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        for found in (process, *process.children(recursive=True)):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
-                found.kill()
+                process.kill()
 
 
 class _Tree(Struct, frozen=True):
@@ -333,14 +340,14 @@ def _killed_for_memory() -> int:
     return 0
 
 
-def _environment(folder: Path, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a worker in `folder`. The `wanted` ones take precedence over fixed and inherited ones."""
+def _environment(folder: Path, requested: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a worker in `folder`. The `requested` ones override fixed and inherited ones."""
     inherited = _INHERITED_ON_WINDOWS if on_windows() else _INHERITED
     kept = {name: value for name, value in os.environ.items() if (name.upper() if on_windows() else name) in inherited}
     # ONNX Runtime and EPs write below HOME and read settings from there: HOME is the staging directory. Telemetry would take 0.05 s to
     # create a database of events for Microsoft in each such HOME (docs/facts.md, "Telemetry").
-    found = {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", "ORT_DISABLE_TELEMETRY": "1"}
+    variables = {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", "ORT_DISABLE_TELEMETRY": "1"}
     if on_windows():  # `Path` and `PATH` are the same variable
-        names = {name.upper() for name in wanted}
-        found = {name: value for name, value in found.items() if name.upper() not in names}
-    return {**found, **wanted}
+        names = {name.upper() for name in requested}
+        variables = {name: value for name, value in variables.items() if name.upper() not in names}
+    return {**variables, **requested}

@@ -1,6 +1,6 @@
 """A locked toolchain as a `pylock.toml` (PEP 751), which other installers read.
 
-Unlike epbuild's own lock, the file names the address of each package file: it works with the index that the lock was made from.
+Unlike epbuild's own lock, the file has the address of each package file, so it works only with the index that was used for the lock.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def pylock_name(toolchain: str) -> str:
 
 
 def pylock_text(toolchain: LockedToolchain) -> str | None:
-    """Return the text of the file, or None if all environments exist already: the files of their packages are unknown.
+    """Return the text of the file, or None if all environments exist already, as the files of their packages are unknown.
 
-    A package that has different versions on different platforms has an entry for each.
+    A package with different versions on different platforms has an entry for each version.
     """
-    platforms = {name: found for name, found in sorted(toolchain.platforms.items()) if not found.is_installed}
+    platforms = {name: environment for name, environment in sorted(toolchain.platforms.items()) if not environment.is_installed}
     if not platforms:
         return None
     origins: dict[str, FileOrigin] = {}
@@ -40,11 +40,11 @@ def pylock_text(toolchain: LockedToolchain) -> str | None:
     if len(pythons) == 1:
         lines.append(f"requires-python = {toml_value(f'=={pythons.pop()}.*')}")
     lines.append('created-by = "epbuild"')
-    for (name, version), found in sorted(releases.items()):
+    for (name, version), packages in sorted(releases.items()):
         lines += ["", "[[packages]]", f"name = {toml_value(name)}", f"version = {toml_value(version)}"]
-        if len(found) < len(platforms):
-            lines.append(f"marker = {toml_value(' or '.join(f'({MARKERS[platform]})' for platform in found))}")
-        lines += _files({digest: origins[digest] for package in found.values() for digest in package.files})
+        if len(packages) < len(platforms):
+            lines.append(f"marker = {toml_value(' or '.join(f'({MARKERS[platform]})' for platform in packages))}")
+        lines += _file_lines({digest: origins[digest] for package in packages.values() for digest in package.files})
     return "\n".join([*lines, ""])
 
 
@@ -53,22 +53,22 @@ def origins_of(document: Mapping[str, Any], folder: Path) -> dict[str, FileOrigi
     packages = document.get("packages", ())
     files = [(file, True) for package in packages for file in package.get("wheels", ())]
     files += [(package["sdist"], False) for package in packages if "sdist" in package]
-    return {
-        str(file["hashes"]["sha256"]): FileOrigin(
-            ("url", str(file["url"])) if "url" in file else ("path", os.path.normpath(folder / file["path"])), is_wheel
-        )
-        for file, is_wheel in files
-        if "sha256" in file.get("hashes", {})
-    }
+    origins = {}
+    for file, is_wheel in files:
+        if "sha256" in file.get("hashes", {}):
+            place = ("url", str(file["url"])) if "url" in file else ("path", os.path.normpath(folder / file["path"]))
+            origins[str(file["hashes"]["sha256"])] = FileOrigin(place, is_wheel)
+    return origins
 
 
-def _files(origins: Mapping[str, FileOrigin]) -> Iterator[str]:
-    entries = {
-        digest: f"{{ {origin.place[0]} = {toml_value(origin.place[1])}, hashes = {{ sha256 = {toml_value(digest)} }} }}"
-        for digest, origin in sorted(origins.items(), key=lambda item: item[1].place)
-    }
-    sources = [entry for digest, entry in entries.items() if not origins[digest].is_wheel]
-    wheels = [entry for digest, entry in entries.items() if origins[digest].is_wheel]
+def _file_lines(origins: Mapping[str, FileOrigin]) -> Iterator[str]:
+    """Yield the lines of the source distribution and of the wheels of a package."""
+    sources: list[str] = []
+    wheels: list[str] = []
+    for digest, origin in sorted(origins.items(), key=lambda item: item[1].place):
+        kind, place = origin.place
+        entry = f"{{ {kind} = {toml_value(place)}, hashes = {{ sha256 = {toml_value(digest)} }} }}"
+        (wheels if origin.is_wheel else sources).append(entry)
     if sources:
         yield f"sdist = {sources[0]}"  # a release has one
     if wheels:
