@@ -1,7 +1,7 @@
 """HTTP client: bodies of any size, safe redirects, TLS, proxies.
 
-Built on urllib3; imported only where something is fetched or pushed. Connections are kept open; any number of threads may use one client.
-Callers retry, by `RetryPolicy`.
+It is built on urllib3, and imported only to fetch or push. Connections are kept open, and any number of threads may use one client. Callers
+retry with a `RetryPolicy`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Answer(Struct, frozen=True):
 
 
 def is_transient(status: int) -> bool:
-    """Return whether a server with this status may answer a later request."""
+    """Return whether a later request may succeed after this status."""
     return status >= 500 or status in _TRANSIENT
 
 
@@ -66,7 +66,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 class HttpClient:
     """Client with open connections. Only the hosts in `local`, names of this machine, may be used without TLS.
 
-    `upgrades`: a redirect to the same host without TLS is followed with TLS. `address_hint` is the advice if a host cannot be found.
+    With `upgrades`, a redirect to the same host without TLS is followed with TLS. `address_hint` is the advice if a host cannot be found.
     """
 
     def __init__(
@@ -110,36 +110,37 @@ class HttpClient:
         self, method: str, url: str, *, headers: Mapping[str, str], authorization: str | None = None, body: Body | None = None
     ) -> Response:
         """Send a request as `send` does, and return the answer before its body is read."""
-        home = origin(url)
+        first_origin = origin(url)
+        # Other redirects would turn other methods into GET.
+        redirects = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
         for _ in range(_MAX_REDIRECTS):
-            secret = {"Authorization": authorization} if authorization and origin(url) == home else {}
-            response = Response(self._once(method, url, {**headers, **secret}, body), url, self)
+            secret = {"Authorization": authorization} if authorization and origin(url) == first_origin else {}
+            response = Response(self._send_once(method, url, {**headers, **secret}, body), url, self)
             location = response.headers.get("Location")
-            kept = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
-            if location is None or response.status not in kept:
+            if location is None or response.status not in redirects:
                 return response
             response.finish()
             url = self.resolve(url, location)
-            if body is not None and body.is_secret and origin(url) != home:
+            if body is not None and body.is_secret and origin(url) != first_origin:
                 raise TransferError("it redirects a request that carries credentials to another host", _CHECK_SERVER, "denied")
         raise TransferError("it redirects in a circle", self._address_hint, "denied")
 
     def resolve(self, url: str, location: str) -> str:
-        """Return the address of a `location` that `url` answered. Raises TransferError if it is invalid, or less safe than `url`."""
+        """Return the address to which `url` redirects. Raises TransferError if `location` is invalid, or less safe than `url`."""
         try:
-            found = urljoin(url, location)
-            scheme, host, _ = origin(found)
-            printable = found.isascii() and found.isprintable() and " " not in found
+            address = urljoin(url, location)
+            scheme, host, _ = origin(address)
+            is_printable = address.isascii() and address.isprintable() and " " not in address
         except ValueError:
-            scheme, host, printable = "", "", False
-        if not printable or not host or scheme not in ("http", "https"):
+            scheme, host, is_printable = "", "", False
+        if not is_printable or not host or scheme not in ("http", "https"):
             raise TransferError("it redirects to an invalid address", _CHECK_SERVER, "denied")
         if scheme == "http" and self._upgrades and origin(url)[:2] == ("https", host):
-            # A server behind a proxy that ends TLS does not know that clients use TLS.
-            return urlsplit(found)._replace(scheme="https", netloc=urlsplit(url).netloc).geturl()
+            # A server behind a proxy that terminates TLS does not know that clients use TLS.
+            return urlsplit(address)._replace(scheme="https", netloc=urlsplit(url).netloc).geturl()
         if scheme == "http" and host not in self._local:
             raise TransferError(f"it redirects to {host} over plain HTTP", _CHECK_SERVER, "denied")
-        return found
+        return address
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
@@ -147,9 +148,9 @@ class HttpClient:
         try:
             yield
         except (HTTPError, OSError, http.client.HTTPException) as error:
-            raise self._failure(_cause(error)) from error
+            raise self._transfer_error(_cause(error)) from error
 
-    def _once(self, method: str, url: str, headers: Mapping[str, str], body: Body | None) -> urllib3.BaseHTTPResponse:
+    def _send_once(self, method: str, url: str, headers: Mapping[str, str], body: Body | None) -> urllib3.BaseHTTPResponse:
         if self.cancelled.is_set():
             raise Cancelled
         sent = {"User-Agent": f"epbuild/{__version__}", **headers}
@@ -175,13 +176,13 @@ class HttpClient:
         with self._lock:
             if server not in self._pools:
                 pool = self._connect(*server)
-                known = {"cancelled": self.cancelled, "timeouts": self.timeouts}
-                pool.ConnectionCls = type("Connection", (DeadlineConnection, pool.ConnectionCls), known)
+                attributes = {"cancelled": self.cancelled, "timeouts": self.timeouts}
+                pool.ConnectionCls = type("Connection", (DeadlineConnection, pool.ConnectionCls), attributes)
                 pool.timeout = urllib3.Timeout(connect=self.timeouts.connect, read=self.timeouts.idle)
                 self._pools[server] = pool
             return self._pools[server]
 
-    def _failure(self, error: Exception) -> TransferError:
+    def _transfer_error(self, error: Exception) -> TransferError:
         match error:
             case ssl.SSLCertVerificationError():
                 return TransferError(f"its certificate is not valid: {error.verify_message}", _TRUST, "denied")
@@ -214,7 +215,7 @@ class HttpClient:
                 return self.malformed(type(error).__name__)
 
     def malformed(self, what: str) -> TransferError:
-        """Return the error for an answer whose `what` breaks the protocol."""
+        """Return the error for an answer that breaks the protocol in `what`."""
         hint = f"{self._address_hint[:-1]}: another program may answer there."
         return TransferError(f"its answer cannot be understood ({what})", hint)
 
@@ -282,9 +283,9 @@ def _target(url: str) -> str:
 
 
 def _cause(error: Exception) -> Exception:
-    """Return the error below urllib3."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, OSError | http.client.HTTPException):
-        inner = next((value for value in found.args if isinstance(value, Exception)), None)
-        found = inner or found.__cause__ or found.__context__
-    return found if isinstance(found, Exception) else error
+    """Return the error of the system or of http.client that urllib3 wrapped."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError | http.client.HTTPException):
+        inner = next((value for value in cause.args if isinstance(value, Exception)), None)
+        cause = inner or cause.__cause__ or cause.__context__
+    return cause if isinstance(cause, Exception) else error

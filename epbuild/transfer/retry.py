@@ -22,13 +22,13 @@ class RetryPolicy(Struct, frozen=True):
 
     pauses: tuple[float, ...] = (0.5, 2.0, 5.0)
     max_pause: float = 30.0
-    """Longest pause that a server may ask for."""
+    """Maximum pause that a server may request."""
     retries_timeouts: bool = True
 
     def call(self, work: Callable[[], T], wait: Callable[[float], None], has_progressed: Callable[[], bool] = lambda: False) -> T:
-        """Return what `work` returns. Call it again after failures that may pass, and from the first pause after progress.
+        """Call `work`, again after each temporary failure, and return its result. Progress restarts the pauses from the first.
 
-        Raises TransferError of the last attempt, and what `wait` raises.
+        Raises the TransferError of the last attempt, and what `wait` raises.
         """
         pauses = iter(self.pauses)
         while True:
@@ -45,13 +45,13 @@ class RetryPolicy(Struct, frozen=True):
 
 
 class CircuitOpenError(Exception):
-    """The circuit breaker is open: no request is sent any more."""
+    """Request that is not sent, as the circuit breaker is open."""
 
 
 class CircuitBreaker:
-    """Breaker of a circuit: it opens after one failure that lasts, several in a row, or seconds lost to failures.
+    """Circuit breaker. It opens after one permanent failure, several failures in a row, or some seconds lost to failures.
 
-    A server that fails costs a build a few seconds once. `on_open` gets the failure that opened it, once.
+    So a server that fails costs a build a few seconds once. `on_open` is called once, with the failure that opened the breaker.
     """
 
     def __init__(self, policy: RetryPolicy, wait: Callable[[float], None], on_open: Callable[[TransferError], None]) -> None:
@@ -66,7 +66,7 @@ class CircuitBreaker:
         """Breaker of another circuit to the same server. It opens with this one when the server hangs."""
 
     def call(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, retried by the policy. Raises TransferError, CircuitOpenError, and what `wait` raises."""
+        """Return what `work` returns, with retries by the policy. Raises TransferError, CircuitOpenError, and what `wait` raises."""
 
         def attempt() -> T:
             if self.is_open:
@@ -75,21 +75,21 @@ class CircuitBreaker:
 
         begin = time.monotonic()
         try:
-            found = self._policy.call(attempt, self._wait)
+            result = self._policy.call(attempt, self._wait)
         except TransferError as error:
             self._record_failure(error, time.monotonic() - begin)
             raise
         if self._failures:
             with self._lock:
                 self._failures = 0
-        return found
+        return result
 
     def _record_failure(self, error: TransferError, seconds: float) -> None:
         with self._lock:
             self._failures += 1
             self._lost_seconds += seconds
-            lasts = error.kind in ("timeout", "denied")
-            if self.is_open or not (lasts or self._failures >= _MAX_FAILURES or self._lost_seconds >= _MAX_LOST_SECONDS):
+            is_permanent = error.kind in ("timeout", "denied")
+            if self.is_open or not (is_permanent or self._failures >= _MAX_FAILURES or self._lost_seconds >= _MAX_LOST_SECONDS):
                 return
             self.is_open = True
         if error.kind == "timeout" and self.peer is not None:

@@ -32,13 +32,13 @@ class WebFile(Struct, frozen=True):
     def open(self, start: int = 0, version: str | None = None) -> Download:
         """Open the file for reading: from `start` if it is still of that version, else from its beginning."""
         resumes = start > 0 and version is not None
-        part = {"Range": f"bytes={start}-", "If-Range": str(version)} if resumes else {}
-        response = self._request("GET", part)
-        if response.status == 416 and resumes:  # there is no such part: the file has become smaller
+        headers = {"Range": f"bytes={start}-", "If-Range": str(version)} if resumes else {}
+        response = self._request("GET", headers)
+        if response.status == 416 and resumes:  # the file has become smaller than `start`
             response.close()
             return self.open()
         if response.status not in (200, 206):
-            raise self._refusal(response)
+            raise self._status_error(response)
         begin, size = _extent(response)
         if begin in (0, start) and size != -1:
             return _WebDownload(response, begin, size)
@@ -50,16 +50,16 @@ class WebFile(Struct, frozen=True):
         )
 
     def has(self, size: int) -> bool:
-        """Return whether the server has the file, of that size unless the server does not tell."""
+        """Return whether the server has the file. If the server sends a size, it must be `size`."""
         response = self._request("HEAD")
         if response.status == 200:
-            found = response.size
+            server_size = response.size
             response.finish()
-            return found in (None, size)
+            return server_size in (None, size)
         if response.status in _MISSING or response.status in _NO_METHOD:
             response.finish()
             return False
-        raise self._refusal(response)
+        raise self._status_error(response)
 
     def put(self, content: Content) -> None:
         """Upload the file."""
@@ -70,15 +70,15 @@ class WebFile(Struct, frozen=True):
 
         response = self._request("PUT", body=Body(content.size, _OCTETS, send))
         if response.status not in _WRITTEN:
-            raise self._refusal(response)
+            raise self._status_error(response)
         response.finish()
 
     def _request(self, method: str, headers: Mapping[str, str] | None = None, body: Body | None = None) -> Response:
         sent = {**self.headers, **(headers or {})}
         return self.client.open(method, self.url, headers=sent, authorization=self.authorization, body=body)
 
-    def _refusal(self, response: Response) -> TransferError:
-        """Return the error for a status, after reading the rest of the answer."""
+    def _status_error(self, response: Response) -> TransferError:
+        """Read the rest of a response, and return the error for its status."""
         answer = response.finish()
         message = f"the server answered {answer.status} {answer.reason}".rstrip()
         if answer.status in _MISSING:
@@ -118,25 +118,25 @@ class WebStore:
 class _WebDownload(Download):
     def __init__(self, response: Response, start: int, size: int | None) -> None:
         self._response = response
-        self._at = start
+        self._position = start
         self.start = start
         self.size = size
         self.version = _version(response.headers)
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        """Read the bytes that have arrived, at least one: waiting for more would hide a slow server."""
-        wanted = len(buffer) if self.size is None else min(len(buffer), self.size - self._at)
-        if wanted <= 0:
+        """Read the bytes that have arrived, at least one. Waiting for more would hide a slow server."""
+        count = len(buffer) if self.size is None else min(len(buffer), self.size - self._position)
+        if count <= 0:
             return 0
-        piece = self._response.read1(wanted)
+        piece = self._response.read1(count)
         buffer[: len(piece)] = piece
-        self._at += len(piece)
+        self._position += len(piece)
         if not piece and self.size is not None:
             raise TransferError("the connection was closed before the end of the file")
         return len(piece)
 
     def close(self) -> None:
-        if self.size is None or self._at < self.size:
+        if self.size is None or self._position < self.size:
             self._response.close()
         else:
             self._response.release()
@@ -144,7 +144,7 @@ class _WebDownload(Download):
 
 
 def _extent(response: Response) -> tuple[int, int | None]:
-    """Return the offset in the file of the body's first byte, and the file's size; the size is -1 for a part of unknown place."""
+    """Return the offset of the body in the file, and the size of the file: None if unknown, -1 if the offset is unknown too."""
     if response.status == 206:
         part = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if part is None:
@@ -155,6 +155,7 @@ def _extent(response: Response) -> tuple[int, int | None]:
 
 def _version(headers: Mapping[str, str]) -> str | None:
     etag = headers.get("ETag")
-    # Two files with one weak ETag mean the same, but may differ in their bytes.
-    found = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
-    return found if found and found.isascii() and found.isprintable() else None  # it is sent back, as a header
+    # Files with the same weak ETag have the same meaning, but may differ in bytes.
+    version = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+    # The version is sent back in a header.
+    return version if version and version.isascii() and version.isprintable() else None
