@@ -1,4 +1,4 @@
-"""Verification step of a build: the adapter from an action to `NumbersCheck`."""
+"""Verification step of a build: it runs a `NumbersCheck` for each session group."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from epbuild.verify.live.worker import RAISED, LoadFailure, run_models, why_not_
 
 
 def check_numbers(action: Verification, execution: Execution, compile_unshared: CompileUnshared) -> VerificationResult:
-    """Run compiled models and their sources, and return how far their outputs are apart. Raises EpbuildError and Cancelled."""
-    return _Check(action, execution, compile_unshared).result()
+    """Run compiled models and their sources, and return the differences of their outputs. Raises EpbuildError and Cancelled."""
+    return _VerificationRun(action, execution, compile_unshared).result()
 
 
 class _StepLines(Struct, frozen=True):
-    """Progress lines as output of the step."""
+    """Receiver of progress lines that reports them as output of the step."""
 
     execution: Execution
     step: str
@@ -40,8 +40,8 @@ class _StepLines(Struct, frozen=True):
         self.execution.progress.report(StepOutput(self.step, text))
 
 
-class _Check:
-    """One run of a verification step. The first model that fails ends it; figures are judged later, whenever the step is surveyed."""
+class _VerificationRun:
+    """One run of a verification step. It ends at the first model that fails. The figures are judged later, when the step is surveyed."""
 
     def __init__(self, action: Verification, execution: Execution, compile_unshared: CompileUnshared) -> None:
         self._action = action
@@ -60,12 +60,12 @@ class _Check:
             if self._action.is_on_real_device:
                 self._check_device()
             for number, built in enumerate(self._action.compiled):
-                self._run(built, self._execution.staging / f"{number}")
+                self._compare_group(built, self._execution.staging / f"{number}")
         finally:
             self._write_log()
         self._execution.recheck()
         for item in self._unjudged:
-            # The store must not hold a failure of this machine: another machine may be able to judge the same models.
+            # Raise instead of storing a failure of this machine, as another machine may be able to judge the same models.
             if self._action.of(item.member).must_be_judged and not item.by_inputs:
                 raise VerifyError(not_judged_here(self._action, item))
         log = self._execution.store.put(self._execution.log)
@@ -81,18 +81,19 @@ class _Check:
         """Raise EnvironmentFailure (EPB667) if this machine has no device for the EPs, or only an emulator."""
         self._device_folder.mkdir(parents=True)
         attempt = run_models((), self._session, self._device_folder, self._execution.cancelled)
-        if (why := why_not_real(attempt, self._session.eps)) is not None:
-            message = f"{self._action.target.title} has no real device here: {why}"
+        if (reason := why_not_real(attempt, self._session.eps)) is not None:
+            message = f"{self._action.target.title} has no real device here: {reason}"
             hint = "Run it on a machine that has one, or have a worker there do it (--executor)."
             raise EnvironmentFailure(Problem("EPB667", message, self._step, hint))
 
-    def _run(self, built: Made, place: Path) -> None:
-        """Compare the models of one session group, and collect the figures."""
+    def _compare_group(self, built: Made, folder: Path) -> None:
+        """Compare the models of one session group with their sources, and collect the figures."""
         for name, digest in built.result.digests.items():
-            self._execution.store.materialize(digest, place / "compiled" / name)
-        files = {model.member: place / "compiled" / model.file for model in built.compiled.models}
-        checked = [member for member in self._action.members if member.session == built.group.id]
-        subjects = [subject for member in checked if (subject := self._subject(member, built, files[member.name])) is not None]
+            self._execution.store.materialize(digest, folder / "compiled" / name)
+        files = {model.member: folder / "compiled" / model.file for model in built.compiled.models}
+        members = [member for member in self._action.members if member.session == built.group.id]
+        candidates = [self._subject(member, built, files[member.name]) for member in members]
+        subjects = [subject for subject in candidates if subject is not None]
 
         def compile_unshared(subject: Subject, staging: Path) -> Path:
             member = built.group.member(subject.name)
@@ -102,7 +103,7 @@ class _Check:
         check = NumbersCheck(
             models=files,
             session=self._session.sharing(share=True) if built.group.share else self._session,
-            scratch=place,
+            scratch=folder,
             compile_unshared=compile_unshared if built.group.share else None,
             lines=_StepLines(self._execution, self._action.id),
             target=self._action.target.title,
@@ -113,7 +114,7 @@ class _Check:
             self._record(result)
 
     def _subject(self, checked: CheckedMember, built: Made, compiled: Path) -> Subject | None:
-        """Return what a member is compared with, and on what; None, with a note, if no inputs can be made for it."""
+        """Return the source and the inputs for a comparison of a member. If no inputs can be made, note it and return None."""
         member = built.group.member(checked.name)
         try:
             compiled_from = member.known
@@ -150,7 +151,7 @@ class _Check:
         elif result.failure is not None and result.failure.cannot_load:
             self._unjudged.append(UnjudgedMember(subject.name, result.failure.message))
         elif result.failure is not None:
-            raise self._failed(result.failure)
+            raise self._run_error(result.failure)
         elif result.measured is None:
             message = f"the model '{subject.name}' does not give what its source does: {result.different}"
             raise VerifyError(Problem("EPB646", message, self._step))
@@ -172,7 +173,7 @@ class _Check:
             ]
 
     def _record_source_failure(self, name: str, failure: LoadFailure) -> None:
-        """Note that made inputs do not suit the source. Raises BuildError if given inputs do not, or something else failed."""
+        """Note that the source does not accept made inputs. Raises BuildError if the inputs were given, or anything else failed."""
         if self._action.of(name).made is not None and failure.code == RAISED:
             reason = f"the CPU EP cannot run its source with them: {failure.message}"
             self._unjudged.append(UnjudgedMember(name, reason, by_inputs=True))
@@ -180,7 +181,7 @@ class _Check:
         message = f"there is nothing to compare '{name}' with: the CPU EP cannot run its source: {failure.message}"
         raise BuildError(Problem("EPB649", message, self._step, f"The whole log: {self._execution.shown_log}."))
 
-    def _failed(self, failure: LoadFailure) -> BuildError:
+    def _run_error(self, failure: LoadFailure) -> BuildError:
         subject = f"the model '{failure.model}' cannot be run" if failure.model is not None else "the models cannot be run"
         message = f"{subject} on {self._action.target.title}: {failure.message}"
         return BuildError(Problem(failure.code, message, self._step, f"The whole log: {self._execution.shown_log}."))

@@ -10,7 +10,7 @@ from epbuild.core.errors import Problem, StepId
 from epbuild.plan.made import Made
 from epbuild.plan.result import FigureRow, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
-from epbuild.verify.live.verdict import OTHER_INPUTS, OutputVerdict, Rules, figures_text, hint_of, overall, shown
+from epbuild.verify.live.verdict import OTHER_INPUTS, OutputVerdict, Rules, figures_text, format_figures, hint_of, overall
 
 _UNSHARED = "These are the numbers of the same model compiled un-shared"
 _PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then has the reason."
@@ -119,7 +119,7 @@ def note(result: VerificationResult) -> str:
     parts = [f"cosine {min(cosines):.6f}"] if cosines else []
     parts += [f"{min(ratios):.1f} dB"] if ratios else []
     if not parts and result.figures:
-        parts = [shown(result.figures[0])]
+        parts = [format_figures(result.figures[0])]
     if any(row.evidence == "made" for row in result.figures):
         parts.append("made inputs: weak evidence")
     parts += [f"{len(result.unjudged)} not judged"] if result.unjudged else []

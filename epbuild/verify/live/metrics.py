@@ -5,9 +5,9 @@ The metrics, with `x` for the expected and `y` for the actual numbers, over all 
 - `cosine`: sum(x y) / sqrt(sum(x x) sum(y y)). Not defined for a single element, or if all of `x` or all of `y` is zero.
 - `snr_db`: 10 log10(sum(x x) / sum((x - y)^2)), in dB. Not defined if all of `x` is zero, or if nothing differs.
 - `max_abs`: the largest |x - y|.
-- `max_rel`: `max_abs` divided by the largest |x|. The element's own |x| can be near zero. Not defined if all of `x` is zero.
-- `top1`: the fraction of rows (along the last axis) in which the largest `y` and the largest `x` are at the same place. Wide integers,
-  booleans and texts are indices or answers: for these, the fraction of equal elements. Not defined for rows of one number.
+- `max_rel`: `max_abs` divided by the largest |x|, as the element's own |x| can be near zero. Not defined if all of `x` is zero.
+- `top1`: the fraction of rows (along the last axis) in which the largest `y` and the largest `x` have the same index. For wide integers,
+  booleans and texts, which are indices or answers: the fraction of equal elements. Not defined for rows of one number.
 
 Everything is summed as 64-bit floats, a block at a time, so that memory does not grow with an output.
 
@@ -36,11 +36,11 @@ _BLOCK = 1 << 20
 
 
 class DifferentOutput(ValueError):
-    """Output with another type or shape than expected, so that nothing can be measured; the text is a sentence."""
+    """Output that has another type or shape than expected, so that nothing can be measured. The text is a sentence."""
 
 
 def kind_of(dtype: np.dtype[Any]) -> str:
-    """Return how outputs of a type are compared: the `kind` of their figures."""
+    """Return the `kind` of the figures for outputs of a type."""
     if dtype.kind == "f":
         return "float"
     return "steps" if dtype.kind in "iu" and dtype.itemsize < 4 else "exact"
@@ -70,48 +70,46 @@ class Meter:
         self._elements += expected.size
         self._kind, self._bits = kind_of(expected.dtype), expected.dtype.itemsize * 8
         if expected.dtype.kind in "fiub":
-            for exact, found in _blocks(expected, got):
-                self._count(exact, found)
+            for x, y in _blocks(expected, got):
+                self._add_block(x, y)
         self._compare_largest(expected, got)
 
-    def _count(self, exact: Array, found: Array) -> None:
+    def _add_block(self, x: Array, y: Array) -> None:
+        """Add a block of expected and actual numbers to the sums and maxima."""
         import numpy as np
 
-        known, here = np.isfinite(exact), np.isfinite(found)
-        self._undefined += int(np.count_nonzero(~known))
-        self._lost += int(np.count_nonzero(known & ~here))
-        for name, values in (("x", exact[known]), ("y", found[here])):
+        is_x_finite, is_y_finite = np.isfinite(x), np.isfinite(y)
+        self._undefined += int(np.count_nonzero(~is_x_finite))
+        self._lost += int(np.count_nonzero(is_x_finite & ~is_y_finite))
+        for name, values in (("x", x[is_x_finite]), ("y", y[is_y_finite])):
             self._largest[name] = max(self._largest[name], float(np.abs(values).max(initial=0.0)))
-        if not (known & here).all():
-            exact, found = exact[known & here], found[known & here]
-        if not exact.size:
+        are_finite = is_x_finite & is_y_finite
+        if not are_finite.all():
+            x, y = x[are_finite], y[are_finite]
+        if not x.size:
             return
-        difference = exact - found
+        difference = x - y
         with np.errstate(over="ignore", invalid="ignore"):
-            for name, left, right in (
-                ("xx", exact, exact),
-                ("yy", found, found),
-                ("xy", exact, found),
-                ("dd", difference, difference),
-            ):
+            for name, left, right in (("xx", x, x), ("yy", y, y), ("xy", x, y), ("dd", difference, difference)):
                 self._sums[name] += float(np.dot(left, right))
         self._largest["d"] = max(self._largest["d"], float(np.abs(difference).max()))
-        self._range = (min(self._range[0], float(exact.min())), max(self._range[1], float(exact.max())))
+        self._range = (min(self._range[0], float(x.min())), max(self._range[1], float(x.max())))
 
     def _compare_largest(self, expected: Array, got: Array) -> None:
+        """Count the rows in which the largest numbers agree, or the equal elements."""
         import numpy as np
 
         if kind_of(expected.dtype) == "exact":
             self._rows += expected.size
             self._agreeing += int(np.count_nonzero(expected == got))
         elif expected.size and expected.ndim and expected.shape[-1] > 1:
-            rows, others = (array.reshape(-1, array.shape[-1]) for array in (expected, got))
-            at = np.argmax(others, axis=1)
+            rows, got_rows = (array.reshape(-1, array.shape[-1]) for array in (expected, got))
+            indices = np.argmax(got_rows, axis=1)[:, None]
             # If several expected numbers are the largest, each of them is right.
-            chosen = np.take_along_axis(rows, at[:, None], axis=1)[:, 0]
-            whole = np.isfinite(np.take_along_axis(others, at[:, None], axis=1)[:, 0]) if got.dtype.kind == "f" else True
+            chosen = np.take_along_axis(rows, indices, axis=1)[:, 0]
+            is_finite = np.isfinite(np.take_along_axis(got_rows, indices, axis=1)[:, 0]) if got.dtype.kind == "f" else True
             self._rows += len(rows)
-            self._agreeing += int(np.count_nonzero((chosen == rows.max(axis=1)) & whole))
+            self._agreeing += int(np.count_nonzero((chosen == rows.max(axis=1)) & is_finite))
 
     @property
     def figures(self) -> Figures:
@@ -140,9 +138,11 @@ class Meter:
 
 def check_alike(output: str, expected: Array, got: Array) -> None:
     """Raise DifferentOutput if an output has another type or shape than expected."""
-    for what, here, there in (("shape", expected.shape, got.shape), ("type", expected.dtype, got.dtype)):
-        if here != there and not (what == "type" and expected.dtype.kind == got.dtype.kind == "U"):
-            raise DifferentOutput(f"the {what} of the output '{output}' is {there}, and should be {here}")
+    if expected.shape != got.shape:
+        raise DifferentOutput(f"the shape of the output '{output}' is {got.shape}, and should be {expected.shape}")
+    # Types of texts differ with their lengths.
+    if expected.dtype != got.dtype and not expected.dtype.kind == got.dtype.kind == "U":
+        raise DifferentOutput(f"the type of the output '{output}' is {got.dtype}, and should be {expected.dtype}")
 
 
 def _blocks(expected: Array, got: Array) -> Iterator[tuple[Array, Array]]:
@@ -156,7 +156,7 @@ def _blocks(expected: Array, got: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _cosine(product: float, norm: float) -> float | None:
-    # Rounding can lead beyond 1. The bounds must not turn NaN into 1.
+    # Rounding can exceed 1. The bounds must not turn NaN into 1.
     return max(-1.0, min(1.0, product / norm)) if math.isfinite(product) and math.isfinite(norm) else None
 
 
@@ -181,9 +181,9 @@ _STEPS = {1: Tolerance(2, 0), 2: Tolerance(512, 0)}
 
 
 def default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance:
-    """Return the tolerance of an output by its type; `quantised`: the source model computes with quantized values.
+    """Return the tolerance of an output by its type. `quantised` means that the source model computes with quantized values.
 
-    Integers of 8 and 16 bits are taken for quantized values. Wider ones, booleans and texts must be equal.
+    Integers of 8 and 16 bits count as quantized values. Wider integers, booleans and texts must be equal.
     """
     if dtype.kind == "f":
         return _QUANTISED if quantised else _FLOATING
@@ -234,21 +234,21 @@ def worst_element(output: str, expected: np.ndarray[Any, Any], got: np.ndarray[A
     if expected.dtype.kind == "U":
         difference, allowed = np.where(same, 0.0, np.inf), 0.0
     else:
-        exact, found = expected.astype(np.float64), got.astype(np.float64)
+        x, y = expected.astype(np.float64), got.astype(np.float64)
         with np.errstate(invalid="ignore"):
-            difference = np.where(same, 0.0, np.abs(exact - found))
+            difference = np.where(same, 0.0, np.abs(x - y))
         difference = np.where(np.isnan(difference), np.inf, difference)
         if expected.dtype.kind in "iu":
             difference = np.where(same, 0.0, np.maximum(difference, 1.0))  # too large for a float to distinguish
-        finite = np.abs(exact[np.isfinite(exact)])
-        allowed = tolerance.atol + tolerance.rtol * float(finite.max(initial=0.0))
-    at = tuple(int(part) for part in np.unravel_index(int(np.argmax(difference)), difference.shape))
+        magnitudes = np.abs(x[np.isfinite(x)])
+        allowed = tolerance.atol + tolerance.rtol * float(magnitudes.max(initial=0.0))
+    index = tuple(int(part) for part in np.unravel_index(int(np.argmax(difference)), difference.shape))
     return Worst(
         output=output,
-        index=at,
-        expected=_shown(expected[at]),
-        got=_shown(got[at]),
-        difference=float(difference[at]),
+        index=index,
+        expected=_format_value(expected[index]),
+        got=_format_value(got[index]),
+        difference=float(difference[index]),
         allowed=allowed,
         # Elements that cannot be subtracted are always outside, also if the tolerance is NaN.
         outside=int(np.count_nonzero(~(difference <= allowed) | np.isinf(difference))),
@@ -256,5 +256,5 @@ def worst_element(output: str, expected: np.ndarray[Any, Any], got: np.ndarray[A
     )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:.6g}" if getattr(value, "dtype", None) is not None and value.dtype.kind == "f" else str(value)

@@ -17,7 +17,7 @@ from epbuild.plan.result import Figures
 
 Outcome = Literal["passed", "failed", "unjudgeable"]
 
-_AT_MOST = frozenset({"max_abs", "max_rel"})
+_UPPER_BOUNDS = frozenset({"max_abs", "max_rel"})
 _MAX_SHOWN = 3
 # An overflow gives a multiple of the largest number, within this relative distance, and at most this multiple.
 _AT_LIMIT = 1e-3
@@ -34,18 +34,18 @@ class OutputVerdict(Struct, frozen=True):
     """Reason why it did not pass: a clause."""
     hint: str | None = None
     own_scale: bool = False
-    """True if it was judged by its own scale, since zeros would meet the user's thresholds too."""
+    """Whether it was judged by its own scale, since zeros would meet the user's thresholds too."""
 
 
 class Rules(Struct, frozen=True):
-    """Rules for judging outputs: the user's thresholds, else those of the EP's catalog entry for models of this kind."""
+    """Rules for judging outputs: the user's thresholds, else those in the EP's catalog entry for models of this kind."""
 
     numbers: Numbers
     quantised: bool = False
-    """True if the source computes with quantized values."""
+    """Whether the source computes with quantized values."""
     asked: Thresholds = field(default_factory=Thresholds)
     bound: float | None = None
-    """Tolerance of each number, if elements are judged one by one elsewhere. Then only outputs within it of zero are judged here."""
+    """Tolerance of each number, if another check judges elements one by one. Then only outputs that zeros would meet are judged here."""
 
     @property
     def usual(self) -> Thresholds:
@@ -71,20 +71,22 @@ class Rules(Struct, frozen=True):
         if figures.elements == 0:
             return OutputVerdict(figures, "unjudgeable", "it has no elements with these inputs", OTHER_INPUTS)
         thresholds = self.thresholds(figures)
-        missed = tuple(_missed(figures, thresholds))
+        missed = tuple(_missed_thresholds(figures, thresholds))
         if figures.kind == "exact":
             return OutputVerdict(figures, "failed" if missed else "passed", ", ".join(missed))
         if figures.kind == "float" and (overflow := self._overflow(figures)) is not None:
             return OutputVerdict(figures, "failed", overflow, self.numbers.overflow or self.numbers.far or None)
         if not figures.largest and figures.max_abs and thresholds.max_abs is None and self.bound is None:
             missed = (f"zero is expected of each number, and up to {figures.max_abs:.3g} came out",)
-        if missed and (tiny := self._tiny(figures)) is not None:
-            return OutputVerdict(figures, "unjudgeable", tiny, OTHER_INPUTS)
+        if missed and (too_small := self._why_too_small(figures)) is not None:
+            return OutputVerdict(figures, "unjudgeable", too_small, OTHER_INPUTS)
         if missed:
             hint = self.numbers.far_quantised if self.quantised or figures.kind == "steps" else self.numbers.far
             return OutputVerdict(figures, "failed", ", ".join(missed), hint or None, self._met_by_zeros(figures))
-        if (nothing := self._shown_nothing(figures, thresholds)) is not None:
-            return OutputVerdict(figures, "unjudgeable", nothing, f"{OTHER_INPUTS} `max_abs` judges such an output all the same.")
+        if (no_proof := self._why_no_proof(figures, thresholds)) is not None:
+            return OutputVerdict(
+                figures, "unjudgeable", no_proof, f"{OTHER_INPUTS} `max_abs` judges such an output all the same."
+            )
         return OutputVerdict(figures, "passed")
 
     def _met_by_zeros(self, figures: Figures) -> bool:
@@ -93,6 +95,7 @@ class Rules(Struct, frozen=True):
         return figures.kind != "exact" and bound is not None and figures.largest <= bound
 
     def _overflow(self, figures: Figures) -> str | None:
+        """Return a sentence about numbers that overflowed; None if none did."""
         limit = self.numbers.largest
         if figures.lost:
             count = f"{figures.lost:,} of {figures.elements:,} numbers came out as NaN or infinity"
@@ -108,15 +111,15 @@ class Rules(Struct, frozen=True):
             f"expected is {figures.largest:.6g}"
         )
 
-    def _tiny(self, figures: Figures) -> str | None:
-        """Return why an output is too small to judge: all numbers, expected and actual, are below the EP's precision. None if not."""
+    def _why_too_small(self, figures: Figures) -> str | None:
+        """Return why an output is too small to judge; None unless all numbers, expected and actual, are below the EP's precision."""
         smallest = self.numbers.smallest
         if max(figures.largest, figures.largest_got) >= smallest:
             return None
-        most = f"the largest that is expected is {figures.largest:.3g}"
-        return f"all of its numbers are below {smallest:g}, where the EP's have hardly any digits ({most})"
+        largest = f"the largest that is expected is {figures.largest:.3g}"
+        return f"all of its numbers are below {smallest:g}, where the EP's have hardly any digits ({largest})"
 
-    def _shown_nothing(self, figures: Figures, thresholds: Thresholds) -> str | None:
+    def _why_no_proof(self, figures: Figures, thresholds: Thresholds) -> str | None:
         """Return why a match proves nothing about an output; None if it does."""
         if self.asked.max_abs is not None or self.bound is not None:
             return None
@@ -143,42 +146,45 @@ def hint_of(verdicts: Sequence[OutputVerdict]) -> str | None:
 
 
 def figures_text(verdicts: Sequence[OutputVerdict]) -> str:
-    """Format the figures of outputs and their faults; the outputs that decide come first."""
+    """Format the figures and the reasons of outputs. The outputs that decide come first."""
     order: Mapping[Outcome, int] = {"failed": 0, "unjudgeable": 1, "passed": 2}
-    ranked = sorted(
-        verdicts, key=lambda found: (order[found.outcome], 2.0 if found.figures.cosine is None else found.figures.cosine)
-    )
+
+    def rank(verdict: OutputVerdict) -> tuple[int, float]:
+        cosine = verdict.figures.cosine
+        return order[verdict.outcome], 2.0 if cosine is None else cosine
+
+    ranked = sorted(verdicts, key=rank)
     texts = [
-        f"{verdict.figures.output}: {verdict.reason}{'; ' if verdict.reason else ''}{shown(verdict.figures)}"
+        f"{verdict.figures.output}: {verdict.reason}{'; ' if verdict.reason else ''}{format_figures(verdict.figures)}"
         for verdict in ranked[:_MAX_SHOWN]
     ]
     more = len(ranked) - _MAX_SHOWN
     return "; ".join(texts) + (f"; and {counted(more, 'more output')}" if more > 0 else "")
 
 
-def shown(figures: Figures) -> str:
-    """Format the metrics of an output by their names in a recipe; of those that are not defined, only cosine and SNR."""
+def format_figures(figures: Figures) -> str:
+    """Format the metrics of an output by their names in a recipe. Of undefined metrics, only cosine and SNR are listed."""
     if figures.kind == "exact":
         return f"top1 {figures.top1:.4g}" if figures.top1 is not None else "no elements"
-    texts = {name: f"{name} {_number(name, getattr(figures, name))}" for name in METRICS}
+    texts = {name: f"{name} {_format_metric(name, getattr(figures, name))}" for name in METRICS}
     if figures.max_abs == 0 and figures.largest:
         texts["snr_db"] = "snr_db infinite (nothing differs)"
     others = (name for name in ("max_abs", "max_rel", "top1") if getattr(figures, name) is not None)
     return ", ".join(texts[name] for name in ("cosine", "snr_db", *others))
 
 
-def _missed(figures: Figures, thresholds: Thresholds) -> Iterator[str]:
+def _missed_thresholds(figures: Figures, thresholds: Thresholds) -> Iterator[str]:
     for name in METRICS:
         asked, value = getattr(thresholds, name), getattr(figures, name)
         if asked is None or value is None:
             continue
-        if name in _AT_MOST and value > asked:
-            yield f"{name} is {_number(name, value)}, and may be {asked:g}"
-        elif name not in _AT_MOST and value < asked:
-            yield f"{name} is {_number(name, value)}, and has to be {asked:g}"
+        if name in _UPPER_BOUNDS and value > asked:
+            yield f"{name} is {_format_metric(name, value)}, and may be {asked:g}"
+        elif name not in _UPPER_BOUNDS and value < asked:
+            yield f"{name} is {_format_metric(name, value)}, and has to be {asked:g}"
 
 
-def _number(name: str, value: float | None) -> str:
+def _format_metric(name: str, value: float | None) -> str:
     if value is None:
         return "not defined"
     if name == "cosine":
