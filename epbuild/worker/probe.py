@@ -15,13 +15,13 @@ import sysconfig
 
 
 def distributions() -> dict[str, str]:
-    """Return the version of every installed distribution, by its name as package indexes normalize it."""
-    found: dict[str, str] = {}
+    """Return the version of every installed distribution, by its normalized name."""
+    versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
         if name:
-            found.setdefault(name.lower().replace("_", "-").replace(".", "-"), distribution.version)
-    return found
+            versions.setdefault(name.lower().replace("_", "-").replace(".", "-"), distribution.version)
+    return versions
 
 
 def folder_of(module: str) -> str | None:

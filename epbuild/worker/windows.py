@@ -1,6 +1,6 @@
 """Lifeline and memory of a worker on Windows.
 
-Loaded by path, and only on Windows, as the scripts of this folder form no package where they run. It was never run on Windows.
+It is loaded by path, and only on Windows, as the scripts of this folder form no package where they run. It was never run on Windows.
 """
 
 from __future__ import annotations
