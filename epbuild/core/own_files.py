@@ -8,16 +8,21 @@ from __future__ import annotations
 import functools
 import os
 import stat
+from collections.abc import Iterable
 
 
 @functools.cache
 def own_files() -> list[str]:
     """Return the files of epbuild itself. If one changes, earlier results may not hold."""
     folder = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
-    schemas = os.path.join(os.path.dirname(folder), "schemas")  # noqa: PTH118, PTH120
+    return files_of_program([folder, os.path.join(os.path.dirname(folder), "schemas")])  # noqa: PTH118, PTH120
+
+
+def files_of_program(folders: Iterable[str]) -> list[str]:
+    """Return the files below folders that a program consists of."""
     return [
         os.path.join(root, name)  # noqa: PTH118
-        for top in (folder, schemas)
+        for top in folders
         for root, _, names in os.walk(top)
         for name in names
         if name.endswith((".py", ".toml", ".json")) and not name.startswith(".")  # lock files of editors are links to nowhere

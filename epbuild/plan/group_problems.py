@@ -1,4 +1,4 @@
-"""Problems of the groups of a recipe, and of settings that their targets do not support."""
+"""Problems of groups, and of settings that their targets do not support."""
 
 from __future__ import annotations
 

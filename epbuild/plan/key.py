@@ -1,4 +1,4 @@
-"""Action keys: digests of canonical JSON documents, and the differences between two documents.
+"""Action keys: digests of canonical JSON documents; differences of two documents.
 
 A document lists everything that an action's result depends on. It never contains an absolute path, a time, a host name, or the order of
 the recipe's keys. `changes` compares two documents and nothing else, so an action is out of date exactly if there is a reason to show.

@@ -1,4 +1,4 @@
-"""Checks of whether the EPs of a target can compile at all, and on which platforms."""
+"""Checks of whether the EPs of a target can compile, and on which platforms."""
 
 from __future__ import annotations
 

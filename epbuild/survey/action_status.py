@@ -1,4 +1,4 @@
-"""`ActionStatus`: the state of an action, and the choice of the actions that have to run.
+"""State of an action, and the choice of the actions that have to run.
 
 current       done, and its outputs are in place
 restorable    its result is known, so outputs can be written without a compile

@@ -1,4 +1,4 @@
-"""Expected durations of actions: as last measured, otherwise estimated from similar actions and from size."""
+"""Expected durations of actions: last measured, or estimated from similar ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures that a workspace records, so that an action that would fail in the same way does not run again.
+"""Recorded failures, so that an action does not fail again in the same way.
 
 A failure is recorded with the key of its action. As soon as an input changes, the key changes and the action runs again. Only errors
 that follow from the inputs are recorded: those that an EP or a preparation reports. A full disk, too little memory, a timeout, a crash

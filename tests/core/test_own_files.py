@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.core import own_files
+from epbuild.core.own_files import files_of_program
 
 
 @pytest.mark.skipif(os.name == "nt", reason="most users on Windows may not make links")
-def test_a_lock_file_of_an_editor_is_no_file_of_epbuild(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "epbuild" / "core"
-    folder.mkdir(parents=True)
-    (folder / "own_files.py").touch()
-    (folder / ".#own_files.py").symlink_to("user@machine.1")
-    monkeypatch.setattr(own_files, "__file__", str(folder / "own_files.py"))
-    assert own_files.own_files.__wrapped__() == [str(folder / "own_files.py")]
+def test_a_lock_file_of_an_editor_is_no_file_of_epbuild(tmp_path: Path) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "own_files.py").touch()
+    (tmp_path / "core" / ".#own_files.py").symlink_to("user@machine.1")
+    assert files_of_program([str(tmp_path)]) == [str(tmp_path / "core" / "own_files.py")]
