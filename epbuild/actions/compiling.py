@@ -17,10 +17,10 @@ from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StepId
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.made import Made, prepared_files
 from epbuild.plan.member import Member
-from epbuild.plan.possible import obstacle
+from epbuild.plan.possible import find_obstacle
 from epbuild.plan.request import compile_document
 from epbuild.plan.result import CompileResult
-from epbuild.plan.shapes import sized
+from epbuild.plan.shapes import fit_inputs
 from epbuild.plan.source_problems import source_problems
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.identity import Identified
@@ -42,7 +42,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return [
             f"the model '{member.name}' is not fetched yet"
             for member in action.members
-            if not member.fetched and member.prepared is None
+            if not member.has_files and member.prepared is None
         ]
 
     def resolve_inputs(self, action: SessionGroup, needed: Sequence[Made], store: BlobStore) -> SessionGroup:
@@ -57,10 +57,10 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return compile_document(action, inputs.digests, inputs.toolchain)
 
     def identity(self, action: SessionGroup, toolchain: Identified) -> dict[str, Any]:
-        return toolchain.identity(*action.uses)
+        return toolchain.identity(*action.identity_parts)
 
     def check(self, action: SessionGroup) -> None:
-        reason = obstacle(action.target, sys.platform)
+        reason = find_obstacle(action.target, sys.platform)
         if reason is not None:
             raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can."))
         # Of the others this was looked at when the plan was made.
@@ -107,7 +107,9 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
     def size(self, action: SessionGroup) -> int:
         """Return the bytes of the sources. Originals stand in for prepared models that are unknown."""
-        originals = (path for member in action.members if not member.fetched and member.original for path in member.original.all)
+        originals = (
+            path for member in action.members if not member.has_files and member.original for path in member.original.all
+        )
         return sum(path.stat().st_size for path in {*action.files, *originals})
 
     def memory(self, action: SessionGroup, measured: int | None) -> int:
@@ -123,10 +125,10 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
 def _sized(member: Member) -> Member:
     """Return a member with the shapes of its inputs, if the store has its graph."""
-    if not member.asked:
+    if not member.input_sizes:
         return member
     try:
-        return sized(member, read_header(member.graph))
+        return fit_inputs(member, read_header(member.graph))
     except OSError:  # it is made again before anything is compiled
         return member
 

@@ -41,7 +41,7 @@ class Verify(ActionType[Verification, VerificationResult]):
         return verification_document(action, inputs.digests, inputs.toolchain)
 
     def identity(self, action: Verification, toolchain: Identified) -> dict[str, Any]:
-        return toolchain.identity(*action.uses)
+        return toolchain.identity(*action.identity_parts)
 
     def run(self, action: Verification, document: Mapping[str, Any], execution: Execution) -> VerificationResult:
         from epbuild.compile.executor import measure_alone

@@ -10,7 +10,7 @@ from epbuild.cli.build_files import Sarif, refuse_recipe
 from epbuild.cli.options import UsageError, application
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
-from epbuild.plan.possible import obstacles
+from epbuild.plan.possible import find_obstacles
 from epbuild.report.ci.sarif import SarifDocument
 from epbuild.report.json.build import ValidationDocument
 from epbuild.report.json.documents import print_json, problem_views
@@ -66,7 +66,7 @@ def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, *, js
             raise
         print_json(ValidationDocument(recipe=str(recipe), valid=False, problems=problem_views(error.problems)))
         return error.exit_code
-    notes = obstacles(list(plan.session_groups.values()), sys.platform)
+    notes = find_obstacles(list(plan.session_groups.values()), sys.platform)
     if sarif is not None:
         document = SarifDocument(recipe)
         document.add("warning", plan.warnings)

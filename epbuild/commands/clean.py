@@ -22,7 +22,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
 from epbuild.engine.events import NoProgress, Progress
-from epbuild.plan.selection import matching
+from epbuild.plan.selection import match_ids
 from epbuild.publish.removal import Cleaned, Emitted, Reason
 from epbuild.session.events import HashingEvents
 from epbuild.session.planning import ReadVariables, read_plan, workspace_of
@@ -50,7 +50,7 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
     globs = request.selection or ("*",)
     # Without the steps that these need.
     ids = {step.id: step.action for step in plan.steps}
-    asked = {ident for glob in globs for ident in matching(ids, glob)}
+    asked = {ident for glob in globs for ident in match_ids(ids, glob)}
     wanted = dict.fromkeys(action for ident, action in ids.items() if ident in asked)
     emissions = [plan.emissions[ident] for ident in wanted if ident in plan.emissions]
     if not dry_run:

@@ -18,7 +18,7 @@ from epbuild.core.errors import PlanError, Problem
 from epbuild.engine.events import Progress
 from epbuild.plan.key import Change, changes
 from epbuild.plan.result import action_records
-from epbuild.plan.selection import Places, matching
+from epbuild.plan.selection import Places, match_ids
 from epbuild.plan.steps import Action, Step
 from epbuild.session.planning import workspace_of
 from epbuild.session.request import Request
@@ -120,7 +120,7 @@ class _Explainer(Struct, frozen=True, dict=True):
 
 def _matching(found: Survey, globs: Sequence[str], places: Places) -> list[Step]:
     ids = {status.step.id: status for status in found.steps()}
-    named = {glob: matching(ids, glob) for glob in globs}
+    named = {glob: match_ids(ids, glob) for glob in globs}
     problems = [
         Problem("EPB240", f"no step matches '{glob}'", places.get(glob), _nearest(glob, list(ids)))
         for glob, names in named.items()

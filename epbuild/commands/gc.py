@@ -18,7 +18,7 @@ from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import REMOTE_MODEL, Workspace
 from epbuild.core.errors import Problem, StoreError
 from epbuild.plan.result import is_action_record
-from epbuild.survey.orphans import RESULTS, files_of
+from epbuild.survey.orphans import RESULTS, output_files
 from epbuild.survey.snapshot import remove_older
 
 LEASE = "upkeep"
@@ -102,7 +102,7 @@ def _needed_keys(workspace: Workspace) -> set[str]:
     Results of earlier settings are needed only as long as an output of these settings exists.
     """
     steps = workspace.steps()
-    existing = [output for output in workspace.outputs() if any(path.is_file() for path in files_of(output, workspace.base))]
+    existing = [output for output in workspace.outputs() if any(path.is_file() for path in output_files(output, workspace.base))]
     last = {configuration.recipe: configuration for configuration, _ in sorted(steps, key=lambda item: item[1].finished)}
     live = {*last.values(), *(owner for output in existing for owner in output.owners)}
     made, emitted = dict[Configuration, set[str]](), dict[Configuration, set[str]]()

@@ -20,7 +20,7 @@ from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, nearest
 from epbuild.engine.events import Progress, Warned
-from epbuild.plan.planner import problems_of_the_rest
+from epbuild.plan.planner import check_partial_recipe
 from epbuild.plan.sources import find_source
 from epbuild.recipe.address import PackageAddress, is_immutable, parse_address
 from epbuild.recipe.load import load
@@ -181,7 +181,7 @@ class _LockBuilder:
         try:
             catalog = catalog_facts(self.recipe)
         except (BadCatalog, KeyError, OSError) as error:
-            problems = [problem for problem in problems_of_the_rest(self.recipe) if problem.code in _CATALOG_PROBLEMS]
+            problems = [problem for problem in check_partial_recipe(self.recipe) if problem.code in _CATALOG_PROBLEMS]
             if not problems:
                 raise
             raise PlanError(*problems) from error

@@ -18,7 +18,7 @@ from epbuild.session.lock import lock_path, read_lock_text
 from epbuild.session.planning import workspace_of
 from epbuild.session.request import Request
 from epbuild.survey.costs import likely_seconds
-from epbuild.survey.jobs import Label, RunnerJob, Runners, jobs_of, missing_actions
+from epbuild.survey.jobs import Label, RunnerJob, Runners, missing_actions, pack_jobs
 from epbuild.survey.status import Survey
 
 RUNNERS: Mapping[str, Label] = {
@@ -47,7 +47,7 @@ def matrix_of(request: Request, most: int, labels: Mapping[str, Label], progress
         return JobMatrix((), found.plan.warnings)
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         seconds = likely_seconds(found, workspace, workspace.memory(found.configuration))
-    jobs, warnings = jobs_of(missing, seconds, Runners({**RUNNERS, **labels}, locked_platforms(request)), most)
+    jobs, warnings = pack_jobs(missing, seconds, Runners({**RUNNERS, **labels}, locked_platforms(request)), most)
     return JobMatrix(tuple(jobs), (*found.plan.warnings, *warnings))
 
 

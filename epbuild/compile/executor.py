@@ -116,7 +116,7 @@ def key_document(group: SessionGroup, execution: Execution) -> dict[str, Any]:
         digests = execution.digests(group.files)
     except OSError as error:
         raise _staging_error(group, error) from error
-    return compile_document(group, digests, execution.environment.identity(*group.uses))
+    return compile_document(group, digests, execution.environment.identity(*group.identity_parts))
 
 
 def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> int:
@@ -198,7 +198,7 @@ def _staged_files(group: SessionGroup) -> Iterator[_StagedFile]:
             yield _StagedFile(member.graph, member.source)
         folder = member.source.rpartition("/")[0]
         # Two locations can be spellings of one file: if one needs a copy, both do.
-        copied = {posixpath.normpath(location).casefold() for location in member.known.subgraph_data}
+        copied = {posixpath.normpath(location).casefold() for location in member.compiled_files.subgraph_data}
         for location, path in member.external.items():
             yield _StagedFile(path, f"{folder}/{location}", posixpath.normpath(location).casefold() in copied)
     for file in group.target.option_files:

@@ -28,7 +28,7 @@ from epbuild.core.records import convert
 from epbuild.engine.events import EventList
 from epbuild.plan.ability import Ability
 from epbuild.plan.planner import make_plan
-from epbuild.plan.possible import obstacle
+from epbuild.plan.possible import find_obstacle
 from epbuild.plan.request import CONTRACT
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.load import load
@@ -69,7 +69,7 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
     execution = _new_execution(replace(environment, run_worker=runner), folder, cancelled)
     try:
         group = planned_probe(ability, environment, folder)
-        if (reason := obstacle(group.target, sys.platform)) is not None:
+        if (reason := find_obstacle(group.target, sys.platform)) is not None:
             return ProbeResult("cannot", reason.rstrip("."))
         if ability.runs:
             return _probe_run(ability, group, execution, runner)

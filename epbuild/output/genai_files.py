@@ -23,7 +23,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.outputs import GENAI_CONFIG
 from epbuild.plan.result import ModelSignature
-from epbuild.plan.shapes import sized_as_compiled
+from epbuild.plan.shapes import header_as_compiled
 from epbuild.plan.steps import Emission, Genai, Part, Plan
 from epbuild.plan.target import PlannedTarget
 from epbuild.verify.signature import signature
@@ -49,10 +49,10 @@ def check_pipelines(plan: Plan) -> None:
 
 def _check_pipeline(plan: Plan, part: Part, genai: Genai) -> Iterator[Problem]:
     members = [member for ident in part.session_groups for member in plan.session_groups[ident].members]
-    if not all(member.fetched for member in members):
+    if not all(member.has_files for member in members):
         return _find_problems(genai, [_requested_stage(genai, member) for member in members], part.group, check_caches)
     share = len(part.session_groups) < len(members)
-    sources = {member.name: signature(sized_as_compiled(member, read_header(member.graph))) for member in members}
+    sources = {member.name: signature(header_as_compiled(member, read_header(member.graph))) for member in members}
     stages = [_stage(genai, name, source, "model.onnx", part.target, share=share) for name, source in sources.items()]
     return _find_problems(genai, stages, part.group, check_stages)
 
@@ -98,7 +98,7 @@ def _find_problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Ch
 
 def _requested_stage(genai: Genai, member: Member) -> Stage:
     """Return the stage of a model that has not been fetched: it has only the sizes in the recipe."""
-    shapes = {name: shape.sizes for name, shape in member.asked.items()}
+    shapes = {name: shape.sizes for name, shape in member.input_sizes.items()}
     return Stage(genai.roles[member.name], member.name, "model.onnx", tuple(shapes), (), shapes=shapes)
 
 

@@ -38,7 +38,7 @@ def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Probl
     return tuple(found)
 
 
-def together(*lists: Iterable[CustomOpLibraries]) -> tuple[CustomOpLibraries, ...]:
+def merge_custom_ops(*lists: Iterable[CustomOpLibraries]) -> tuple[CustomOpLibraries, ...]:
     """Merge lists of custom operators, without duplicates and sorted by name.
 
     No other order has a meaning, as ONNX Runtime takes a domain from one library only.
@@ -47,7 +47,7 @@ def together(*lists: Iterable[CustomOpLibraries]) -> tuple[CustomOpLibraries, ..
     return tuple(sorted(ops.values(), key=lambda item: item.name))
 
 
-def clashes(ops: Iterable[CustomOpLibraries]) -> Iterator[Problem]:
+def find_clashes(ops: Iterable[CustomOpLibraries]) -> Iterator[Problem]:
     """Yield a problem for each library that has the name of another one, as the name would be ambiguous."""
     seen: dict[str, CustomOpLibraries] = {}
     for item in ops:

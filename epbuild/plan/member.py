@@ -40,7 +40,7 @@ class Member(Struct, frozen=True):
     expect: Expectation
     compiled_from: ModelFiles | None = None
     """Files that are compiled; None until the model has been found, fetched or prepared."""
-    asked: Mapping[str, InputShape] = field(default_factory=dict)
+    input_sizes: Mapping[str, InputShape] = field(default_factory=dict)
     """Sizes that the recipe gives to inputs of the source, by the input's name."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
     """Shapes of the inputs that these sizes change, if the model's header is known. The model is staged with these shapes."""
@@ -56,11 +56,11 @@ class Member(Struct, frozen=True):
         return replace(self, compiled_from=files)
 
     @property
-    def fetched(self) -> bool:
+    def has_files(self) -> bool:
         return self.compiled_from is not None
 
     @property
-    def known(self) -> ModelFiles:
+    def compiled_files(self) -> ModelFiles:
         """Files that are compiled. Raises ValueError while they are unknown."""
         if self.compiled_from is None:
             raise ValueError(f"the files of {self.name} are not known yet")
@@ -68,12 +68,12 @@ class Member(Struct, frozen=True):
 
     @property
     def graph(self) -> Path:
-        return self.known.graph
+        return self.compiled_files.graph
 
     @property
     def external(self) -> Mapping[str, Path]:
         """External data files by the location that the graph names. Raises ValueError while they are unknown."""
-        return self.known.external
+        return self.compiled_files.external
 
     @property
     def source(self) -> str:

@@ -71,7 +71,7 @@ class TargetPlanner:
             eps=eps,
             session_options={**session.values, **staged},
             session_files=files,
-            silent=session.silent,
+            unkeyed=session.unkeyed,
             environment={name: plain_text(setting.value) for name, setting in target.environment.items()},
             unchecked=(*session.unchecked, *(name for _, unchecked in filter(None, planned) for name in unchecked)),
             reproducible=target.reproducible,
@@ -110,7 +110,7 @@ class TargetPlanner:
             provider_options={**checked.values, **staged},
             files=files,
             library=self._library(choice, found),
-            silent=checked.silent,
+            unkeyed=checked.unkeyed,
             only_compiling=frozenset(
                 name for name, option in checked.options.items() if option.only_compiling(checked.values[name])
             ),
@@ -310,7 +310,7 @@ class _Checked:
     options: dict[str, Option] = field(default_factory=dict)
     failed: bool = False
     unchecked: list[str] = field(default_factory=list)
-    silent: frozenset[str] = frozenset()
+    unkeyed: frozenset[str] = frozenset()
 
     def check(self, settings: Mapping[str, Setting]) -> None:
         for name, setting in settings.items():
@@ -325,7 +325,7 @@ class _Checked:
                 if not known:
                     self.unchecked.append(option.name)
                 if not option.changes_output:
-                    self.silent |= {name}
+                    self.unkeyed |= {name}
 
     def _unknown(self, name: str, setting: Setting, error: UnknownName) -> None:
         if error.reserved:

@@ -40,7 +40,7 @@ _OF_A_PACKAGE = (MANIFEST, PROVENANCE, BOM, "shared_assets")
 """Names in a package beside the folders of its groups."""
 
 
-def labels(outputs: Iterable[OutputSpec]) -> Iterator[str]:
+def name_outputs(outputs: Iterable[OutputSpec]) -> Iterator[str]:
     """Name each output for the ids of its steps: the form that it has, with a number from the second of that form on."""
     counts: dict[str, int] = {}
     for output in outputs:
@@ -134,7 +134,7 @@ def plan_push(output: OutputSpec, parts: Sequence[Part], problems: list[Problem]
         return None
 
 
-def unfit_for_package(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Problem]:
+def package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Problem]:
     """Yield the reasons why parts cannot form one model package that ONNX Runtime and onnxruntime-genai open."""
     groups = {part.group for part in parts}
     for group in sorted(groups):
@@ -289,7 +289,7 @@ def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
     return problems
 
 
-def lengths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
+def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
     """Yield a problem for each output with a path, or a provenance file's name, that is too long for file systems."""
     for emission in emissions.values():
         if emission.statement is not None and overlong(emission.statement.name) is not None:

@@ -27,7 +27,7 @@ class Bundle(Struct, frozen=True):
         return -self.cost, min(self.actions)
 
 
-def bundles(actions: Mapping[str, Action], costs: Mapping[str, float]) -> list[Bundle]:
+def make_bundles(actions: Mapping[str, Action], costs: Mapping[str, float]) -> list[Bundle]:
     """Split actions into as many bundles as possible, the longest first. Actions that are connected by their needs stay together."""
     heads = {ident: ident for ident in actions}
 
@@ -58,7 +58,7 @@ def pack(found: Iterable[Bundle], most: int) -> list[list[Bundle]]:
     return [job for job in jobs if job]
 
 
-def names(actions: Mapping[str, Action], job: Sequence[Bundle]) -> tuple[str, ...]:
+def select_ids(actions: Mapping[str, Action], job: Sequence[Bundle]) -> tuple[str, ...]:
     """Return the ids that select a job's actions: those that no other action of the job needs. The needs of these follow."""
     inside = [ident for bundle in job for ident in bundle.actions]
     needed = {need for ident in inside for need in actions[ident].needs}

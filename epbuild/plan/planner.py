@@ -13,18 +13,26 @@ from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem, ProblemRecord
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.plan.custom_ops import CustomOpLibraries, clashes, plan_custom_ops, together
+from epbuild.plan.custom_ops import CustomOpLibraries, find_clashes, merge_custom_ops, plan_custom_ops
 from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
 from epbuild.plan.member import Member, settings_at
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import TargetPlanner, sharing_refusals
-from epbuild.plan.outputs import find_collisions, labels, lengths, output_path, plan_part, plan_push, unfit_for_package
+from epbuild.plan.outputs import (
+    find_collisions,
+    find_overlong_paths,
+    name_outputs,
+    output_path,
+    package_refusals,
+    plan_part,
+    plan_push,
+)
 from epbuild.plan.patterns import FileFinder
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
-from epbuild.plan.shapes import input_problems, shape_warnings, sized
-from epbuild.plan.source_problems import in_place_of_graph, source_problems
+from epbuild.plan.shapes import fit_inputs, input_problems, shape_warnings
+from epbuild.plan.source_problems import data_name_problems, source_problems
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
@@ -52,7 +60,7 @@ def make_plan(
         work.add_group(group)
     work.add_gathered()
     work.problems += find_collisions(work.emissions)
-    work.problems += lengths(work.emissions)
+    work.problems += find_overlong_paths(work.emissions)
     steps, unmatched = select_steps(work.steps, selection, places)
     if not work.problems:
         # With other problems, the selected steps may be missing only because a target or an output is invalid.
@@ -64,12 +72,11 @@ def make_plan(
     return Plan(
         steps=tuple(steps),
         actions={ident: action for ident, action in work.actions.items() if ident in kept},
-        warnings=tuple(dict.fromkeys(problem for found in work.warned.values() for problem in found)),
-        warned={ident: tuple(found) for ident, found in work.warned.items()},
+        warnings=tuple(dict.fromkeys(work.warnings)),
     )
 
 
-def problems_of_the_rest(recipe: Recipe) -> list[Problem]:
+def check_partial_recipe(recipe: Recipe) -> list[Problem]:
     """Return the problems of the targets, groups and models of a recipe that could be read only in part."""
     work = _Work(recipe, NO_MEMO)
     for group in recipe.groups.values():
@@ -94,7 +101,7 @@ class _Work:
     emissions: dict[str, Emission] = field(default_factory=dict)
     preparations: dict[str, Preparation] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    warned: dict[str, list[Problem]] = field(default_factory=dict)  # by session group
+    warnings: list[Problem] = field(default_factory=list)
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
     """Parts of outputs that contain several groups and targets, by the output's number and path."""
     prepared: dict[str, str | None] = field(default_factory=dict)
@@ -112,7 +119,7 @@ class _Work:
         return {**self.preparations, **self.groups, **self.verifications, **self.emissions}
 
     def __post_init__(self) -> None:
-        self.labels = list(labels(self.recipe.outputs))
+        self.labels = list(name_outputs(self.recipe.outputs))
         self.targets: dict[str, PlannedTarget] = {}
         planner = TargetPlanner(self._catalog(), self.recipe.directory, self.problems)
         for target in self.recipe.targets.values():
@@ -202,8 +209,8 @@ class _Work:
         """Find the custom operators of a group for each target, and report those whose names are ambiguous there."""
         own = plan_custom_ops(group.custom_ops, self.recipe.directory, self.problems)
         for name in (reference.name for reference in group.targets if reference.name in self.targets):
-            everything = together(self.custom_ops[self.targets[name].toolchain.name], own)
-            self.problems += clashes(everything)
+            everything = merge_custom_ops(self.custom_ops[self.targets[name].toolchain.name], own)
+            self.problems += find_clashes(everything)
             self.group_ops[group.name, name] = everything
 
     def _add_steps(self, group: GroupSpec, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
@@ -264,7 +271,7 @@ class _Work:
     def add_gathered(self) -> None:
         """Add the outputs that contain several groups and targets, one for each path."""
         for (index, path), parts in self.gathered.items():
-            self.problems += unfit_for_package(self.recipe.outputs[index], parts)
+            self.problems += package_refusals(self.recipe.outputs[index], parts)
             template = str(self.recipe.outputs[index].path.value)
             # The id has the same names as the template of the path.
             place = [name for name, key in ((parts[0].group, "${group}"), (parts[0].target.name, "${target}")) if key in template]
@@ -326,7 +333,7 @@ class _Work:
                 compile=settings_at(level, member.compile),
                 expect=member.expect,
                 # Sizes of a model that is prepared apply to the input of its first preparation.
-                asked={**(model.inputs if not model.prepare else {}), **member.inputs},
+                input_sizes={**(model.inputs if not model.prepare else {}), **member.inputs},
                 where=member.model.where,
                 prepared=self.prepared.get(model.name),
             )
@@ -352,7 +359,7 @@ class _Work:
                 source = found.get(item.model.name) if item.after is None else None
                 if source is not None:
                     self.problems += input_problems(item.model.name, item.model.inputs, source.header)
-                    self.problems += in_place_of_graph(item.model.name, item.model, source.files.external)
+                    self.problems += data_name_problems(item.model.name, item.model, source.files.external)
                     prepared = prepared.taking(source)
                 self.preparations[ident] = prepared
         lonely: dict[str, list[Problem]] = {}  # the same for every target
@@ -367,12 +374,12 @@ class _Work:
             if ident not in actions:
                 continue
             # The content of a prepared model is unknown until it has been prepared.
-            sources = {member.name: found[member.model.name] for member in members if member.fetched}
+            sources = {member.name: found[member.model.name] for member in members if member.has_files}
             self._check_sources(self.groups[ident], sources)
-            if group.share and all(member.fetched for member in members):
+            if group.share and all(member.has_files for member in members):
                 if group.group not in lonely:
                     lonely[group.group] = self._sharing_warnings(group, sources)
-                self.warned.setdefault(ident, []).extend(lonely[group.group])
+                self.warnings += lonely[group.group]
 
         for ident, verification in self.verifications.items():
             if ident in actions:
@@ -380,7 +387,7 @@ class _Work:
                     checked.name: found[member.model.name].header
                     for checked in verification.members
                     for member in self.groups[checked.session].members
-                    if member.name == checked.name and member.fetched and member.model.name in found
+                    if member.name == checked.name and member.has_files and member.model.name in found
                 }
                 self.verifications[ident] = with_inputs(verification, self.groups, wanted_headers, finder, self.problems)
 
@@ -389,7 +396,7 @@ class _Work:
         known = (tuple(map(id, group.members)), tuple(id(ep.entry) for ep in group.target.eps))
         if known not in self.checked:
             self.checked[known] = self._source_warnings(group, sources)
-        self.warned.setdefault(group.id, []).extend(self.checked[known])
+        self.warnings += self.checked[known]
 
     def _sharing_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
         def check() -> _Records:
@@ -436,4 +443,4 @@ def _with_files(member: Member, source: SourceModel) -> Member:
     if member.prepared is not None:
         return replace(member, original=source.files)
     found = replace(member, original=source.files, compiled_from=source.files)
-    return sized(found, source.header) if member.asked else found
+    return fit_inputs(found, source.header) if member.input_sizes else found

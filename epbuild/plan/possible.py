@@ -25,7 +25,7 @@ def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Probl
             yield Problem("EPB256", message, places[before.entry.ep], "Put it last.")
 
 
-def obstacle(target: PlannedTarget, platform: str) -> str | None:
+def find_obstacle(target: PlannedTarget, platform: str) -> str | None:
     """Return a sentence why `target` cannot be compiled on a `platform` (a value of `sys.platform`); None if it can."""
     for ep in target.eps:
         for row in ep.entry.cannot:
@@ -34,11 +34,11 @@ def obstacle(target: PlannedTarget, platform: str) -> str | None:
     return None
 
 
-def obstacles(groups: Sequence[SessionGroup], platform: str) -> list[Problem]:
+def find_obstacles(groups: Sequence[SessionGroup], platform: str) -> list[Problem]:
     """Return a problem for each target of the session groups that cannot be compiled on a `platform`."""
     found = {}
     for group in groups:
-        reason = obstacle(group.target, platform)
+        reason = find_obstacle(group.target, platform)
         if reason is not None:
             hint = "Select other steps here."
             found[group.target.name] = Problem("EPB416", f"the target '{group.target.name}': {reason}", group.target.where, hint)

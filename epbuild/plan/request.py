@@ -38,8 +38,8 @@ def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain
         "share_weights": group.share,
         **_shared_initializers(group),
         "eps": [_ep(ep, digests) for ep in target.eps],
-        "session_options": _less(target.session_options, target.silent),
-        "session_files": _digested(_less(target.session_files, target.silent), digests),
+        "session_options": _less(target.session_options, target.unkeyed),
+        "session_files": _digested(_less(target.session_files, target.unkeyed), digests),
         "environment": dict(target.environment),
         **_custom_ops(group, digests),
         "catalog": {"session": session_keys().revision},
@@ -97,10 +97,10 @@ def ep_document(ep: PlannedEp) -> dict[str, Any]:
 def _ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
     return {
         **ep_document(ep),
-        "options": _less(ep.provider_options, ep.silent),
+        "options": _less(ep.provider_options, ep.unkeyed),
         "catalog": ep.entry.digest,
         "library": digests[ep.library] if ep.library else None,
-        "files": _digested(_less(ep.files, ep.silent), digests),
+        "files": _digested(_less(ep.files, ep.unkeyed), digests),
     }
 
 
@@ -133,7 +133,7 @@ def _setting_names() -> list[str]:
 
 def _inputs(member: Member) -> dict[str, Any]:
     """Return the shapes of resized inputs. For a prepared model, these are the recipe's sizes, as the graph is not known yet."""
-    shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.asked.items()}
+    shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.input_sizes.items()}
     return {"inputs": {name: list(shape) for name, shape in shapes.items()}} if shapes else {}
 
 

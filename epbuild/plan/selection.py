@@ -14,7 +14,7 @@ Places = Mapping[str, Position]
 NOWHERE: Places = MappingProxyType({})
 
 
-def matching(ids: Mapping[str, object], glob: str) -> list[str]:
+def match_ids(ids: Mapping[str, object], glob: str) -> list[str]:
     """Return the ids that match a glob. A glob without wildcards is looked up directly."""
     if not any(sign in glob for sign in "*?["):
         return [glob] if glob in ids else []
@@ -33,7 +33,7 @@ def select_steps(steps: Iterable[Step], selection: Sequence[str], places: Places
     waiting: list[str] = []
     unmatched: list[Problem] = []
     for glob in selection:
-        found = matching(by_id, glob)
+        found = match_ids(by_id, glob)
         if not found:
             hint = nearest(glob, by_id) or "`epbuild plan` lists the steps."
             unmatched.append(Problem("EPB240", f"no step matches '{glob}'", places.get(glob), hint))

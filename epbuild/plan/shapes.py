@@ -32,12 +32,12 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
 
 
-def sized(member: Member, header: ModelHeader) -> Member:
+def fit_inputs(member: Member, header: ModelHeader) -> Member:
     """Return a copy of a member with the shapes that its inputs get from the recipe's sizes, as they are in the key."""
-    return replace(member, inputs=_fit(member.asked, header).shapes)
+    return replace(member, inputs=_fit(member.input_sizes, header).shapes)
 
 
-def sized_as_compiled(member: Member, header: ModelHeader) -> ModelHeader:
+def header_as_compiled(member: Member, header: ModelHeader) -> ModelHeader:
     """Return the header of a member's source with all sizes that the recipe gives to inputs and dimensions."""
     header = sized_header(header, member.inputs)
     inputs, outputs = (tuple(_overridden(value, member.model) for value in values) for values in (header.inputs, header.outputs))
@@ -57,7 +57,7 @@ def shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -
 
     These are invalid sizes of inputs and dimensions, and open dimensions if an EP takes static shapes only. `header` is the source's.
     """
-    problems = [*input_problems(member.name, member.asked, header), *_dimension_problems(member, header)]
+    problems = [*input_problems(member.name, member.input_sizes, header), *_dimension_problems(member, header)]
     if not problems and not _may_fall_back(member, target):
         problems += _open_inputs(member, header, target)
     return problems
@@ -99,7 +99,7 @@ def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem
                 none = f"None of its dimensions has a {kind}: give the sizes of whole inputs with 'inputs'."
                 hint = nearest(key, known) or (listed if known else none)
                 yield Problem("EPB263", message, _place(model, kind, key), hint)
-    symbols = _fit(member.asked, header).symbols
+    symbols = _fit(member.input_sizes, header).symbols
     for name, size in model.free_dimensions.items():
         if symbols.get(name, size) != size:
             message = f"the dimension '{name}' of the model '{member.name}' is {size} here, and {symbols[name]} by its 'inputs'"
@@ -120,9 +120,9 @@ def _may_fall_back(member: Member, target: PlannedTarget) -> bool:
     return bool(member.expect.fallback_nodes) or target.eps[-1].entry.takes_every_node
 
 
-def is_sized(member: Member) -> bool:
+def has_fixed_inputs(member: Member) -> bool:
     """Return whether all dimensions of a member's inputs have sizes when it is compiled. False if its file cannot be read."""
-    if not member.fetched:
+    if not member.has_files:
         return False
     try:
         inputs = sized_header(read_header(member.graph), member.inputs).inputs
@@ -133,7 +133,7 @@ def is_sized(member: Member) -> bool:
 
 def _open_inputs(member: Member, header: ModelHeader, target: PlannedTarget) -> Iterator[Problem]:
     ep = next((ep for ep in target.compiling if ep.entry.static_shapes is not None), None)
-    inputs = [_overridden(value, member.model) for value in sized_header(header, _fit(member.asked, header).shapes).inputs]
+    inputs = [_overridden(value, member.model) for value in sized_header(header, _fit(member.input_sizes, header).shapes).inputs]
     found = [value for value in inputs if value.elem_type and not _is_fixed(value)]
     if ep is not None and found:
         yield _open(member, ep, found, header)
@@ -148,14 +148,14 @@ def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: Mod
         f"the model '{member.name}' has {inputs} with open dimensions, {listed}{more}; {ep.entry.ep} takes static shapes only: "
         f"{rule.why if rule is not None else ''}"
     )
-    given = {name: shape.sizes for name, shape in member.asked.items()}
+    given = {name: shape.sizes for name, shape in member.input_sizes.items()}
     sizes = {**given, **suggest_sizes(found)}
     lines = [f"  {_line(*item)}" for item in sizes.items()]
     hint = f"Give the sizes that you need, such as `inputs: {{{', '.join(line.strip() for line in lines)}}}`."
     if not sizes:
         hint = "Give the sizes of these inputs, with 'inputs'."
     # A problem of a model that is the same in all groups is reported at the model, once.
-    own = member.name != member.model.name or member.asked != member.model.inputs
+    own = member.name != member.model.name or member.input_sizes != member.model.inputs
     where = member.where if own and member.where is not None else member.model.where
     return Problem("EPB264", message, where, hint, lines=("inputs:", *lines) if lines else ())
 

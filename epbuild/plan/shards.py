@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from epbuild.plan.packing import bundles, names, pack
+from epbuild.plan.packing import make_bundles, pack, select_ids
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup
 
 _BYTES_PER_STEP = 50_000_000
@@ -35,14 +35,14 @@ class Shard(Struct, frozen=True):
         return cls(int(number), int(total))
 
 
-def steps_of(plan: Plan, shard: Shard) -> tuple[str, ...]:
+def shard_steps(plan: Plan, shard: Shard) -> tuple[str, ...]:
     """Return the ids that select the steps of a shard with their needs. Empty if there are fewer jobs than shards.
 
     The plan must be made without locating remote models, as each job may have other models on its machine.
     """
     actions = {ident: action for ident, action in plan.actions.items() if not isinstance(action, Emission)}
-    jobs = pack(bundles(actions, {ident: _weight(action) for ident, action in actions.items()}), shard.total)
-    return names(actions, jobs[shard.number - 1]) if shard.number <= len(jobs) else ()
+    jobs = pack(make_bundles(actions, {ident: _weight(action) for ident, action in actions.items()}), shard.total)
+    return select_ids(actions, jobs[shard.number - 1]) if shard.number <= len(jobs) else ()
 
 
 def _weight(action: Action) -> int:

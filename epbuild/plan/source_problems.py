@@ -19,13 +19,13 @@ def source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> 
     """Return the problems of the members of a session group. `headers` has the headers of known sources by the member's name."""
     found = list(_unopenable(group, headers))
     for member in group.members:
-        found += in_place_of_graph(member.name, member.model, member.external if member.fetched else ())
+        found += data_name_problems(member.name, member.model, member.external if member.has_files else ())
         if member.name in headers:
             found += shape_problems(member, headers[member.name], group.target)
     return found
 
 
-def in_place_of_graph(name: str, model: ModelSpec, locations: Iterable[str]) -> Iterator[Problem]:
+def data_name_problems(name: str, model: ModelSpec, locations: Iterable[str]) -> Iterator[Problem]:
     """Yield a problem for each external data file that has the name under which the graph of model `name` is staged."""
     for location in locations:
         if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{name}.onnx"):

@@ -97,7 +97,7 @@ class InTarget:
         return tuple(ops for ops in self.custom_ops if ops.library is None)
 
     @cached_property
-    def uses(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
+    def identity_parts(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
         """EPs and modules of custom operators that the identity of its toolchain covers."""
         return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
 
@@ -141,7 +141,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     def _by_name(self) -> dict[str, Member]:
         return {member.name: member for member in self.members}
 
-    def most_left(self, member: Member) -> int | None:
+    def max_fallback_nodes(self, member: Member) -> int | None:
         """Return the number of fallback nodes that a member may have; None for any number."""
         asked = member.expect.fallback_nodes
         if asked == "any" or (asked is None and self.target.leaves_to_cpu):
@@ -317,8 +317,6 @@ class Plan(Struct, frozen=True, dict=True):
     actions: Mapping[str, Action]
     """Actions by id, each after the actions that it needs."""
     warnings: tuple[Problem, ...] = ()
-    warned: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
-    """Warnings about session groups, by the group's id."""
 
     @cached_property
     def session_groups(self) -> Mapping[str, SessionGroup]:
@@ -346,7 +344,7 @@ class Plan(Struct, frozen=True, dict=True):
         """Return the part of the plan whose results are stored, without the emissions."""
         return self._part({ident: action for ident, action in self.actions.items() if not isinstance(action, Emission)})
 
-    def of_pushed(self) -> Plan:
+    def with_pushes_only(self) -> Plan:
         """Return the emissions that are pushed, as push-only emissions, and the actions that they need."""
         kept: dict[str, Action] = {}
         needed: set[str] = set()
@@ -358,7 +356,7 @@ class Plan(Struct, frozen=True, dict=True):
         return self._part(dict(reversed(kept.items())))
 
     def _part(self, kept: Mapping[str, Action]) -> Plan:
-        return Plan(tuple(step for step in self.steps if step.action in kept), kept, self.warnings, self.warned)
+        return Plan(tuple(step for step in self.steps if step.action in kept), kept, self.warnings)
 
     def of(self, kind: type[_A]) -> dict[str, _A]:
         """Return the actions of one type by id."""

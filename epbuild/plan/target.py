@@ -36,7 +36,7 @@ class PlannedEp(Struct, frozen=True):
     """Files that options name, by option. The values of these options are the staged names."""
     library: Path | None
     """Plugin library to register; None for the library in the EP's package."""
-    silent: frozenset[str]
+    unkeyed: frozenset[str]
     """Options that do not change what a compile writes. They are not part of the key."""
     only_compiling: frozenset[str] = frozenset()
     """Options that only affect the compile. Sessions that run the compiled model ignore them."""
@@ -61,7 +61,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     session_options: Mapping[str, str]
     session_files: Mapping[str, OptionFile]
     """Files that session keys name, by key."""
-    silent: frozenset[str]
+    unkeyed: frozenset[str]
     """Session keys that do not change what a compile writes. They are not part of the key."""
     environment: Mapping[str, str]
     unchecked: tuple[str, ...]

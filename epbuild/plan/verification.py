@@ -158,7 +158,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
         CheckedMember(member.name, session.id, choice, prepared=member.prepared)
         for session in sessions
         for member in session.members
-        if (choice := chosen(member, choices.get(member.name))) is not None
+        if (choice := choose_check(member, choices.get(member.name))) is not None
     ]
     if not checked:
         return None
@@ -166,7 +166,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
     return Verification(first.group, first.target, tuple(checked), first.timeout, first.memory, first.custom_ops)
 
 
-def chosen(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
+def choose_check(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
     """Return the settings of a member's check: its group's, completed by its model's. None if it is not checked."""
     base = member.model.verify
     choice = overlaid(own, base)

@@ -32,7 +32,7 @@ from epbuild.session.execution import Executions, KeyedAction
 from epbuild.session.provisioning import Provisioning, name_of
 from epbuild.session.runner import ActionRunner, MissingResultError, NewResult
 from epbuild.session.shared_results import SharedResults
-from epbuild.survey.costs import expected_cost, subject_of
+from epbuild.survey.costs import cost_name, expected_cost
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.execution import Workplace
 
@@ -138,7 +138,7 @@ class Actions:
     def _needed_memory(self, ident: str) -> int:
         """Return the memory that an action needs wherever it runs."""
         action = self._plan.actions[ident]
-        measured = self._workspace.measurement(subject_of(ident, self._memory))
+        measured = self._workspace.measurement(cost_name(ident, self._memory))
         return action_type(action).memory(action, measured.peak_rss_bytes if measured is not None else None)
 
     def execute(self, action: str) -> None:
@@ -249,7 +249,7 @@ class Actions:
             self._shared.add(key, _record(subject, result), more=is_finished)
         if outcome == "built":
             measured = Measurement(seconds if machine is None else result.measured.seconds, result.measured.peak_memory)
-            self._workspace.record_measurement(subject_of(action.id, self._memory), measured)
+            self._workspace.record_measurement(cost_name(action.id, self._memory), measured)
         self._made[action.id] = Made(action, key, subject.document, result, tuple(subject.needed))
         self._end_steps(action, NewResult(result, outcome, machine), seconds, origin if outcome == "restored" else None)
 
@@ -296,7 +296,7 @@ class Actions:
             return None
         if self._found.actions[action.id].remote:
             self._progress.report(StepStarted(action.steps[0], "fetching"))
-        record = remote.bring(key, action.id)
+        record = remote.fetch(key, action.id)
         result = read_result(action, record) if record is not None else None
         if result is None:
             return None
@@ -359,7 +359,7 @@ class Actions:
         failure = None if self._runner.retry else self._known_failures.of(action.id, subject.key)
         if failure is not None:
             self._remembered.add(action.id)
-            raise failure.again()
+            raise failure.as_error()
         self._runner.check(action)
 
     def _put(self, subject: KeyedAction, result: ActionResult) -> None:

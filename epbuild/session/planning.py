@@ -24,7 +24,7 @@ from epbuild.core.defaults import WORKSPACE
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import PlanError, Problem, RecipeError, StoreError
 from epbuild.core.redact import conceal
-from epbuild.plan.planner import make_plan, problems_of_the_rest
+from epbuild.plan.planner import check_partial_recipe, make_plan
 from epbuild.plan.steps import Plan
 from epbuild.recipe.address import PackageAddress
 from epbuild.recipe.load import BrokenRecipe, load
@@ -85,7 +85,7 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
         return load(request.recipe, environment=environment, settings=request.settings)
     except BrokenRecipe as error:
         # One run shows everything that is to be fixed.
-        raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
+        raise RecipeError(*error.problems, *check_partial_recipe(error.rest)) from error
 
 
 def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, workspace: Workspace, memo: Memo) -> Plan:
@@ -99,16 +99,16 @@ def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, wor
     locate = remote.known if fetching is None else lambda model: fetching.fetch(remote, model)
     selection = request.selection
     if request.shard is not None:
-        from epbuild.plan.shards import steps_of  # only CI asks for one
+        from epbuild.plan.shards import shard_steps  # only CI asks for one
 
-        selection = steps_of(make_plan(recipe, selection, places=request.places, memo=memo), request.shard)
+        selection = shard_steps(make_plan(recipe, selection, places=request.places, memo=memo), request.shard)
         if not selection:
             return Plan((), {})
     plan = make_plan(recipe, selection, locate, request.places, memo)
     if not request.emits:
         plan = plan.without_emissions()
     if request.push_only:
-        plan = plan.of_pushed()
+        plan = plan.with_pushes_only()
         if not plan.actions:
             message = "no output that is asked for is pushed"
             raise PlanError(Problem("EPB240", message, None, "Set `push` of an output with `pack: oci` in the recipe."))

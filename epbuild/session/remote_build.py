@@ -153,7 +153,7 @@ class RemoteMachines:
         self._keep_log(action, reply)
         if reply.outcome not in ("made", "found"):
             raise error_of(reply)
-        result = self._results.bring_new(key, action.id)
+        result = self._results.fetch_new(key, action.id)
         if result is None:
             message = f"{reply.machine} made it, and its result cannot be had from the remote cache"
             raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), LOOK_AT_CACHE))

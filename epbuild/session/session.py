@@ -23,7 +23,7 @@ from epbuild.engine.capacity import memory_here
 from epbuild.engine.events import NoProgress, Progress, RunFinished, RunStarted, Warned
 from epbuild.engine.loop import drive
 from epbuild.engine.scheduler import Runnable, Scheduler
-from epbuild.plan.possible import obstacles
+from epbuild.plan.possible import find_obstacles
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.recipe.model import Recipe
@@ -45,7 +45,7 @@ from epbuild.session.snapshot import clock_at, ends_of_actions, last_outputs, ob
 from epbuild.session.toolchains import PlanToolchains, ToolchainSources
 from epbuild.survey.snapshot import clock, forget, memo_place
 from epbuild.survey.status import Survey, Surveyor
-from epbuild.survey.taking import Observations, take
+from epbuild.survey.taking import Observations, write_snapshot
 from epbuild.toolchain.identity import toolchain_records
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Session:
             is_current=all(end.is_current for end in ends.values()),
             drivers=self.toolchains.drivers(),
         )
-        take(observations, request.settings, request.selection)
+        write_snapshot(observations, request.settings, request.selection)
 
 
 @contextmanager
@@ -309,7 +309,7 @@ def _report(progress: Progress, warnings: Iterable[Problem]) -> None:
 
 def _refuse_obstacles(request: Request, groups: Iterable[SessionGroup]) -> None:
     """Raise EnvironmentFailure if some of these groups, which have to be compiled, cannot be compiled on this machine."""
-    impossible = obstacles([group for group in groups if not group.may_fail], sys.platform)
+    impossible = find_obstacles([group for group in groups if not group.may_fail], sys.platform)
     if impossible and not request.keep_going and request.cluster is None:
         raise EnvironmentFailure(*impossible)
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import file_digest
 from epbuild.core.installer import UvListener
-from epbuild.plan.possible import obstacle
+from epbuild.plan.possible import find_obstacle
 from epbuild.plan.steps import Action, InTarget, Plan, ToolchainNeeds
 from epbuild.survey.platforms import possible_platforms
 from epbuild.toolchain.environment import Environment, Toolchains
@@ -79,7 +79,7 @@ class PlanToolchains:
         self._possible: dict[tuple[str, str], tuple[Place, ...]] = {}
         """Places where an action can run, by the names of its toolchain and target."""
         self._used = {
-            action.target.name: action.uses[0] for action in plan.actions.values() if isinstance(action, InTarget)
+            action.target.name: action.identity_parts[0] for action in plan.actions.values() if isinstance(action, InTarget)
         }.values()
         used = {place for action in plan.actions.values() for place in self._places(action)}
         self.environments: dict[str, Environment] = {}
@@ -147,7 +147,7 @@ class PlanToolchains:
 
     def why_not_here(self, action: Action) -> str:
         """Return why an action cannot run on this machine, as a clause."""
-        reason = obstacle(action.target, sys.platform) if isinstance(action, InTarget) else None
+        reason = find_obstacle(action.target, sys.platform) if isinstance(action, InTarget) else None
         if reason is not None:
             return reason.removesuffix(".")
         name = action.runs_in.toolchain.name if action.runs_in is not None else ""
@@ -252,4 +252,4 @@ class PlanToolchains:
 
 
 def _depends_on_host(action: Action) -> bool:
-    return isinstance(action, InTarget) and any(entry.output_depends_on_host for entry in action.uses[0])
+    return isinstance(action, InTarget) and any(entry.output_depends_on_host for entry in action.identity_parts[0])

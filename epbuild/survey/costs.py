@@ -15,7 +15,7 @@ from epbuild.survey.status import Survey
 _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
 
 
-def subject_of(action: str, memory: Memory) -> str:
+def cost_name(action: str, memory: Memory) -> str:
     """Return the name under which a workspace stores the cost of an action. Actions of two recipes may have one id, but not one name."""
     return action_name(action, memory.configuration.recipe)
 
@@ -24,7 +24,7 @@ def expected_cost(action: Action, workspace: Workspace, memory: Memory) -> Cost:
     """Return the expected cost of an action: as last measured on any machine, otherwise estimated from the size of its inputs."""
     if isinstance(action, Emission):
         return Cost(0.0, measured=True)  # publishing comes cheap
-    measured = workspace.measurement(subject_of(action.id, memory))
+    measured = workspace.measurement(cost_name(action.id, memory))
     if measured is not None:
         return Cost(measured.seconds, measured=True)
     seconds = _recorded(memory.previous(action.id))

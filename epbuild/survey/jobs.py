@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import Problem
 from epbuild.core.units import counted
-from epbuild.plan.packing import bundles, names, pack
+from epbuild.plan.packing import make_bundles, pack, select_ids
 from epbuild.plan.steps import Action, Emission
 from epbuild.survey.platforms import possible_platforms
 from epbuild.survey.status import Survey
@@ -56,7 +56,7 @@ def missing_actions(found: Survey) -> dict[str, Action]:
     }
 
 
-def jobs_of(
+def pack_jobs(
     missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners, most: int
 ) -> tuple[list[RunnerJob], tuple[Problem, ...]]:
     """Pack the missing actions into at most `most` jobs for each label, the longest first.
@@ -74,16 +74,16 @@ def jobs_of(
         if ident not in waiting:
             classes.setdefault(runners.label(platforms[ident]), {})[ident] = action
     found = [
-        RunnerJob(label, names(actions, job), sum(bundle.cost for bundle in job))
+        RunnerJob(label, select_ids(actions, job), sum(bundle.cost for bundle in job))
         for label, actions in classes.items()
-        for job in pack(bundles(actions, seconds), most)
+        for job in pack(make_bundles(actions, seconds), most)
     ]
     return sorted(found, key=lambda job: -job.seconds), tuple(_warnings(waiting))
 
 
 def _platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners) -> Iterable[tuple[str, str]]:
     """Yield the platform for each action: one that all actions of its bundle can run on, otherwise the action's own best one."""
-    for bundle in bundles(missing, seconds):
+    for bundle in make_bundles(missing, seconds):
         possible = {ident: runners.platforms(missing[ident]) for ident in bundle.actions}
         first = possible[bundle.actions[0]]
         common = [platform for platform in first if all(platform in others for others in possible.values())]

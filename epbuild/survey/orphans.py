@@ -92,7 +92,7 @@ class Outputs:
         """Return the absolute paths of the files of all outputs except those in the folders `leaving`. Raises StoreError."""
         places = set(map(self.place, leaving))
         others = (output for output in self._workspace.outputs() if output.place not in places)
-        return {path for output in others for path in files_of(output, self.base)}
+        return {path for output in others for path in output_files(output, self.base)}
 
     def release(self, wanted: Iterable[Path]) -> list[OutputRecord]:
         """Give up this configuration's ownership of outputs outside the folders `wanted` that other configurations own too.
@@ -150,7 +150,7 @@ class Outputs:
         return Orphan(output.step, self.base / output.place, output.files)
 
 
-def files_of(output: OutputRecord, base: Path) -> list[Path]:
+def output_files(output: OutputRecord, base: Path) -> list[Path]:
     """Return the paths of the files of an output below the folder `base`. Files of an archive lie beside it."""
     path = base / output.place
     root = path.parent if path.name in output.files and not path.is_dir() else path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from epbuild.plan.possible import obstacle
+from epbuild.plan.possible import find_obstacle
 from epbuild.plan.steps import Action, InTarget
 from epbuild.toolchain.platforms import PYTHON_SYSTEMS
 
@@ -19,4 +19,6 @@ def possible_platforms(action: Action, here: str, system: str, others: Iterable[
     toolchain = action.runs_in.toolchain if action.runs_in is not None else None
     is_meant = toolchain is None or not toolchain.platforms or here in toolchain.platforms or not others
     systems = {**({here: system} if is_meant else {}), **{other: PYTHON_SYSTEMS[other] for other in others}}
-    return tuple(name for name, of in systems.items() if not isinstance(action, InTarget) or obstacle(action.target, of) is None)
+    return tuple(
+        name for name, of in systems.items() if not isinstance(action, InTarget) or find_obstacle(action.target, of) is None
+    )

@@ -37,7 +37,7 @@ class Failure(Struct, frozen=True):
     problems: tuple[Problem, ...]
     time: float
 
-    def again(self) -> EpbuildError:
+    def as_error(self) -> EpbuildError:
         """Return the error with a hint that the action did not run again."""
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.time))
         why = f"It failed so on {when}, and nothing that it depends on has changed: it was not tried. `epbuild run --retry` does."

@@ -55,7 +55,7 @@ class RemoteResults:
         records = ((key, self._found[key]) for key in steps)
         return {key: found.record["result"] for key, found in records if isinstance(found, RemoteRecord)}
 
-    def bring(self, key: str, step: str) -> Mapping[str, Any] | None:
+    def fetch(self, key: str, step: str) -> Mapping[str, Any] | None:
         """Fetch all artifacts of a step's result into the store, and return the result as JSON; None if the step has to run instead.
 
         Raises StoreError if the store cannot be written, and Cancelled.
@@ -80,10 +80,10 @@ class RemoteResults:
             return None
         return result
 
-    def bring_new(self, key: str, step: str) -> Mapping[str, Any] | None:
-        """Fetch a result that another machine has just written, as `bring` does, without the answer of an earlier look-up."""
+    def fetch_new(self, key: str, step: str) -> Mapping[str, Any] | None:
+        """Fetch a result that another machine has just written, as `fetch` does, without the answer of an earlier look-up."""
         self._found[key] = self._cache.look_again(COMPILE, key)
-        return self.bring(key, step)
+        return self.fetch(key, step)
 
     def toolchains(self, wanted: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
         """Return the toolchain records that the cache has for the keys of `wanted`, a toolchain's name by key. Raises Cancelled."""

@@ -49,7 +49,7 @@ class Observations(Struct, frozen=True, kw_only=True):
     """Versions of the drivers that the answer depends on, by how each is read."""
 
 
-def take(seen: Observations, settings: Sequence[str], selection: Sequence[str]) -> None:
+def write_snapshot(seen: Observations, settings: Sequence[str], selection: Sequence[str]) -> None:
     """Write the snapshot of a run with `settings` and the steps that match `selection`.
 
     There is none if a file is gone, or is too young for its times to show a change and has no known digest.

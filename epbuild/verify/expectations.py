@@ -18,7 +18,7 @@ from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import counted
 from epbuild.plan.member import Member
 from epbuild.plan.result import CompileResult, ModelResult
-from epbuild.plan.shapes import is_sized
+from epbuild.plan.shapes import has_fixed_inputs
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.verify.fallback import LeftGroup, Outside
@@ -86,7 +86,7 @@ def most_concerned(target: PlannedTarget, member: Member, outside: Outside) -> l
 
 def with_hint(limitation: Limitation, member: Member) -> Limitation:
     """Return a limitation with the hint for this model: it can depend on whether all inputs have fixed sizes."""
-    return replace(limitation, hint=limitation.sized_hint) if limitation.sized_hint and is_sized(member) else limitation
+    return replace(limitation, hint=limitation.sized_hint) if limitation.sized_hint and has_fixed_inputs(member) else limitation
 
 
 def _with_hint(limitation: Limitation, member: Member, first: tuple[str, str]) -> Limitation:
@@ -101,7 +101,7 @@ def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[
     if wanted is not None and compiled != wanted:
         message = f"the model '{member.name}' became {compiled} EPContext nodes; the recipe expects {wanted}"
         yield Problem("EPB609", message, step)
-    most, outside = group.most_left(member), Outside.of(model)
+    most, outside = group.max_fallback_nodes(member), Outside.of(model)
     if most is None or outside.count <= most:
         return
     which = f": {outside.what}" if outside.nodes else ""

@@ -67,8 +67,8 @@ def test_every_sent_setting_is_in_the_key_unless_the_catalog_calls_it_irrelevant
     group: SessionGroup, keyed: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     left_out = {place for place in leaves(sent) if at(keyed, place) != at(sent, place)}
-    unkeyed = {("eps", number, "options", name) for number, ep in enumerate(group.target.eps) for name in ep.silent} | {
-        ("session_options", name) for name in group.target.silent
+    unkeyed = {("eps", number, "options", name) for number, ep in enumerate(group.target.eps) for name in ep.unkeyed} | {
+        ("session_options", name) for name in group.target.unkeyed
     }
     assert left_out <= unkeyed
     assert ("eps", 0, "options", "rpc_control_latency") in left_out or sent["share_weights"] is False

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.plan.packing import Bundle, bundles, names, pack
+from epbuild.plan.packing import Bundle, make_bundles, pack, select_ids
 from epbuild.plan.selection import select_steps
-from epbuild.plan.shards import Shard, steps_of
+from epbuild.plan.shards import Shard, shard_steps
 from epbuild.plan.steps import Plan, Step
 from tests.support.actions_to_pack import Work, works
 from tests.support.plan_recipes import RECIPE, edited, write_models
@@ -34,10 +34,10 @@ def test_every_step_is_made_in_exactly_one_shard_and_each_finds_its_own_alone(
     plan = plan_of(actions)
     seen: list[str] = []
     for number in range(1, total + 1):
-        own = steps_of(plan, Shard(number, total))
+        own = shard_steps(plan, Shard(number, total))
         shuffled = list(actions.values())
         seed.shuffle(shuffled)
-        assert set(own) == set(steps_of(plan_of({work.id: work for work in shuffled}), Shard(number, total)))
+        assert set(own) == set(shard_steps(plan_of({work.id: work for work in shuffled}), Shard(number, total)))
         if own:
             selected, unmatched = select_steps(plan.steps, own)
             assert not unmatched
@@ -48,7 +48,7 @@ def test_every_step_is_made_in_exactly_one_shard_and_each_finds_its_own_alone(
 @given(actions=works(), most=st.integers(1, 9), costs=st.lists(st.floats(0, 1000), min_size=12, max_size=12))
 def test_jobs_are_as_even_as_longest_first_makes_them(actions: dict[str, Work], most: int, costs: list[float]) -> None:
     cost = dict(zip(actions, costs, strict=False))
-    found = bundles(actions, cost)
+    found = make_bundles(actions, cost)
     assert [bundle.cost for bundle in found] == sorted((bundle.cost for bundle in found), reverse=True)
     assert sorted(ident for bundle in found for ident in bundle.actions) == sorted(actions)
     jobs = pack(found, most)
@@ -80,11 +80,11 @@ def test_what_shares_a_result_stays_together_and_is_named_by_what_needs_it(chang
     actions = {work.id: work for work in [Work("prepare"), Work("x", ("prepare",)), Work("y", ("prepare",)), Work("z")]}
     if change == "order":
         actions = dict(sorted(actions.items()))
-    [together, alone] = pack(bundles(actions, dict.fromkeys(actions, 1.0)), 5)
-    assert set(names(actions, together)) == {"x", "y"}
-    assert names(actions, alone) == ("z",)
+    [together, alone] = pack(make_bundles(actions, dict.fromkeys(actions, 1.0)), 5)
+    assert set(select_ids(actions, together)) == {"x", "y"}
+    assert select_ids(actions, alone) == ("z",)
     del actions["prepare"]  # it is in the cache: then nothing ties them
-    assert len(pack(bundles(actions, dict.fromkeys(actions, 1.0)), 5)) == 3
+    assert len(pack(make_bundles(actions, dict.fromkeys(actions, 1.0)), 5)) == 3
 
 
 PREPARED = [
@@ -100,7 +100,7 @@ PREPARED = [
 def test_a_recipe_is_split_by_what_is_beside_it_and_publishing_is_left(total: int, tmp_path: Path) -> None:
     write_models(tmp_path)
     plan = recipe_plan(tmp_path, edited(RECIPE, *PREPARED))
-    parts = [steps_of(plan, Shard(number, total)) for number in range(1, total + 1)]
+    parts = [shard_steps(plan, Shard(number, total)) for number in range(1, total + 1)]
     made = [step.id for part in parts if part for step in select_steps(plan.steps, part)[0]]
     assert sorted(made) == sorted(step.id for step in plan.steps if step.kind != "emit")
     [one] = [part for part in parts if "share:decoder/phone" in part]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from epbuild.core.errors import PlanError, Position
 from epbuild.plan.key import action_key, differences
-from epbuild.plan.possible import obstacle
+from epbuild.plan.possible import find_obstacle
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import ModelSpec
@@ -330,7 +330,7 @@ def test_what_cannot_be_compiled_on_one_platform_is_valid_and_known_to_fail_ther
     workshop: Path, changes: list[tuple[str, str]], lines: str, platform: str, stopped: bool
 ) -> None:
     found = planned(workshop, target(f"    ep: OpenVINOExecutionProvider\n    {lines}\n", *changes))
-    assert (obstacle(found, platform) is not None) == stopped
+    assert (find_obstacle(found, platform) is not None) == stopped
 
 
 def test_a_list_of_socs_is_for_the_compile_and_not_for_sessions(workshop: Path) -> None:
@@ -637,8 +637,8 @@ def test_a_model_that_is_not_fetched_yet_is_planned_with_unknown_files(workshop:
     asked = Asked()
     plan = plan_of(workshop, edited(RECIPE, REMOTE), locate=asked)
     (member,) = plan.session_groups[ACTION].members
-    assert (member.fetched, member.files) == (False, ())
-    assert plan.session_groups["compile:vision/cpu/prefill"].members[0].fetched
+    assert (member.has_files, member.files) == (False, ())
+    assert plan.session_groups["compile:vision/cpu/prefill"].members[0].has_files
     assert [step.id for step in plan.steps] == [step.id for step in plan_of(workshop).steps]
     assert asked.names == ["classifier"]
 

@@ -183,7 +183,7 @@ def test_nodes_may_be_left_to_the_cpu_only_where_the_recipe_says_so(
     group = plan_of(
         workshop, edited(RECIPE, (ONE_EP, ep), ("    targets: [cpu]\n", f"    targets: [cpu]\n{word}"))
     ).session_groups["compile:vision/cpu/prefill"]
-    assert [group.most_left(member) for member in group.members] == [most]
+    assert [group.max_fallback_nodes(member) for member in group.members] == [most]
 
 
 def test_options_reach_the_plan_as_the_strings_that_onnx_runtime_takes(workshop: Path) -> None:

@@ -9,7 +9,7 @@ from epbuild.core.errors import Problem
 from epbuild.plan.steps import Step
 from epbuild.recipe.model import Recipe
 from epbuild.survey.status import StepStatus
-from epbuild.survey.taking import Observations, take
+from epbuild.survey.taking import Observations, write_snapshot
 
 STEPS = [Step(name, "emit", (), "a") for name in ("a", "b", "c")]
 
@@ -37,4 +37,4 @@ def take_snapshot(
         steps=[StepStatus(step, "current", (), "key", ()) for step in STEPS],
         is_current=is_current,
     )
-    take(observations, (), ())
+    write_snapshot(observations, (), ())

@@ -15,7 +15,7 @@ from epbuild.cache.state import Measurement
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.workload import matrix_of
 from epbuild.plan.steps import Action, SessionGroup
-from epbuild.survey.jobs import Runners, jobs_of, missing_actions
+from epbuild.survey.jobs import Runners, missing_actions, pack_jobs
 from tests.support.actions_to_pack import Work, works
 from tests.support.fake_builds import CLASSIFIER, SHARE, Workshop
 
@@ -98,7 +98,7 @@ def test_a_job_runs_where_its_toolchain_does_and_here_if_it_can(
         workshop.write_recipe(("[onnxruntime-qnn==2.7.0]", f"[onnxruntime-qnn==2.7.0], platforms: [{', '.join(named)}]"))
     missing = missing_actions(workshop.survey())
     runners = Runners({"linux-x86_64": "linux", "windows-arm64": "arm"}, locked, here="linux-x86_64")
-    jobs, warnings = jobs_of(missing, dict.fromkeys(missing, 1.0), runners, 1)
+    jobs, warnings = pack_jobs(missing, dict.fromkeys(missing, 1.0), runners, 1)
     assert [job.runner for job in jobs] == [expected]
     assert warnings == ()
 
@@ -118,7 +118,7 @@ class Anywhere(Runners):
 def test_what_is_missing_is_in_one_job_or_waits_for_one(actions: dict[str, Work], most: int, costs: list[float]) -> None:
     seconds = dict(zip(actions, costs, strict=False))
     runners = Anywhere(dict.fromkeys(PLATFORMS, "any") | {"linux-x86_64": "linux"}, {})
-    jobs, warnings = jobs_of(actions, seconds, runners, most)
+    jobs, warnings = pack_jobs(actions, seconds, runners, most)
     made: list[str] = []
     for job in jobs:
         assert job.steps
@@ -145,7 +145,7 @@ class Elsewhere(Runners):
 
 def test_each_class_of_runners_has_its_own_jobs(workshop: Workshop) -> None:
     missing = missing_actions(workshop.survey())
-    jobs, _ = jobs_of(missing, {SHARE: 1.0, CLASSIFIER: 2.0}, Elsewhere({}, {}), 1)
+    jobs, _ = pack_jobs(missing, {SHARE: 1.0, CLASSIFIER: 2.0}, Elsewhere({}, {}), 1)
     assert [(job.runner, job.steps) for job in jobs] == [("windows-arm64", (CLASSIFIER,)), ("linux-x86_64", (SHARE,))]
 
 
@@ -154,7 +154,7 @@ def test_what_needs_a_result_of_another_platform_waits_for_it(workshop: Workshop
     group = missing[CLASSIFIER]
     assert isinstance(group, SessionGroup)
     missing[CLASSIFIER] = replace(group, members=tuple(replace(member, prepared=SHARE) for member in group.members))
-    jobs, [warning] = jobs_of(missing, dict.fromkeys(missing, 1.0), Elsewhere({}, {}), 1)
+    jobs, [warning] = pack_jobs(missing, dict.fromkeys(missing, 1.0), Elsewhere({}, {}), 1)
     assert [job.steps for job in jobs] == [(SHARE,)]
     assert warning.code == "EPB279"
     assert CLASSIFIER in warning.message

@@ -19,7 +19,7 @@ from epbuild.commands.doctor.attempt import Bench, CompileAttempt, attempt_entry
 from epbuild.commands.doctor.health import HealthCheck, HealthState, of_error
 from epbuild.commands.init.choices import StarterKind
 from epbuild.core.errors import EpbuildError
-from epbuild.plan.possible import obstacle
+from epbuild.plan.possible import find_obstacle
 from epbuild.plan.steps import Plan, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import DeviceChoice, Recipe
@@ -224,7 +224,7 @@ def _limit(asked: _Asked) -> str:
     if lacks_driver(entry):
         return next(f"cannot {row.what} here: {row.why}" for row in entry.cannot if row.driver is not None)
     if asked.target is not None:
-        return (obstacle(asked.target, sys.platform) or "").removeprefix(f"{entry.ep} ").rstrip(".")
+        return (find_obstacle(asked.target, sys.platform) or "").removeprefix(f"{entry.ep} ").rstrip(".")
     return (StarterKind(entry, entry.start).obstacle() or "") if entry.start is not None else ""
 
 

@@ -117,7 +117,7 @@ class _VerificationRun:
         """Return the source and the inputs for a comparison of a member. If no inputs can be made, note it and return None."""
         member = built.group.member(checked.name)
         try:
-            compiled_from = member.known
+            compiled_from = member.compiled_files
             files = checked.source or compiled_from
             prepared = compiled_from if member.prepared is not None else None
             source = RunnableSource(files.graph, files.external, read_header(files.graph), member.model.free_dimensions, prepared)

@@ -18,7 +18,7 @@ from epbuild.core.units import counted
 from epbuild.engine.events import NoProgress
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ValueInfo
-from epbuild.plan.shapes import sized
+from epbuild.plan.shapes import fit_inputs
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember
 from epbuild.recipe.model import MadeInputs
@@ -195,7 +195,7 @@ class _UnsharedCompile(Struct, frozen=True):
             if files is None:
                 message = f"what {member.prepared} made is not in the cache"
                 raise BuildError(Problem("EPB649", message, None, "`epbuild run` makes it again."))
-            member = sized(member.with_files(files), read_header(files.graph))
+            member = fit_inputs(member.with_files(files), read_header(files.graph))
             group = replace(group, members=tuple(member if item.name == member.name else item for item in group.members))
         log, store = staging.with_suffix(".log"), BlobStore(cache_directory())
         self.compile(group, member, Execution(self.environment, staging, log, "not kept", store, NoProgress(), threading.Event()))

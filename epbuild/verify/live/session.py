@@ -159,7 +159,7 @@ def planned_ep(
         provider_options=kept,
         files=files,
         library=planned.library if planned is not None else None,
-        silent=frozenset(),
+        unkeyed=frozenset(),
     )
     return ep, lacking
 

@@ -40,7 +40,7 @@ def planned(**changes: Any) -> PlannedEp:
     """QNN, of which nothing is known that it could not do."""
     known = replace(entry(QNN), cannot=())
     options = {"backend_type": "htp"}
-    ep = PlannedEp(known, DeviceChoice(), options, files={}, library=Path("qnn.so"), silent=frozenset())
+    ep = PlannedEp(known, DeviceChoice(), options, files={}, library=Path("qnn.so"), unkeyed=frozenset())
     return replace(ep, **changes)
 
 
