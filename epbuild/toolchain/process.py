@@ -111,63 +111,50 @@ def supervise(
     """
     killed_before = _killed_for_memory()
     tree = _start(command, folder, environment)
-    process = tree.process
     reports: list[Mapping[str, Any]] = []
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    reader_errors: list[BaseException] = []
-
-    def read_reports(pipe: IO[bytes]) -> None:
-        for line in _whole_lines(pipe, _MAX_REPORT):
-            report = read_report(line)
-            if report is not None:
-                reports.append(report)
-                listener.reported(report)
-
-    def read_lines(pipe: IO[bytes]) -> None:
-        with log.open("wb") as file:
-            is_line_start, worth = True, "shown"
-            while piece := pipe.readline(_MAX_PIECE):
-                # A long line arrives in pieces. The first piece decides on the line, and only its text is passed to `listener`.
-                text = plain(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if is_line_start else ""
-                worth = listener.worth(text) if is_line_start else worth
-                is_line_start = piece.endswith(b"\n")
-                if worth == "detail":
-                    continue
-                file.write(piece)
-                file.flush()
-                if text and worth == "shown":
-                    tail.append(text)
-                    listener.logged(text)
-
-    def follow(read: Callable[[IO[bytes]], None], pipe: IO[bytes]) -> None:
-        try:
-            with pipe:
-                read(pipe)
-        except BaseException as error:  # noqa: BLE001 - a pipe that is no longer read would block the process silently
-            reader_errors.append(error)
-
-    output, errors = process.stdout, process.stderr
-    if output is None or errors is None:
-        raise AssertionError("both are pipes")
-    # Readers stop at the end of their pipes, which only the end of the process closes.
-    readers = [_Reader(lambda: follow(read_reports, output)), _Reader(lambda: follow(read_lines, errors))]
-    try:
-        for reader in readers:
-            reader.start()
-    except (RuntimeError, MemoryError):  # no memory for another thread
-        tree.kill()
-        raise
-    how = _wait(tree, readers[0], timeout, lambda: cancelled.is_set() or bool(reader_errors))
+    failures: list[BaseException] = []
+    readers = [
+        _Reader(tree.process.stdout, partial(_read_reports, listener, reports), failures),
+        _Reader(tree.process.stderr, partial(_read_log, log, listener, tail), failures),
+    ]
+    _start_readers(readers, tree)
+    how = _wait(tree, readers[0], timeout, lambda: cancelled.is_set() or bool(failures))
     deadline = time.monotonic() + _GRACE_SECONDS
     for reader in readers:
         reader.join(max(0.0, deadline - time.monotonic()))
-    if process.stdin is not None:
+    if tree.process.stdin is not None:
         with contextlib.suppress(OSError):
-            process.stdin.close()
-    if reader_errors:
-        raise reader_errors[0]
+            tree.process.stdin.close()
+    if failures:
+        raise failures[0]
     out_of_memory = _killed_for_memory() > killed_before
-    return Ending(how, process.returncode, tuple(reports), tuple(tail), out_of_memory)
+    return Ending(how, tree.process.returncode, tuple(reports), tuple(tail), out_of_memory)
+
+
+def _read_reports(listener: WorkerListener, reports: list[Mapping[str, Any]], pipe: IO[bytes]) -> None:
+    for line in _whole_lines(pipe, _MAX_REPORT):
+        report = read_report(line)
+        if report is not None:
+            reports.append(report)
+            listener.reported(report)
+
+
+def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[bytes]) -> None:
+    with log.open("wb") as file:
+        is_line_start, worth = True, "shown"
+        while piece := pipe.readline(_MAX_PIECE):
+            # A long line arrives in pieces. The first piece decides on the line, and only its text is passed to `listener`.
+            text = plain(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if is_line_start else ""
+            worth = listener.worth(text) if is_line_start else worth
+            is_line_start = piece.endswith(b"\n")
+            if worth == "detail":
+                continue
+            file.write(piece)
+            file.flush()
+            if text and worth == "shown":
+                tail.append(text)
+                listener.logged(text)
 
 
 class ShortAnswer(Struct, frozen=True):
@@ -187,28 +174,27 @@ def ask_program(command: Sequence[str], folder: Path, *, timeout: float, max_byt
     """
     tree = _start(command, folder, {})
     output, errors = bytearray(), bytearray()
-    pipes = [pipe for pipe in (tree.process.stdout, tree.process.stderr) if pipe is not None]
 
-    def follow(pipe: IO[bytes], buffer: bytearray) -> None:
-        with pipe:
-            while len(buffer) <= max_bytes and (piece := os.read(pipe.fileno(), _MAX_PIECE)):
-                buffer.extend(piece)
+    def read(buffer: bytearray, pipe: IO[bytes]) -> None:
+        while len(buffer) <= max_bytes and (piece := os.read(pipe.fileno(), _MAX_PIECE)):
+            buffer.extend(piece)
 
     def wrote_too_much() -> bool:
         return len(output) > max_bytes or len(errors) > max_bytes
 
-    readers = [_Reader(partial(follow, pipe, buffer)) for pipe, buffer in zip(pipes, (output, errors), strict=True)]
+    failures: list[BaseException] = []
+    readers = [
+        _Reader(tree.process.stdout, partial(read, output), failures),
+        _Reader(tree.process.stderr, partial(read, errors), failures),
+    ]
     if tree.process.stdin is not None:
         tree.process.stdin.close()
-    try:
-        for reader in readers:
-            reader.start()
-    except (RuntimeError, MemoryError):  # no memory for another thread
-        tree.kill()
-        raise
+    _start_readers(readers, tree)
     end = _wait(tree, readers[0], timeout, wrote_too_much)
     for reader in readers:
         reader.join(_GRACE_SECONDS)
+    if failures:
+        raise failures[0]
     how: Literal["exited", "timed out", "wrote too much"] = "exited"
     if wrote_too_much():
         how = "wrote too much"
@@ -218,10 +204,17 @@ def ask_program(command: Sequence[str], folder: Path, *, timeout: float, max_byt
 
 
 class _Reader:
-    """Thread that reads a pipe. `threading.Thread.start` would wait forever for a thread that lacks the memory to begin."""
+    """Thread that reads a pipe until the process ends, and closes it. Exceptions are appended to `failures`.
 
-    def __init__(self, read: Callable[[], object]) -> None:
+    It is no `threading.Thread`, whose `start` would wait forever for a thread that lacks the memory to begin.
+    """
+
+    def __init__(self, pipe: IO[bytes] | None, read: Callable[[IO[bytes]], None], failures: list[BaseException]) -> None:
+        if pipe is None:
+            raise AssertionError("the process was started with pipes")
+        self._pipe = pipe
         self._read = read
+        self._failures = failures
         self._begun, self._ended = threading.Event(), threading.Event()
 
     def start(self) -> None:
@@ -239,9 +232,22 @@ class _Reader:
     def _work(self) -> None:
         try:
             self._begun.set()
-            self._read()
+            with self._pipe:
+                self._read(self._pipe)
+        except BaseException as error:  # noqa: BLE001 - a pipe that is no longer read would block the process silently
+            self._failures.append(error)
         finally:
             self._ended.set()
+
+
+def _start_readers(readers: Sequence[_Reader], tree: _Tree) -> None:
+    """Start threads. Kill the process tree if a thread cannot begin. Raises RuntimeError and MemoryError."""
+    try:
+        for reader in readers:
+            reader.start()
+    except (RuntimeError, MemoryError):
+        tree.kill()
+        raise
 
 
 def _whole_lines(pipe: IO[bytes], max_bytes: int) -> Iterator[bytes]:
