@@ -49,11 +49,11 @@ class Roots:
 
     def workspaces(self) -> tuple[list[Path], list[Path]]:
         """Return the registered workspaces that exist, and those that are gone. Raises StoreError."""
-        there, gone = list[Path](), list[Path]()
+        existing, gone = list[Path](), list[Path]()
         with translate_os_errors(f"read {self._roots}"):
             for workspace in sorted(self._known()):
-                (there if workspace.is_dir() else gone).append(workspace)
-        return there, gone
+                (existing if workspace.is_dir() else gone).append(workspace)
+        return existing, gone
 
     def _known(self) -> Iterator[Path]:
         try:

@@ -347,10 +347,10 @@ def _step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:
 
 def _chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:
     """Yield the names of each query, with a parameter mark for each."""
-    asked = list(names)
-    for start in range(0, len(asked), _NAMES_PER_QUERY):
-        some = asked[start : start + _NAMES_PER_QUERY]
-        yield some, ", ".join("?" * len(some))
+    all_names = list(names)
+    for start in range(0, len(all_names), _NAMES_PER_QUERY):
+        chunk = all_names[start : start + _NAMES_PER_QUERY]
+        yield chunk, ", ".join("?" * len(chunk))
 
 
 def _with_owner(owners: Sequence[Configuration], owner: Configuration) -> tuple[Configuration, ...]:
