@@ -78,9 +78,9 @@ def check_metadata(entry: EpEntry, key: str, value: str) -> None:
     if key not in entry.metadata:
         message = f"'{key}' is no device metadata of {entry.ep}, which has {', '.join(entry.metadata)}"
         raise BadValue(message, nearest(key, entry.metadata))
-    known = [row.value for row in entry.metadata[key]]
-    if value not in known:
-        raise _not_one_of_error(value, known)
+    values = [row.value for row in entry.metadata[key]]
+    if value not in values:
+        raise _not_one_of_error(value, values)
 
 
 def plain_text(value: object) -> str:
