@@ -84,11 +84,11 @@ class Abilities:
 
     def survey(self, home: Path, cancelled: threading.Event) -> None:
         """Probe the abilities of the toolchains below `home`. Raises Cancelled."""
-        made = list(provisioned_toolchains(home))
+        toolchains = list(provisioned_toolchains(home))
         for ability in possible_abilities():
             if ability.device or ability.runs:
                 continue
-            for toolchain in made:
+            for toolchain in toolchains:
                 environment = toolchain.environment([ability.entry]) if toolchain.has(ability.entry) else None
                 if environment is not None and self._try(ability, environment, cancelled) == "does":
                     self._try(replace(ability, runs=True), environment, cancelled)
@@ -108,9 +108,9 @@ class Abilities:
         if probe.outcome == "unclear":
             return
         with self._guard:
-            known = {label: self._found[label] for label in labels if label in self._found}
-            new = [label for label in labels if label not in known or known[label].outcome != "does"]
-            new = [label for label in new if known.get(label) != probe]
+            recorded = {label: self._found[label] for label in labels if label in self._found}
+            new = [label for label in labels if label not in recorded or recorded[label].outcome != "does"]
+            new = [label for label in new if recorded.get(label) != probe]
             self._found.update(dict.fromkeys(new, probe))
         if new:
             self._listener(new, probe)

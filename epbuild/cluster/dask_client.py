@@ -136,11 +136,11 @@ class DaskExecutor:
 
     def _stop(self, future: Any, pending: PendingRequest) -> None:
         """Cancel a request on its machine, unless the scheduler is gone."""
-        there = [address for address in pending.machines if address in self._workers]
+        addresses = [address for address in pending.machines if address in self._workers]
         with suppress(OSError, distributed().client.ClosedClientError):
             future.cancel()
-            if there:
-                self._client.run(cancel_request, future.key, workers=there[-1:], on_error="ignore")
+            if addresses:
+                self._client.run(cancel_request, future.key, workers=addresses[-1:], on_error="ignore")
 
     def _reply_of(self, future: Any, pending: PendingRequest) -> MachineReply:
         error = future.exception()
