@@ -222,9 +222,9 @@ def _output_changes(before: Mapping[str, _ComparedOutput], after: Mapping[str, _
     for key in dict.fromkeys((*before, *after)):
         old, new = before.get(key), after.get(key)
         changed = tuple(FileChange(*found) for found in _changes(old.files if old else {}, new.files if new else {}))
-        there = new or old
-        if changed and there is not None:
-            yield OutputChange(there.path, there.groups, there.targets, _size(old), _size(new), changed)
+        output = new or old
+        if changed and output is not None:
+            yield OutputChange(output.path, output.groups, output.targets, _size(old), _size(new), changed)
 
 
 def _size(output: _ComparedOutput | None) -> int | None:

@@ -153,8 +153,8 @@ def coverage_of(plan: Plan, rows: Iterable[ModelCovered]) -> Iterator[ReportedCo
 
 
 def output_of(emission: Emission, status: ActionStatus, outputs: Outputs) -> ReportedOutput:
-    there = outputs.last(emission.path)
-    files = there.files if there is not None else {}
+    record = outputs.last(emission.path)
+    files = record.files if record is not None else {}
     statement = emission.statement.name if emission.statement is not None else PROVENANCE
     return ReportedOutput(
         step=emission.id,
@@ -165,7 +165,7 @@ def output_of(emission: Emission, status: ActionStatus, outputs: Outputs) -> Rep
         groups=tuple(dict.fromkeys(part.group for part in emission.parts)),
         targets=tuple(dict.fromkeys(part.target.name for part in emission.parts)),
         in_place=status.state == "current",
-        key=there.action_key if there is not None else None,
+        key=record.action_key if record is not None else None,
         provenance=statement if emission.provenance else None,
         size=sum(int(file["size"]) for file in files.values()),
         files=tuple(ReportedFile(name, int(file["size"]), str(file["digest"])) for name, file in sorted(files.items())),

@@ -170,9 +170,9 @@ class _Report:
         """Yield the ends of all steps whose results are known."""
         for ident, action in self._plan.actions.items():
             if isinstance(action, Emission):
-                there = self._session.surveyor.outputs.last(action.path)
-                if there is not None:
-                    yield from ends_of(action, there.files)
+                record = self._session.surveyor.outputs.last(action.path)
+                if record is not None:
+                    yield from ends_of(action, record.files)
             elif ident in self._results:
                 yield from action_type(action).step_ends(action, self._results[ident])
 
