@@ -178,15 +178,15 @@ def _replaced(new: Path, destination: Path) -> Path:
 
 
 def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dict[str, str]:
-    """Link the user's files and changed files into the new tree. Return the path there of each changed one."""
-    there = entries(destination)
-    if there.mounted:
-        message = f"{destination.name}/{there.mounted[0]} is on another file system than the output, and cannot be taken along"
+    """Link the user's files and changed files into the new tree. Return the new path of each changed file."""
+    existing = entries(destination)
+    if existing.mounted:
+        message = f"{destination.name}/{existing.mounted[0]} is on another file system than the output, and cannot be taken along"
         raise BuildError(Problem("EPB436", message, StepId(step), "Mount it elsewhere, and put a link to it there."))
     wrote, as_written = owned.wrote(destination), owned.as_written(destination)
     kept: dict[str, str] = {}
     # Changed files come last: by then all names that are not free are known.
-    for name in sorted(there.files, key=lambda name: name in wrote):
+    for name in sorted(existing.files, key=lambda name: name in wrote):
         if name in as_written:
             continue
         source, target = destination / name, staged / name
@@ -202,7 +202,7 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
         # A file that cannot be linked is moved after the swap.
         with contextlib.suppress(OSError, NotImplementedError):
             os.link(source, target, follow_symlinks=False)
-    _carry_over_folders(staged, destination, there, wrote, step)
+    _carry_over_folders(staged, destination, existing, wrote, step)
     return kept
 
 
@@ -235,11 +235,11 @@ def _sync(staged: Path, *, linked: bool) -> None:
 
     `linked`: whether some files may be links to files of the old tree, which need no sync.
     """
-    there = entries(staged)
-    files = [f"{staged}{os.sep}{name}" for name in there.files]
+    tree = entries(staged)
+    files = [f"{staged}{os.sep}{name}" for name in tree.files]
     if linked:
         files = [path for path in files if _is_new(path)]
-    sync_tree([staged, *(staged / name for name in there.folders)], files)
+    sync_tree([staged, *(staged / name for name in tree.folders)], files)
 
 
 def _is_new(path: str) -> bool:
@@ -249,14 +249,14 @@ def _is_new(path: str) -> bool:
 
 def _discard(old: Path, destination: Path, owned: Owned) -> None:
     """Remove the old tree. Files of the user that were created during the swap are moved to the new one."""
-    as_written, there = owned.as_written(old), entries(old)
-    taken_along = {identity(destination / name) for name in entries(destination).files}
-    for folder in there.folders:
+    as_written, old_entries = owned.as_written(old), entries(old)
+    carried_over = {identity(destination / name) for name in entries(destination).files}
+    for folder in old_entries.folders:
         make_writable(old / folder)
     make_writable(old)
-    for name in there.files:
+    for name in old_entries.files:
         source, target = old / name, destination / name
-        if name in as_written or identity(source) in taken_along or identical(source, target):
+        if name in as_written or identity(source) in carried_over or identical(source, target):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         rename(source, free_name(target, source) if os.path.lexists(target) else target)
