@@ -81,9 +81,9 @@ def is_statement_about(file: Path, name: str) -> bool:
 
 
 def _preparation(item: Made) -> dict[str, Any]:
-    asked = item.document["prepare"]
-    known = {name: asked[name] for name in sorted(asked) if name != "option_files"}
-    return {"step": item.action.id, "toolchain": toolchain_of(item), **known}
+    options = item.document["prepare"]
+    described = {name: options[name] for name in sorted(options) if name != "option_files"}
+    return {"step": item.action.id, "toolchain": toolchain_of(item), **described}
 
 
 def _build(built: Made, materials: Materials) -> dict[str, Any]:
