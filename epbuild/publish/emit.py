@@ -178,8 +178,8 @@ class OutputWriter:
             return _record(files)
         self.write_folder(files)
         if emission.push is not None:
-            there = (replace(blob, file=emission.path / blob.path) for blob in made.blobs)
-            self._pusher.push(replace(made, blobs=tuple(there)), emission.push, self.copy)
+            emitted_blobs = (replace(blob, file=emission.path / blob.path) for blob in made.blobs)
+            self._pusher.push(replace(made, blobs=tuple(emitted_blobs)), emission.push, self.copy)
         return _record(files)
 
     def copy(self, artifact: Artifact, write: Write) -> None:

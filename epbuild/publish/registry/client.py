@@ -147,14 +147,14 @@ class _Push:
         """Put the manifest under its digest or a tag, unless it exists: some registries allow a tag only once."""
         url = f"{self._root}/manifests/{name}"
         manifest, digest = self.image.manifest, self.image.digest
-        there = self._retry(lambda: self._request("HEAD", url, accept=MANIFEST_TYPE))
-        if there.status == 200 and there.headers.get("Docker-Content-Digest") == digest:
+        existing = self._retry(lambda: self._request("HEAD", url, accept=MANIFEST_TYPE))
+        if existing.status == 200 and existing.headers.get("Docker-Content-Digest") == digest:
             return
         body = Body(manifest.size, MANIFEST_TYPE, lambda write: write(memoryview(manifest.data)))
-        done = self._retry(lambda: self._request("PUT", url, body))
-        if done.status not in _CREATED:
-            self._refused(f"accept the manifest as {name}", done)
-        if done.headers.get("Docker-Content-Digest", digest) != digest:
+        response = self._retry(lambda: self._request("PUT", url, body))
+        if response.status not in _CREATED:
+            self._refused(f"accept the manifest as {name}", response)
+        if response.headers.get("Docker-Content-Digest", digest) != digest:
             self._fail("EPB426", "stored another manifest than the one that was sent", _ASK)
 
     def _retry(self, action: Callable[[], _T]) -> _T:
