@@ -152,8 +152,8 @@ def _model_words(change: ModelChange) -> str | None:
     name = f"{change.group}/{change.member} for {change.target}"
     old, new = change.before, change.after
     if old is None or new is None:
-        there = new or old
-        return f"{name}: {'new' if old is None else 'gone'}" + (f" ({there.outcome})" if there is not None else "")
+        model = new or old
+        return f"{name}: {'new' if old is None else 'gone'}" + (f" ({model.outcome})" if model is not None else "")
     parts = [*_parts(old, new)]
     return f"{name}: {'; '.join(parts)}" if parts else None
 
