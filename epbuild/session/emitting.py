@@ -95,23 +95,23 @@ class Emitter:
             emission.id, emission.id, self._surveyor.workspace.directory, lease_name(self._outputs.place(emission.path))
         ):
             begin = time.monotonic()  # waiting for another build is no work
-            there = self._outputs.last(emission.path)  # of this configuration or another one, perhaps in another form
+            recorded = self._outputs.last(emission.path)  # of this configuration or another one, perhaps in another form
             tree = self._plan(emission)
-            is_same = there is not None and there.action_key == tree.key
-            if there is not None and is_same and not self._surveyor.damage(emission.root, there.files):
+            is_same = recorded is not None and recorded.action_key == tree.key
+            if recorded is not None and is_same and not self._surveyor.damage(emission.root, recorded.files):
                 # Another build has emitted it since the survey, or a new compile had the same result.
                 with suppress(OSError):
-                    recover_swaps(emission.path, self._surveyor.written(emission, there), self._hidden)
+                    recover_swaps(emission.path, self._surveyor.written(emission, recorded), self._hidden)
                 self._outputs.adopt([self._emitted(emission, tree.key, tree.key_document)])
                 self._ledger.end_all(emission.id, "current")
                 return
-            last = read_last_files(emission.path, there.files if there is not None else self._moved(emission))
-            written = self._surveyor.written(emission, there)
-            if there is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
+            last = read_last_files(emission.path, recorded.files if recorded is not None else self._moved(emission))
+            written = self._surveyor.written(emission, recorded)
+            if recorded is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # A rename cannot replace a file by a folder, or a folder by a file.
-                remove_output(there, self._outputs.base, self._surveyor.digests, ())
+                remove_output(recorded, self._outputs.base, self._surveyor.digests, ())
             # A missing output may have been moved away by a build that was killed just now.
-            hidden = self._hidden if there is None or emission.path.exists() else None
+            hidden = self._hidden if recorded is None or emission.path.exists() else None
             tree, files = self._write(tree, written, hidden)
             self._outputs.record(self._emitted(emission, tree.key, tree.key_document), files, settled=written.announcement)
         for problem in written.problems(emission):

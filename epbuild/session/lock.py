@@ -86,9 +86,9 @@ class HeldLock(Struct, frozen=True):
         locked = self.lock.models.get(model.name) if self.lock else None
         if locked is None:  # reported already
             return []
-        there = {"graph": digests[files.graph], **{location: digests[path] for location, path in files.external.items()}}
-        wanted = {"graph": locked.graph, **locked.data}
-        other = [what for what in sorted(there.keys() | wanted.keys()) if there.get(what) != wanted.get(what)]
+        actual = {"graph": digests[files.graph], **{location: digests[path] for location, path in files.external.items()}}
+        locked_digests = {"graph": locked.graph, **locked.data}
+        other = [what for what in sorted(actual.keys() | locked_digests.keys()) if actual.get(what) != locked_digests.get(what)]
         if not other:
             return []
         message = f"the remote model '{model.name}' differs from {self.path.name} in its {', '.join(other)}"

@@ -149,8 +149,8 @@ class Provisioning:
 
     def _make(self, name: str) -> Environment:
         begin, toolchain = time.monotonic(), self.known.needs[name].toolchain
-        there = self.known.is_ready(name)
-        if not there:
+        is_ready = self.known.is_ready(name)
+        if not is_ready:
             if self._under.offline:
                 raise ToolchainError(Problem("EPB525", f"the toolchain '{name}' is not here yet", toolchain.where, ONLINE))
             tag_cache(cache_directory())
@@ -162,7 +162,7 @@ class Provisioning:
         except BaseException:
             self._progress.report(ToolchainFailed(name))
             raise
-        if not there:
+        if not is_ready:
             seconds, note = time.monotonic() - begin, self._note(name)
             self._progress.report(ToolchainReady(name, environment.onnxruntime, seconds, note))
         self._compare(name, environment)

@@ -181,8 +181,8 @@ class RemoteMachines:
 
     def _digests(self, subject: KeyedAction) -> dict[Path, str]:
         files = files_of(subject.action)
-        known = digests_of(self._surveyor, subject, files)
-        return {file: known[file] for file in files}
+        digests = digests_of(self._surveyor, subject, files)
+        return {file: digests[file] for file in files}
 
     def _provide(self, action: Action, request: ActionRequest, digests: Mapping[Path, str]) -> None:
         """Upload all inputs of an action to the remote cache."""
