@@ -82,14 +82,14 @@ class Environment(Struct, frozen=True):
         """Return the sorted names of package files that differ from those installed from the lock."""
         installed = read_installed(self.memory.parent)
         found: set[str] = set()
-        there = {**self.fingerprint.libraries, **self.fingerprint.files}
+        contents = {**self.fingerprint.libraries, **self.fingerprint.files}
         for module in self.modules:
             # A fingerprint names the files of a nested package by its last name.
             outer, _, folder = module.rpartition(".")
             inside = f"{outer.replace('.', '/')}/" if outer else ""
             within = {name.removeprefix(inside): digest for name, digest in installed.items() if name.startswith(inside)}
             wanted = of_package(within, folder)
-            held = of_package(there, folder)
+            held = of_package(contents, folder)
             found.update(name for name in wanted.keys() | held.keys() if wanted.get(name) != held.get(name))
         return sorted(found)
 

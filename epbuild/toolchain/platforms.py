@@ -67,10 +67,10 @@ def host_identity(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
     if not found:
         return None
     document: dict[str, Any] = {}
-    asked = {host.cpu for host in found}
-    if "model" in asked:
+    cpu_facts = {host.cpu for host in found}
+    if "model" in cpu_facts:
         document["cpu"] = cpu_name()
-    elif "instructions" in asked:
+    elif "instructions" in cpu_facts:
         document["cpu"] = _instructions()
     if any(host.cpu_count for host in found):
         document["cpus"] = cpu_count()
