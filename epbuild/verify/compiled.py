@@ -83,13 +83,13 @@ def _flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Fl
 
 def _target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
     """Report contexts that were compiled for another target, each once."""
-    asked: dict[Payload, tuple[str, ExpectedEp]] = {}
+    contexts: dict[Payload, tuple[str, ExpectedEp]] = {}
     for model in models:
         for context in model.contexts:
             ep = ep_of(context.node.source, eps)
             if ep is not None and context.payload is not None:
-                asked[context.payload] = context.node.reference or model.file, ep
-    for payload, (name, ep) in asked.items():
+                contexts[context.payload] = context.node.reference or model.file, ep
+    for payload, (name, ep) in contexts.items():
         if ep.target_pattern and ep.target and (flaw := check_target(name, read_target(payload, ep.target_pattern), ep.target)):
             yield flaw
 

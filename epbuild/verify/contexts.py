@@ -43,8 +43,12 @@ def entry_of(source: str | None) -> EpEntry | None:
 
 def target_of(payload: Payload, source: str | None) -> str | None:
     """Return the target that a context names; None if the catalog does not know how the EP writes it. Raises OSError."""
-    known = entry_of(source)
-    return read_target(payload, known.binary.target_pattern) if known is not None and known.binary.target_pattern else None
+    catalog_entry = entry_of(source)
+    return (
+        read_target(payload, catalog_entry.binary.target_pattern)
+        if catalog_entry is not None and catalog_entry.binary.target_pattern
+        else None
+    )
 
 
 def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:
@@ -54,23 +58,32 @@ def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:
     makers = []
     for name, options in manifest.eps.items():
         try:
-            known = entry(name, manifest.document["toolchain"]["distributions"])
+            catalog_entry = entry(name, manifest.document["toolchain"]["distributions"])
         except KeyError:
             makers.append(Maker(name, (name,), options=options))
             continue
-        makers.append(_maker(known, {option: _canonical(known, option, value) for option, value in options.items()}))
+        makers.append(
+            _maker(catalog_entry, {option: _canonical(catalog_entry, option, value) for option, value in options.items()})
+        )
     return tuple(makers)
 
 
 def maker_by(model: Model, node: EPContextNode) -> Maker | None:
     """Return the EP of a node with the target of the model's compatibility string; None if there is no such string."""
-    known = entry_of(node.source)
-    text = model.compatibility.get(known.ep) if known is not None else None
-    return None if known is None or text is None else _maker(known, known.read_compatibility(text) or {})
+    catalog_entry = entry_of(node.source)
+    text = model.compatibility.get(catalog_entry.ep) if catalog_entry is not None else None
+    return None if catalog_entry is None or text is None else _maker(catalog_entry, catalog_entry.read_compatibility(text) or {})
 
 
-def _maker(known: EpEntry, options: Mapping[str, str]) -> Maker:
-    return Maker(known.ep, known.sources, known.binary.target_pattern, known.binary_target(options), known, options)
+def _maker(catalog_entry: EpEntry, options: Mapping[str, str]) -> Maker:
+    return Maker(
+        catalog_entry.ep,
+        catalog_entry.sources,
+        catalog_entry.binary.target_pattern,
+        catalog_entry.binary_target(options),
+        catalog_entry,
+        options,
+    )
 
 
 def _canonical(known: EpEntry, name: str, value: str) -> str:
@@ -223,13 +236,13 @@ def _names_like(graph: str) -> bytes:
 
 
 def _partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) -> Finding:
-    asked = node.partition_name or ""
-    if asked.encode() in graphs:
+    graph = node.partition_name or ""
+    if graph.encode() in graphs:
         return Finding("partitions", name, "passed")
     subject = sentence(node_title(node)).rstrip(".")
     if graphs:
         # The context has names of graphs, so that a graph whose name is missing is not in it.
-        message = f"{subject} runs the graph {asked}; its context holds {graphs[0].decode()} and not that."
+        message = f"{subject} runs the graph {graph}; its context holds {graphs[0].decode()} and not that."
         return Finding("partitions", name, "failed", message, "EPB618", "It was compiled from another model: emit both again.")
     message = f"{subject} runs a graph whose name is not in its context: it is not this model's, or the EP writes no names."
     return Finding("partitions", name, "skipped", message)

@@ -126,9 +126,9 @@ class Rules(Struct, frozen=True):
         if figures.constant or not figures.largest:
             number = "zero" if figures.largest == 0 else f"{figures.largest:.6g}"
             return f"the same is expected of each of its numbers ({number}), so that being right shows nothing"
-        asked = [name for name in METRICS if getattr(thresholds, name) is not None]
-        if all(getattr(figures, name) is None for name in asked) and figures.max_abs != 0:
-            return f"none of what is asked of it is defined for it: {', '.join(asked)}"
+        metrics = [name for name in METRICS if getattr(thresholds, name) is not None]
+        if all(getattr(figures, name) is None for name in metrics) and figures.max_abs != 0:
+            return f"none of what is asked of it is defined for it: {', '.join(metrics)}"
         return None
 
 
@@ -175,13 +175,13 @@ def format_figures(figures: Figures) -> str:
 
 def _missed_thresholds(figures: Figures, thresholds: Thresholds) -> Iterator[str]:
     for name in METRICS:
-        asked, value = getattr(thresholds, name), getattr(figures, name)
-        if asked is None or value is None:
+        threshold, value = getattr(thresholds, name), getattr(figures, name)
+        if threshold is None or value is None:
             continue
-        if name in _UPPER_BOUNDS and value > asked:
-            yield f"{name} is {_format_metric(name, value)}, and may be {asked:g}"
-        elif name not in _UPPER_BOUNDS and value < asked:
-            yield f"{name} is {_format_metric(name, value)}, and has to be {asked:g}"
+        if name in _UPPER_BOUNDS and value > threshold:
+            yield f"{name} is {_format_metric(name, value)}, and may be {threshold:g}"
+        elif name not in _UPPER_BOUNDS and value < threshold:
+            yield f"{name} is {_format_metric(name, value)}, and has to be {threshold:g}"
 
 
 def _format_metric(name: str, value: float | None) -> str:
