@@ -43,12 +43,10 @@ def entry_of(source: str | None) -> EpEntry | None:
 
 def target_of(payload: Payload, source: str | None) -> str | None:
     """Return the target that a context names; None if the catalog does not know how the EP writes it. Raises OSError."""
-    catalog_entry = entry_of(source)
-    return (
-        read_target(payload, catalog_entry.binary.target_pattern)
-        if catalog_entry is not None and catalog_entry.binary.target_pattern
-        else None
-    )
+    ep_entry = entry_of(source)
+    if ep_entry is None or not ep_entry.binary.target_pattern:
+        return None
+    return read_target(payload, ep_entry.binary.target_pattern)
 
 
 def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:
@@ -58,30 +56,30 @@ def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:
     makers = []
     for name, options in manifest.eps.items():
         try:
-            catalog_entry = entry(name, manifest.document["toolchain"]["distributions"])
+            ep_entry = entry(name, manifest.document["toolchain"]["distributions"])
         except KeyError:
             makers.append(Maker(name, (name,), options=options))
             continue
-        makers.append(
-            _maker(catalog_entry, {option: _canonical(catalog_entry, option, value) for option, value in options.items()})
-        )
+        makers.append(_maker(ep_entry, {option: _canonical(ep_entry, option, value) for option, value in options.items()}))
     return tuple(makers)
 
 
 def maker_by(model: Model, node: EPContextNode) -> Maker | None:
     """Return the EP of a node with the target of the model's compatibility string; None if there is no such string."""
-    catalog_entry = entry_of(node.source)
-    text = model.compatibility.get(catalog_entry.ep) if catalog_entry is not None else None
-    return None if catalog_entry is None or text is None else _maker(catalog_entry, catalog_entry.read_compatibility(text) or {})
+    ep_entry = entry_of(node.source)
+    text = model.compatibility.get(ep_entry.ep) if ep_entry is not None else None
+    if ep_entry is None or text is None:
+        return None
+    return _maker(ep_entry, ep_entry.read_compatibility(text) or {})
 
 
-def _maker(catalog_entry: EpEntry, options: Mapping[str, str]) -> Maker:
+def _maker(ep_entry: EpEntry, options: Mapping[str, str]) -> Maker:
     return Maker(
-        catalog_entry.ep,
-        catalog_entry.sources,
-        catalog_entry.binary.target_pattern,
-        catalog_entry.binary_target(options),
-        catalog_entry,
+        ep_entry.ep,
+        ep_entry.sources,
+        ep_entry.binary.target_pattern,
+        ep_entry.binary_target(options),
+        ep_entry,
         options,
     )
 
