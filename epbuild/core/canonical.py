@@ -1,9 +1,10 @@
-"""JSON documents as text: equal documents have equal text."""
+"""JSON documents as text: equal documents have equal text, and numbers are finite."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,18 @@ def indented_json(document: Mapping[str, Any], *, sort_keys: bool = False, ascii
     """
     # Not by msgspec: it refuses names of files that are no Unicode.
     return json.dumps(document, indent=2, sort_keys=sort_keys, ensure_ascii=ascii_only, allow_nan=False)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the document in a JSON text. Raises ValueError, also for `NaN` and `1e999`, which no document can be written with."""
+    return json.loads(text, parse_float=_finite, parse_constant=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text} is not finite")
+    return number
 
 
 class JsonFile(Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from epbuild.core.canonical import parse_json
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.records import convert
 from epbuild.core.safepath import BadReference, check_reference, open_regular
@@ -79,7 +79,7 @@ def read_manifest(path: Path) -> Manifest | None:
     if len(content) > _MAX_BYTES:
         raise BadManifest("it is larger than any manifest")
     try:
-        document = json.loads(content)
+        document = parse_json(content)
     except (ValueError, RecursionError) as error:
         raise BadManifest(f"it is not JSON: {_short(error)}") from error
     if isinstance(document, dict) and "components" in document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -113,6 +114,15 @@ def test_what_is_no_report_and_no_output_is_refused(workshop: Workshop, tmp_path
     for path in (folder, tmp_path / "missing"):
         with pytest.raises(NothingToVerify):
             compared(workshop, path)
+
+
+@pytest.mark.parametrize("number", ["1e999", "NaN"])
+def test_a_report_with_numbers_that_are_not_finite_is_refused(workshop: Workshop, number: str) -> None:
+    path = kept(workshop)
+    text = re.sub(r'"seconds": [0-9.]+', f'"seconds": {number}', path.read_text(encoding="utf-8"))
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(Incomparable, match="not finite"):
+        compared(workshop, path)
 
 
 def test_a_report_that_was_compared_itself_can_be_compared_with(workshop: Workshop) -> None:

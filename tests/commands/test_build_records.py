@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -94,6 +95,15 @@ def test_records_that_cannot_be_kept_or_read_keep_nothing_from_being_built(works
     path.parent.write_text("in the way", encoding="utf-8")
     workshop.write_recipe(("quality: 3", "quality: 2"))
     assert workshop.build().exit_code == 0
+
+
+def test_a_record_with_numbers_that_no_report_can_be_written_with_is_none(workshop: Workshop) -> None:
+    workshop.build()
+    [path] = files(workshop)
+    text = path.read_text(encoding="utf-8")
+    assert last(workshop).seconds >= 0
+    path.write_text(re.sub(r'"seconds":[0-9.]+', '"seconds":1e999', text), encoding="utf-8")
+    assert BuildRecords(workshop.folder / ".epbuild").last(Configuration.of(workshop.request.recipe, (), {}).ident) is None
 
 
 def test_only_the_last_builds_are_kept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.core.canonical import JsonFile, indented_json
+from epbuild.core.canonical import JsonFile, indented_json, parse_json
 
 _DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -45,3 +45,10 @@ def test_text_that_is_no_unicode_is_escaped() -> None:
 def test_what_is_no_json_is_refused(value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         indented_json({"a": [value]})
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-1.5e400"])
+def test_numbers_that_cannot_be_written_are_not_read(number: str) -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        parse_json(f'{{"a": [1.5, {number}]}}')
+    assert parse_json(b'{"a": [1.5, 2, "1e999"]}') == {"a": [1.5, 2, "1e999"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,7 @@ def broken(path: Path, change: Any) -> ArtifactFolder:
 BROKEN: dict[str, tuple[Any, str]] = {
     "no JSON": (lambda _: "{", "it is not JSON"),
     "nested without end": (lambda _: "[" * 200_000, "it is not JSON"),
+    "a number that is not finite": (lambda document: document.update(surprise=math.inf), "not finite"),
     "larger than any": (lambda _: '{"format": 1, "x": "' + "x" * (65 << 20) + '"}', "larger than any manifest"),
     "a newer format": (lambda document: document.update(format=2), "its format is 2, and this epbuild reads 1"),
     "no models": (lambda document: document.update(models=[]), "$.models"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from epbuild.commands.reporting.changes import (
     VersionChange,
 )
 from epbuild.commands.reporting.values import FORMAT, Report
+from epbuild.core.canonical import parse_json
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem
 from epbuild.core.records import convert
@@ -109,7 +109,7 @@ def read_report(path: Path) -> Report | None:
             if found is None:
                 raise _unreadable(path, "is not a report")
             text = found[1]
-        document = json.loads(text)
+        document = parse_json(text)
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, f"cannot be read: {error}") from error
     if not isinstance(document, dict) or "steps" not in document:

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from epbuild.core.atomic import write_file
+from epbuild.core.canonical import parse_json
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.records import convert
 from epbuild.core.safepath import read_regular
@@ -205,7 +206,7 @@ class BuildRecords:
         for path in self._files():
             if path.name.endswith(ending):
                 with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-                    document = json.loads(read_regular(path))
+                    document = parse_json(read_regular(path))
                     if document["format"] == FORMAT:
                         yield convert(document, BuildRecord)
 
