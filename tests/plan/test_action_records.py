@@ -1,4 +1,4 @@
-"""What builds may rely on from a record in the store: it is as it was written, or it is not there."""
+"""Action records in the store: each reads as it was written, or counts as missing."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def record_files(cache: Path) -> list[Path]:
 
 
 def of(place: Path) -> dict[str, Any]:
-    """What a record file says."""
+    """Return the record in a file."""
     record: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))["record"]
     return record
 
 
 def places(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every place in a JSON document, the whole of it left out."""
+    """Yield the path of every value in a JSON document, except the root."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, item in items:
         yield (*at, name)

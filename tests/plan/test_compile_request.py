@@ -1,4 +1,4 @@
-"""What is sent to a worker is what is keyed: a setting cannot reach a compile and stay out of its key."""
+"""Worker documents: every setting that reaches a compile is part of its key."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def leaves(node: Any, place: Keys = ()) -> Iterator[Keys]:
 
 
 def at(node: Any, place: Keys) -> Any:
-    """The value at a place, or MISSING."""
+    """Return the value at a place, or MISSING."""
     for key in place:
         if isinstance(node, dict) and key not in node:
             return MISSING

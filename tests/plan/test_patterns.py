@@ -28,7 +28,7 @@ def recipe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each folder is listed."""
+    """Count how often each folder is listed."""
     counts: Counter[str] = Counter()
     scandir = os.scandir
 
@@ -41,7 +41,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def found(folder: Path, *names: str, limits: PatternLimits | None = None) -> list[str]:
-    """Return what patterns match, below the recipe's folder; there must be no problem."""
+    """Return the files that patterns match, below the recipe's folder. Fail if there is a problem."""
     problems: list[Problem] = []
     finder = FileFinder(folder, problems, limits)
     matches = [finder.find(Reference(name, WHERE)) for name in names]

@@ -1,4 +1,4 @@
-"""The custom operators of a toolchain and of a group: found, told apart, and part of what is compiled."""
+"""Custom operators of toolchains and groups: found, checked for ambiguous names, and part of the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a target may ask of its EPs: several in one session, files and libraries, devices, knowledge of the user's own, remote models."""
+"""Plan of a target's EPs: several in one session, files and libraries, devices, users' catalogs, remote models."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def workshop(tmp_path: Path) -> Path:
 
 
 def write_contoso(folder: Path) -> None:
-    """A catalog file, the plugin library that it describes, and the files that its options name."""
+    """Write a catalog file, the plugin library that it describes, and the files that its options name."""
     (folder / "contoso.toml").write_text(CONTOSO, encoding="utf-8")
     (folder / "contoso.so").write_bytes(b"library")
     (folder / "tables").mkdir()
@@ -67,7 +67,7 @@ def write_contoso(folder: Path) -> None:
 
 
 def target(lines: str, *changes: tuple[str, str]) -> str:
-    """Return the recipe with `lines` for what its target `cpu` compiles with, and a toolchain that names QNN's package for them."""
+    """Return the recipe with `lines` as the EP of its target `cpu`, and with QNN's package in the toolchain."""
     text = edited(RECIPE, (TARGET, lines), *changes)
     return text.replace(OPENVINO, f"{OPENVINO[:-1]}, onnxruntime-qnn==2.7.0]") if "QNNExecutionProvider" in lines else text
 
@@ -359,12 +359,12 @@ LIBRARY = ("    library: contoso.so\n", "")
 
 
 def packages(text: str) -> tuple[str, str]:
-    """A change of the recipe's second toolchain."""
+    """Return a change of the packages of the recipe's second toolchain."""
     return OPENVINO, f"openvino:\n    packages: [{text}]"
 
 
 def dated(folder: Path, *changes: tuple[str, str]) -> str:
-    """The recipe with Contoso's EP in its package, and an option of it that only some releases know."""
+    """Return the recipe with Contoso's EP from its package, and with an option that only some releases know."""
     (folder / "contoso.toml").write_text(DATED, encoding="utf-8")
     return contoso(("speed: 3,", f"speed: 3, {MARK}late: true,"), *changes)
 
@@ -622,7 +622,7 @@ REMOTE = ("models/classifier.onnx", f"{{path: 'https://models.example/c.onnx', s
 
 
 class Asked:
-    """Where remote models are; remembers what it was asked for."""
+    """Locator of remote models that records the models it was called for."""
 
     def __init__(self, found: Path | None = None) -> None:
         self.found = found
@@ -739,7 +739,7 @@ def test_what_goes_unchecked_is_in_the_key(workshop: Path) -> None:
 
 
 def shuffled(value: Any, order: random.Random) -> Any:
-    """The same recipe with the keys of every mapping in another order; lists, whose order is meaning, stay as they are."""
+    """Return a recipe with the keys of every mapping in another order. Lists keep theirs, as it has a meaning."""
     if isinstance(value, dict):
         items = list(value.items())
         order.shuffle(items)
@@ -786,7 +786,7 @@ WHOLE: dict[str, Any] = {
     },
     "outputs": [{"layout": "directory", "path": "dist/${group}/${target}"}],
 }
-"""A recipe with several keys wherever a mapping can stand."""
+"""Recipe with several keys in every kind of mapping."""
 
 
 @given(seed=st.integers(0, 2**32))

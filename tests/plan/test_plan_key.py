@@ -1,4 +1,4 @@
-"""A key changes when the result could, and only then; what changed is said in words that name the thing in the recipe."""
+"""Keys: they change exactly if the result can change, and the reasons name the changed part of the recipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def document(folder: Path, text: str = RECIPE, action: str = SHARED, toolchain: 
 
 
 def changed(folder: Path, before: str, after: str, action: str = SHARED, now: str | None = None) -> list[str]:
-    """What the step of `action` (`now`, when it has another id after the change) says of an edit of the recipe."""
+    """Return the reasons of `action` after an edit of the recipe. `now` is the action's new id, if the edit changes it."""
     old, new = document(folder, before, action), document(folder, after, now or action)
     found = differences(old, new)
     assert (action_key(old) == action_key(new)) == (not found), "whether and why must agree"

@@ -1,4 +1,4 @@
-"""What a plan makes of a group's `merge`: one model in each output, and a step that says so; what cannot be merged is told at once."""
+"""Plan of a group's `merge`: one model in each output, a merge step, and problems of invalid merges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def workshop(tmp_path: Path) -> Path:
 
 
 def merging(text: str) -> str:
-    """The recipe whose group `decoder` is merged as `text` says."""
+    """Return the recipe with `merge: text` in the group `decoder`."""
     return edited(RECIPE, (SETTINGS, f"{SETTINGS}    merge: {text}\n"))
 
 

@@ -1,4 +1,4 @@
-"""What cannot be built is refused before anything runs: with its code, at its place in the recipe, and with a way out."""
+"""Refusals before anything runs: each has its code, its position in the recipe, and a hint."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
 
 
 def link(path: Path, target: Path) -> None:
-    """A symbolic link, where this system makes them."""
+    """Create a symbolic link, or skip the test if this system does not permit it."""
     try:
         path.symlink_to(target)
     except OSError:
@@ -211,7 +211,7 @@ def test_nodes_of_models_that_share_no_context_may_have_a_prefix(workshop: Path)
 
 
 def elsewhere(folder: str, *, mark: str = MARK) -> str:
-    """The recipe with the external data of `decode` in another folder."""
+    """Return the recipe with the external data of `decode` in another folder."""
     return edited(RECIPE, (DECODE, f"decode: {{path: models/decode.onnx, external_data: {mark}{folder}}}"))
 
 

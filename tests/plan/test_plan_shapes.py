@@ -24,7 +24,7 @@ def workshop(tmp_path: Path) -> Path:
 
 
 def recipe(*, model: str = "", member: str = "prefill") -> str:
-    """The recipe with settings of the model `prefill`, and with another member in its place."""
+    """Return the recipe with the settings `model` of the model `prefill`, and with `member` in its place in the group."""
     text = edited(RECIPE, ("prefill: models/prefill.onnx", f"prefill: {{path: models/prefill.onnx{model}}}"))
     return edited(text, (PHONE, f"  decoder:\n    models: [{member}, decode]"))
 

@@ -26,7 +26,7 @@ def found(folder: Path) -> SourceModel:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute later, the times of all files here can be trusted."""
+    """Move the clock a minute ahead, so that the times of all files can be trusted."""
     later = time.time_ns() + 60 * 10**9
     monkeypatch.setattr(time, "time_ns", lambda: later)
 

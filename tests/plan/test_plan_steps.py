@@ -1,4 +1,4 @@
-"""What a plan is made of: ids that scripts can rely on, an order that never runs a step too early, and no more than was asked for."""
+"""Steps of a plan: stable ids, an order that satisfies all needs, and no more steps than were selected."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_a_member_that_shares_no_weight_is_warned_of_once_for_all_targets(worksh
 
 
 def constants(path: Path, values: Sequence[float]) -> None:
-    """A model whose one weight is in a Constant node, as Paddle's exporter writes them."""
+    """Write a model with one weight, in a Constant node, as Paddle's exporter does."""
     weight = helper.make_tensor("w", TensorProto.FLOAT, [len(values)], values)
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [len(values)]) for name in "xy"]
     nodes = [helper.make_node("Constant", [], ["w"], value=weight), helper.make_node("Add", ["x", "w"], ["y"])]

@@ -1,4 +1,4 @@
-"""What a plan makes of `verify`: one step for a group and a target, between what compiles its models and what publishes them."""
+"""Plan of `verify`: one step for each group and target, between the compiles and the emissions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def workshop(tmp_path: Path) -> Path:
 
 
 def checking(verify: str, *changes: tuple[str, str]) -> str:
-    """The recipe whose group `decoder` is checked as `verify` says."""
+    """Return the recipe with `verify` in the group `decoder`."""
     return edited(RECIPE, (SETTINGS, f"{SETTINGS}    verify: {verify}\n"), *changes)
 
 

@@ -1,4 +1,4 @@
-"""What builds record can be shared: it comes back from a remote cache as it was, for its own key alone."""
+"""Remote records: a result comes back from a remote cache unchanged, and for its own key only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an author may write as the address of a model, and what is said about the rest."""
+"""Addresses of models: valid forms, and messages for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `cache` section: which remote caches a recipe may name, and what is said of those that it may not."""
+"""`cache` section: valid remote caches, and messages for invalid ones."""
 
 from __future__ import annotations
 

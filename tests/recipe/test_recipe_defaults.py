@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def meaning(recipe: Recipe) -> dict[str, object]:
-    """Return what a recipe says, without the positions where it says so."""
+    """Return the content of a recipe without positions."""
     return {
         "name": recipe.name,
         "toolchains": {name: toolchain.packages for name, toolchain in recipe.toolchains.items()},

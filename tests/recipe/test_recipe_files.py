@@ -1,4 +1,4 @@
-"""A recipe out of several files is the recipe that one file would be, and every mistake is told in the file where it stands."""
+"""Recipes of several files: they equal a recipe in one file, and problems name the file of the mistake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.recipe_texts import places, told
 
 
 def write(folder: Path, **files: str) -> None:
-    """Files by their names without `.yaml`; `__` in a name is a folder's slash."""
+    """Write files by their names without `.yaml`. `__` in a name stands for a slash."""
     for name, text in files.items():
         path = folder / (name.replace("__", "/") + ".yaml")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def test_an_absolute_path_in_another_file_stays_what_it_is(tmp_path: Path) -> No
 
 @pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
 def test_two_dots_after_a_link_lead_above_the_folder_that_it_leads_to(tmp_path: Path) -> None:
-    """Which is what the system does, and what a build reads; by name alone it would be the folder above the link."""
+    """Check that `..` is resolved as the system does it. By name alone it would be the folder above the link."""
     (tmp_path / "real" / "deep").mkdir(parents=True)
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "link").symlink_to(tmp_path / "real" / "deep")

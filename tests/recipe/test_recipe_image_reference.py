@@ -1,4 +1,4 @@
-"""What a user may rely on from the reference of an image: good ones are understood as everywhere else, bad ones are told before a build."""
+"""Image references: valid ones are read as by other tools, and invalid ones are reported before a build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe loads into exactly what it says, whatever the order of its keys; anything else is a RecipeError."""
+"""Loading of recipes: the order of keys does not matter, and invalid recipes raise RecipeError."""
 
 from __future__ import annotations
 

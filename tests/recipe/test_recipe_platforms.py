@@ -1,4 +1,4 @@
-"""A toolchain says for which platforms it is to be locked."""
+"""Platforms that a toolchain is locked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every mistake in a recipe is told with its code, at the character where it stands."""
+"""Problems of recipes: each has its code and the position of the mistake."""
 
 from __future__ import annotations
 

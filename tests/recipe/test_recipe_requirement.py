@@ -1,4 +1,4 @@
-"""What a pip requirement of a toolchain says of a distribution and its version, and when an environment is what it asks for."""
+"""Pip requirements of toolchains: distribution, version, and whether an environment satisfies them."""
 
 from __future__ import annotations
 

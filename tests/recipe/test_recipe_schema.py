@@ -1,4 +1,4 @@
-"""The published schema, which editors use, and the loader say the same."""
+"""Published schema for editors: it accepts the same recipes as the loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A variable of the environment in every place of a recipe that takes a text: no message has its value."""
+"""Environment variables in every text of a recipe: no message contains their values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MORE: dict[str, Any] = {
 
 
 def leaves(value: Any, place: Place = ()) -> Iterator[Place]:
-    """The places of all scalars."""
+    """Yield the paths of all scalars."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from leaves(item, (*place, name))

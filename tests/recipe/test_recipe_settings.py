@@ -1,4 +1,4 @@
-"""What comes from outside the recipe: the environment by `${env.NAME}`, variables by `--set`."""
+"""Settings from outside the recipe: the environment by `${env.NAME}`, variables by `--set`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENVIRONMENT = {"SDK": "/opt/qnn", "EMPTY": "", "LEVEL": "3", "ProgramFiles(x86)"
 
 
 def option(tmp_path: Path, text: str, sets: tuple[str, ...] = ()) -> object:
-    """What an option that is written as `text` becomes."""
+    """Return the value of an option that the recipe has as `text`."""
     recipe = MINIMAL.replace("    ep: Q", f"    provider_options: {{o: {text}}}\n    ep: Q")
     loaded = load_text(tmp_path, recipe, environment=ENVIRONMENT, settings=sets)
     return loaded.targets["npu"].eps[0].provider_options["o"].value

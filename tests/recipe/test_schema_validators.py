@@ -35,13 +35,13 @@ def as_read(value: object) -> object:
 
 
 def places(tree: Any) -> list[tuple[Any, Any]]:
-    """Every place of a tree, as what holds it, and the key there."""
+    """Return every place in a tree, as a pair of container and key."""
     keys = list(tree) if isinstance(tree, dict) else list(range(len(tree))) if isinstance(tree, list) else []
     return [(tree, key) for key in keys] + [place for key in keys for place in places(tree[key])]
 
 
 def keys_of(part: Any) -> set[str]:
-    """Every key that the schema has a rule for."""
+    """Return every key that the schema has a rule for."""
     if isinstance(part, list):
         return set().union(*map(keys_of, part))
     if not isinstance(part, dict):

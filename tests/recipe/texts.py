@@ -101,14 +101,14 @@ outputs:
 
 
 def load_text(folder: Path, text: str | bytes, **more: Any) -> Recipe:
-    """The recipe that `text` is."""
+    """Load the recipe `text`."""
     path = folder / "epbuild.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return load(path, **more)
 
 
 def problems_of(folder: Path, text: str | bytes, **more: Any) -> tuple[Problem, ...]:
-    """What is wrong with `text`; nothing when it is a recipe."""
+    """Return the problems of the recipe `text`; empty if it is valid."""
     try:
         load_text(folder, text, **more)
     except RecipeError as error:
@@ -120,7 +120,7 @@ _OF_FILES = ("file", "files", "names", "digests", "digest")
 
 
 def values(thing: Any) -> Any:
-    """A part of a recipe as plain data, without positions."""
+    """Return a part of a recipe as plain data, without positions."""
     fields = thing._asdict() if hasattr(thing, "_asdict") else None
     if isinstance(thing, msgspec.Struct):
         fields = msgspec.structs.asdict(thing)

@@ -24,7 +24,7 @@ SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps a
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    """A built project whose last run left a snapshot; nothing of its toolchain changes."""
+    """Build a project, so that it has a snapshot. Its toolchain never changes."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
     workshop.serve_commands(monkeypatch)
@@ -107,7 +107,7 @@ def test_every_question_is_answered_as_by_who_looks_at_everything(
 
 
 def events(text: str) -> list[Any]:
-    """The events of a build, in no order, without times."""
+    """Return the events of a build sorted and without times."""
     lines = [json.loads(line) for line in text.splitlines()]
     return sorted(json.dumps({**line, "time": 0, "seconds": 0, "seconds_left": 0, "progress": None}) for line in lines)
 

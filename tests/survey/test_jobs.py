@@ -59,7 +59,7 @@ def test_the_longest_comes_first_as_it_was_measured_here(workshop: Workshop) -> 
 
 
 def test_a_cost_is_known_from_wherever_the_last_result_came(workshop: Workshop) -> None:
-    """A job that only restored results remembers what they took elsewhere."""
+    """Check that a job which only restored results knows the seconds that they took on other machines."""
     workshop.build()
     with Workspace.open(workshop.folder / ".epbuild") as workspace:
         memory = workshop.memory(workspace)
@@ -107,7 +107,7 @@ PLATFORMS = ("linux-x86_64", "windows-x86_64", "windows-arm64")
 
 
 class Anywhere(Runners):
-    """Runners of which an action takes those that its id ends with a digit for."""
+    """Runners that offer each action two platforms, by the number in its id."""
 
     def platforms(self, action: Action) -> Sequence[str]:
         number = int(action.id[1:])
@@ -137,7 +137,7 @@ def with_needs(actions: Mapping[str, Work], steps: Iterable[str]) -> set[str]:
 
 
 class Elsewhere(Runners):
-    """Runners of which each can do one thing only."""
+    """Runners that take SHARE on Linux and every other action on Windows."""
 
     def platforms(self, action: Action) -> Sequence[str]:
         return ["linux-x86_64"] if action.id == SHARE else ["windows-arm64"]

@@ -1,4 +1,4 @@
-"""What a recipe no longer asks for is removed, as far as epbuild made it; nothing else ever is."""
+"""Orphans: a build removes the files that epbuild wrote and the recipe no longer asks for, and no other file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATH = ('path: "dist/${group}"', 'path: "dist/${group}/${target}"')
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    """A build of two groups, one of which has two targets."""
+    """Build two groups, one of which has two targets."""
     workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
     workshop.write_recipe(TARGET, PATH)
     workshop.build()

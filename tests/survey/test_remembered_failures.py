@@ -1,4 +1,4 @@
-"""One model that fails holds back no other where the recipe allows it, and is not tried again before something has changed."""
+"""Failures: an allowed failure stops no other model, and a failed action runs again only after a change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 class Broken:
-    """An EP that cannot compile one of the models, as long as it is `broken`."""
+    """EP that fails to compile one of the models while `broken` is set."""
 
     def __init__(self, workshop: Workshop, model: str, status: int = 1) -> None:
         self.broken = True

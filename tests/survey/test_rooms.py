@@ -1,4 +1,4 @@
-"""What a plan costs: nothing that compiles or publishes is imported for it."""
+"""Imports of a plan: it loads no module that compiles or publishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fast path answers only as long as nothing that the last answer came from has changed; and then without importing anything."""
+"""Fast path: it answers only while no input of the last answer has changed, and it imports nothing else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UP_TO_DATE = "Nothing to do: 3 steps are up to date"
 
 
 class Folder:
-    """A recipe with a workspace and two files that a build came from."""
+    """Recipe with a workspace and two files that a build depends on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,14 +94,14 @@ def test_nothing_to_do_is_told_as_the_build_itself_tells_it(taken: Folder) -> No
 
 
 def rewrite_in_place(file: Path) -> None:
-    """Other bytes of the same length, and the modification time put back."""
+    """Write other bytes of the same length, and reset the modification time."""
     before = file.stat()
     file.write_bytes(b"otherwise")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def replace_by_another(file: Path) -> None:
-    """A new file of the same length and times where the file was."""
+    """Replace a file by a new one of the same length and times."""
     other = file.with_name("other")
     shutil.copy2(file, other)
     other.replace(file)
@@ -161,7 +161,7 @@ def test_a_file_above_what_a_link_leads_to_is_the_one_that_the_system_finds(
 @needs_links
 @pytest.mark.parametrize("name", ["link/x.onnx", "x.onnx", "../other.onnx"])
 def test_a_link_that_leads_elsewhere_is_noticed_though_the_file_there_is_the_same(taken: Folder, name: str) -> None:
-    """What lies beside the file need not be the same there."""
+    """Check this because other files beside the link's new target may differ."""
     folders = [taken.path / "one", taken.path / "two"]
     for place in folders:
         place.mkdir()
@@ -180,7 +180,7 @@ def test_a_link_that_leads_elsewhere_is_noticed_though_the_file_there_is_the_sam
 
 @needs_links
 def test_a_recipe_behind_a_link_is_where_the_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two copies that are the same to the inode are two workspaces all the same."""
+    """Check that two copies with equal inodes are two workspaces."""
     monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "cache"))
     one = Folder(tmp_path / "one")
     (tmp_path / "link").symlink_to("one")
@@ -417,7 +417,7 @@ WORDS = st.sampled_from(
 
 
 def asked(words: list[str]) -> tuple[int, Request | None, bool]:
-    """Return the exit code of `run` for a command line, what it had built or surveyed, and whether it would have built."""
+    """Return the exit code of `run` for a command line, the request that it made, and True if it would have built."""
     seen: list[tuple[Request, bool]] = []
 
     def note(call: Mapping[str, Any], *, builds: bool) -> None:
@@ -430,7 +430,7 @@ def asked(words: list[str]) -> tuple[int, Request | None, bool]:
 
 
 def check_equal(words: list[str]) -> None:
-    """Hold an answer without the command line's parser, if there is one, to what the parser makes of the same words."""
+    """Compare the answer of the fast path, if there is one, with the request that the full parser makes of the same words."""
     looked_up: list[str] = []
     with at_each_call(read_unchanged, lambda call: looked_up.append(call["recipe"])):
         answer(["run", *words], lambda: 0.0)

@@ -1,4 +1,4 @@
-"""What a user may rely on from `plan` and `run` together: what is right stays, what is not is told with the reason and made right."""
+"""`plan` and `run` together: correct outputs stay, and all others are reported with a reason and rebuilt."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_an_output_whose_stored_result_rotted_is_compiled_again(built: Workshop)
 
 
 def draft_of_a_killed_build(output: Path) -> Path:
-    """What a build that was killed while it laid the output out left beside it."""
+    """Create the draft that a build leaves beside an output if it is killed while it writes the output."""
     draft = output.with_name(f".{output.name}.epbuild-1234abcd")
     (draft / "made").mkdir(parents=True)
     (draft / "tree").mkdir()
@@ -498,7 +498,7 @@ def test_an_archive_that_was_changed_is_kept_beside_the_new_one(built: Workshop)
 
 @pytest.mark.parametrize("form", ["folder", "archive"])
 def test_what_a_build_published_that_was_killed_before_it_took_note_is_nobodys_work(built: Workshop, form: str) -> None:
-    """No copy of it is kept: neither of the manifest nor of the archive, whose digests only the memory knows."""
+    """Check that no copy is kept, neither of the manifest nor of the archive, whose digests only the workspace knows."""
     change = [('path: "dist/${group}"', 'path: "dist/${group}.zip", pack: zip')] if form == "archive" else []
     built.write_recipe(*change)
     assert built.build().exit_code == 0
