@@ -1,1 +1,1 @@
-"""One output: its layout and every file with its identity, before it exists."""
+"""Planner of the files of an output, before any of them is written."""

@@ -53,7 +53,7 @@ class PackageVariant(Struct, frozen=True):
     refers: tuple[str, ...] = ()
     """Files that the model names: external data and context binaries."""
     movable: bool = False
-    """Whether the files may be in shared assets, as only ONNX Runtime's package API opens the model."""
+    """True if the files may be in shared assets, as only ONNX Runtime's package API opens the model."""
 
     @property
     def model_path(self) -> str | None:

@@ -57,7 +57,7 @@ class PlannedPart(Struct, frozen=True):
 
     @property
     def shared(self) -> bool:
-        """Whether the models share weights."""
+        """True if the models share weights."""
         return self.made[0].group.share
 
     def complete_models(self, merged: Mapping[str, MergedHeader]) -> tuple[ManifestModel, ...]:

@@ -1,1 +1,1 @@
-"""From YAML text to a `Recipe`, each mistake with its place."""
+"""Reader of recipes: YAML text to a `Recipe`, and problems with their positions."""

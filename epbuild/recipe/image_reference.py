@@ -44,7 +44,7 @@ class ImageReference(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the name of the registry is this machine, which is accessed without TLS."""
+        """True if the registry is on this machine, which is accessed without TLS."""
         return re.sub(r":[0-9]+$", "", self.host) in LOOPBACK
 
 

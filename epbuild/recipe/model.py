@@ -162,7 +162,7 @@ class ModelSpec(Struct, frozen=True):
 
     @property
     def is_remote(self) -> bool:
-        """Whether the path is an address to fetch."""
+        """True if the path is an address to fetch."""
         return is_remote(self.path)
 
     @property
@@ -206,7 +206,7 @@ class Target(NamedTuple):
     whole: bool = True
     """False if an invalid part was removed. Missing parts are then no problems."""
     allow_failure: bool = False
-    """Whether failures of this target do not fail the build."""
+    """True if failures of this target do not fail the build."""
 
 
 class CompileSettings(Struct, frozen=True):
@@ -264,7 +264,7 @@ class Merge(NamedTuple):
     name: str
     where: Position
     connect: tuple[tuple[Reference, Reference], ...] | None = None
-    """Outputs and the inputs that they feed, each as `model.value`; None: an output feeds the inputs of its name in later models."""
+    """Outputs and the inputs that they feed, each as `model.value`. None connects outputs to inputs of the same name in later models."""
     prefixes: Mapping[str, Setting] = NONE
     """Prefix of the names in a model, by member."""
 
@@ -302,7 +302,7 @@ class GroupSpec(NamedTuple):
     reproducible: bool = True
     """False if the recipe accepts that compiling again changes bytes, as for a target."""
     allow_failure: bool = False
-    """Whether failures of this group do not fail the build."""
+    """True if failures of this group do not fail the build."""
 
 
 class Compression(NamedTuple):

@@ -32,7 +32,7 @@ class LayoutForm(Struct, frozen=True):
     prefix: str
     """Prefix of a pack's name in the ids of steps."""
     gathers: bool = False
-    """Whether all groups and targets of one path are one output. Each has its own folder there, and each model is a component."""
+    """True if all groups and targets of one path are one output. Each has its own folder there, and each model is a component."""
 
 
 class PackForm(Struct, frozen=True):
@@ -41,9 +41,9 @@ class PackForm(Struct, frozen=True):
     method: CompressionMethod
     """Compression method."""
     is_file: bool = False
-    """Whether the output is one file with the pack's suffix."""
+    """True if the output is one file with the pack's suffix."""
     always: bool = False
-    """Whether it is always compressed. Then a level alone is enough."""
+    """True if the pack is always compressed. Then a level alone is enough."""
     hint: str = ""
     """Alternative to another method, as the end of a hint."""
     refused: Mapping[str, str] = field(default_factory=dict)

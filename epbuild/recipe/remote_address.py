@@ -53,7 +53,7 @@ class RemoteAddress(Struct, frozen=True):
 
     @property
     def is_directory(self) -> bool:
-        """Whether the address is a path."""
+        """True if the address is a path."""
         return self.scheme == "directory"
 
     @property
@@ -69,7 +69,7 @@ class RemoteAddress(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the address of a web server is this machine."""
+        """True if the host of the address is this machine."""
         return is_loopback(self.host)
 
 

@@ -34,7 +34,7 @@ class Requirement(Struct, frozen=True):
     version: str | None
     """Version that is pinned with `==`, or None."""
     is_plain: bool
-    """Whether distribution and version are the whole requirement, so that an environment can be checked against it."""
+    """True if distribution and version are the whole requirement, so that an environment can be checked against it."""
 
     def is_met_by(self, version: str | None) -> bool:
         """Return whether an environment with `version` of the distribution, or None without it, meets a plain requirement."""

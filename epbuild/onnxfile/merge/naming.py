@@ -39,7 +39,7 @@ class GraphPart:
     prefix: str
     proto: Any
     lone: bool
-    """Whether no other model is known to have a graph in the same context."""
+    """True if no other model is known to have a graph in the same context."""
     tolerances: Tolerances
     names: dict[str, str] = field(init=False)
     contexts: list[Any] = field(init=False)
