@@ -63,7 +63,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         reason = find_obstacle(action.target, sys.platform)
         if reason is not None:
             raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can."))
-        # Of the others this was looked at when the plan was made.
+        # The plan has checked the members without a preparation.
         headers = {member.name: read_header(member.graph) for member in action.members if member.prepared is not None}
         problems = source_problems(action, headers)
         if problems:

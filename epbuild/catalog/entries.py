@@ -65,7 +65,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     start: facts.Start | None = None
     """None if a first recipe has to be written by hand."""
     static_shapes: facts.StaticShapes | None = None
-    """None if the EP takes open dimensions, or nobody has tried."""
+    """None if the EP takes open dimensions, or this was never tried."""
     context_changes: facts.ContextChanges = field(default_factory=facts.ContextChanges)
     node_names: facts.NodeNames | None = None
     """None if it is unknown whether the EP heeds a prefix for node names, and whether nodes can be renamed."""
@@ -73,7 +73,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     node_log: facts.NodeLogRules | None = None
     """None if the EP logs nothing about single nodes, or its log is unknown."""
     reproducible: facts.Reproducibility | None = None
-    """None if nobody has tried."""
+    """None if this was never tried."""
 
     metadata: Mapping[str, tuple[facts.Metadata, ...]] = field(default_factory=dict)
     """Known values of the device metadata keys that distinguish the EP's devices."""

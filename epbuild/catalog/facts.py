@@ -45,7 +45,7 @@ class Driver(Struct, frozen=True):
 
 
 class HostDependence(Struct, frozen=True):
-    """Properties of the compiling machine that may change an EP's output. The defaults hold for an EP that nobody has examined."""
+    """Properties of the compiling machine that may change an EP's output. The defaults hold for an EP that was never examined."""
 
     cpu: Literal["model", "instructions", "none"] = "model"
     """Relevant property of the CPU."""
@@ -261,7 +261,7 @@ class Limitation(Struct, frozen=True):
 
 
 class ContextChanges(Struct, frozen=True):
-    """Changes around EPContext nodes after which an EP still loads and computes right. The defaults hold if nobody has measured it."""
+    """Changes around EPContext nodes after which an EP still loads and computes right. The defaults hold if this was never measured."""
 
     contexts: int | None = None
     """Maximum number of compiled contexts in one model. None means any number."""
@@ -309,7 +309,7 @@ METRICS = Thresholds.__struct_fields__
 
 
 class Numbers(Struct, frozen=True):
-    """Known facts about the numbers of an EP. The defaults hold for an EP that nobody has measured."""
+    """Known facts about the numbers of an EP. The defaults hold for an EP that was never measured."""
 
     floats: Thresholds = Thresholds(cosine=0.999, snr_db=20, max_rel=0.1)
     """Thresholds of models that compute with floats."""

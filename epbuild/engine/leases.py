@@ -31,7 +31,7 @@ class WaitLine(Struct, frozen=True):
 
 
 class Leases:
-    """Leases that the actions of one build hold. For any thread."""
+    """Leases that the actions of one build hold. Any number of threads may use it."""
 
     def __init__(self, progress: Progress, cancelled: threading.Event, idle: Idle) -> None:
         self._progress = progress

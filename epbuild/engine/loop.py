@@ -31,7 +31,7 @@ class Executor(Protocol):
 
 
 class Idle:
-    """Running actions that need no place at the moment: they wait, or only read and write files. For any thread."""
+    """Running actions that occupy no job now, as they wait, or only read and write files. Any number of threads may use it."""
 
     def __init__(self) -> None:
         self._actions: set[str] = set()

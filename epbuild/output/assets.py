@@ -99,7 +99,7 @@ def _moves(pairs: Iterable[tuple[PackageVariant, PackageVariant]]) -> dict[str, 
 
 
 def _housed(variant: PackageVariant, left: _Files) -> PackageVariant:
-    """Return the variant with a folder that exists: that of its model if nothing is left in its own."""
+    """Return the variant with a folder that exists: its own, or the folder of its model if no file is left in its own."""
     prefix = f"{variant.folder}/" if variant.folder else ""
     if variant.model_path is None or any(path.startswith(prefix) for path in left):
         return variant

@@ -71,7 +71,7 @@ class RecipeFiles(Struct, frozen=True):
 
 
 class Materials(Struct, frozen=True):
-    """Everything that an output was made of."""
+    """Inputs of an output: its recipe, session groups, models, toolchains and files."""
 
     recipe: RecipeFiles
     built: tuple[Made, ...]

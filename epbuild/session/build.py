@@ -38,7 +38,7 @@ from epbuild.toolchain.execution import Workplace
 
 
 class Actions:
-    """Executor of the actions of one build, with their results so far. For any thread."""
+    """Executor of the actions of one build, with their results so far. Any number of threads may use it."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class Actions:
         action, key = subject.action, subject.key
         result = self._surveyor.result(action, key)
         if self._found.actions[action.id].key is None and not again:
-            # The results that it needs came out as before. Then so did its own, even if the store has lost it and outputs are in place.
+            # The results that it needs have not changed. So its own has not either, even if the store has lost it and outputs are in place.
             here = self._surveyor.result_here(action, key)
             if here is not None:
                 return "current", result or here

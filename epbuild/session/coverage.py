@@ -77,7 +77,7 @@ def all_models(
 def _verify_problems(
     action: Action | None, member: str, result: ActionResult | None, failures: Mapping[str, Sequence[Problem]]
 ) -> Sequence[Problem]:
-    """Return why the `verify` of a model failed; nothing if it passed, was not run, or is not asked for."""
+    """Return why the `verify` of a model failed; nothing if it passed, was not run, or does not exist."""
     if not isinstance(action, Verification):
         return ()
     checked = next((checked for checked in action.members if checked.name == member), None)

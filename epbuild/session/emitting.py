@@ -45,7 +45,7 @@ _ATTEMPTS = 2
 
 
 class Results(Protocol):
-    """Results that outputs are made of, and leases that keep other builds from the same work."""
+    """Results for outputs, and leases that keep other builds from the same work."""
 
     cancelled: threading.Event
     leases: Leases
@@ -59,7 +59,7 @@ class Results(Protocol):
 
 
 class Emitter:
-    """Emitter of the outputs of one build. For any thread."""
+    """Emitter of the outputs of one build. Any number of threads may use it."""
 
     def __init__(self, found: Survey, surveyor: Surveyor, actions: Results, progress: Progress, ledger: Ledger) -> None:
         self._found = found
@@ -138,7 +138,7 @@ class Emitter:
         self._ledger.end(StepFinished(emission.id, "emitted", seconds, note, emitted.size))
 
     def _emitted(self, emission: Emission, key: str, document: Mapping[str, Any]) -> StepRecord:
-        """Return the record of an emission that is in place: where it is, and the results that it was made of."""
+        """Return the record of an emission that is in place: its path, and the keys of the results in it."""
         made = [self._actions.made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
         results = sorted(item.key for item in made if item is not None)
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}

@@ -52,7 +52,7 @@ class Circumstances(Struct, frozen=True):
 
 
 class Provisioning:
-    """Provisioner of the toolchains of one build, each once. For any thread."""
+    """Provisioner of the toolchains of one build, each once. Any number of threads may use it."""
 
     def __init__(
         self, known: PlanToolchains, under: Circumstances, sink: RecordSink, progress: Progress, cancelled: threading.Event

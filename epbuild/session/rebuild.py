@@ -89,7 +89,7 @@ def verdict_on(differences: Sequence[FileDifference], known: Sequence[KnownDiffe
 
 @dataclass
 class _Rebuilding:
-    """Comparisons of one run. For any thread."""
+    """Comparisons of one run. Any number of threads may use it."""
 
     _actions: Actions
     _made: Mapping[str, Made]

@@ -47,7 +47,7 @@ def remote_cache(
 
 
 class SharedResults:
-    """Results that a build reads from its remote cache and writes to it, if it has one. For any thread."""
+    """Results that a build reads from its remote cache and writes to it, if it has one. Any number of threads may use it."""
 
     def __init__(
         self, store: BlobStore, progress: Progress, cancelled: threading.Event, warn: Callable[[Problem], None] | None = None

@@ -79,7 +79,7 @@ class ProbeAnswer(Struct, frozen=True):
     platform: str
     distributions: dict[str, str]
     modules: dict[str, str | None]
-    """Folder of each package that was asked for; None if there is none."""
+    """Folder of each requested package; None if it has none."""
     site: list[str]
     """Folders that Python imports from."""
 

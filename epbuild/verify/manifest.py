@@ -158,7 +158,7 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
     return ListedModel(
         name=item["name"],
         file=item["file"],
-        # The external data that it was compiled with: that of its source, or the weights file of its group.
+        # External data for its compile: the data of its source, or the weights file of its group.
         source_data=frozenset(
             location
             for each in sources_of(item).values()

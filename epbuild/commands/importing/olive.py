@@ -97,7 +97,7 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
 
 
 def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
-    """Each pass with its type and its settings, which older configurations have in `config`."""
+    """Yield the name, the type and the settings of each pass. Older configurations have the settings in `config`."""
     for name, value in mapping(document.get("passes")).items():
         one = value[0] if isinstance(value, list) and value else value
         settings = dict(mapping(one))

@@ -263,7 +263,7 @@ class LiveRows(_BuildLines):
 
 
 def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = True) -> Listener:
-    """Return the listener of a build: JSON lines when asked for, live rows on a terminal, plain lines elsewhere.
+    """Return the listener of a build: JSON lines with `json`, live rows on a terminal, plain lines elsewhere.
 
     Without `all_warnings`, rows and lines show three warnings of each code. Tables go to the file `summary`, or by default to the step
     summary of GitHub Actions.

@@ -143,7 +143,7 @@ def session_of(
 
 
 def real_device(choice: DeviceChoice) -> DeviceChoice:
-    """Return the real device that a virtual one stands for. Models are compiled for virtual devices, but never run on them."""
+    """Return the real device for a virtual one. Models are compiled for virtual devices, but never run on them."""
     return DeviceChoice(choice.type, choice.vendor) if choice.virtual else choice
 
 
