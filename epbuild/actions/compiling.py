@@ -49,7 +49,8 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         """Return the group with its prepared members read from the store."""
         files = {made.action.id: prepared_files(made, store) for made in needed}
         members = (
-            _sized(member.with_files(files[member.prepared])) if member.prepared in files else member for member in action.members
+            _with_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member
+            for member in action.members
         )
         return replace(action, members=tuple(members))
 
@@ -123,7 +124,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
             yield StepEnd(step, 0.0 if seconds is None and step != action.id else seconds, note, size)
 
 
-def _sized(member: Member) -> Member:
+def _with_shapes(member: Member) -> Member:
     """Return a member with the shapes of its inputs, if the store has its graph."""
     if not member.input_sizes:
         return member
