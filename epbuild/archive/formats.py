@@ -88,7 +88,7 @@ def write_archive(
         write_pieces(destination.write, data)
 
     with Ring(seal, "archive") as sink:
-        FORMATS[name].write(sorted(artifacts, key=_order), _measured(copy, step), sink.put, level, step)
+        FORMATS[name].write(sorted(artifacts, key=_order), _check_size(copy, step), sink.put, level, step)
     return hasher.blob
 
 
@@ -125,7 +125,7 @@ def _order(artifact: Artifact) -> tuple[bool, bool, tuple[str, ...]]:
     return artifact.path != MANIFEST, artifact.role != "manifest", PurePosixPath(artifact.path).parts
 
 
-def _measured(copy: Copy, step: StepId | None) -> Copy:
+def _check_size(copy: Copy, step: StepId | None) -> Copy:
     """Return `copy` with a check: it fails unless it writes as many bytes as the archive's headers say."""
 
     def measured(artifact: Artifact, write: Write) -> None:
