@@ -164,7 +164,7 @@ class _Collection:
             names = self._named.pop(entry.name)
             self._namings.subtract(names)
             for blob in [self._stored.pop(digest) for digest in sorted(names & self._stored.keys()) if self._is_free(digest)]:
-                if self._unused(blob) < self.limits.young:
+                if self._seconds_unused(blob) < self.limits.young:
                     self._outcome.recent.append(blob)
                 else:
                     freed += self._remove_with_blobs(blob, reason)
@@ -173,13 +173,13 @@ class _Collection:
     def _reason(self, entry: CacheEntry, total: int) -> Reason | None:
         if entry.kind == "damaged":
             return "damaged"
-        if self._unused(entry) < self.limits.young:
+        if self._seconds_unused(entry) < self.limits.young:
             return None
-        if self._unused(entry) > self.limits.max_age:
+        if self._seconds_unused(entry) > self.limits.max_age:
             return "unused"
         return "over size" if self.limits.max_size is not None and total > self.limits.max_size else None
 
-    def _unused(self, entry: CacheEntry) -> float:
+    def _seconds_unused(self, entry: CacheEntry) -> float:
         """Return the seconds since the last use of an entry."""
         return self.now - entry.used_ns / 1e9
 

@@ -90,7 +90,7 @@ class Database:
 
     def rows(self, connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows that `read` returns, inside a transaction. Raises Damage."""
-        return [self._unsealed(row) for row in connection.execute(query, storable(parameters))]
+        return [self._unseal(row) for row in connection.execute(query, storable(parameters))]
 
     def sealed(self, *values: object) -> tuple[object, ...]:
         """Return a row that ends with its checksum."""
@@ -122,19 +122,19 @@ class Database:
 
         with self._lock:
             try:
-                return work(self._connected())
+                return work(self._connect())
             except sqlite3.DatabaseError as error:
-                if not _damaged(error):
+                if not _is_damaged(error):
                     raise self._failure(error) from error
             except Damage as damage:
                 self.is_foreign |= isinstance(damage, _Foreign)
             self._set_aside()
             try:
-                return work(self._connected())
+                return work(self._connect())
             except (sqlite3.DatabaseError, Damage) as error:
                 raise self._failure(error) from error
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             import sqlite3
 
@@ -222,7 +222,7 @@ class Database:
         text = ascii(tuple(values)).encode("ascii")
         return int.from_bytes(blake2b(text, digest_size=_CHECKSUM_BYTES, key=self._key).digest(), "big", signed=True)
 
-    def _unsealed(self, row: Sequence[Any]) -> tuple[Any, ...]:
+    def _unseal(self, row: Sequence[Any]) -> tuple[Any, ...]:
         """Return a row without its checksum. Raises Damage if the row has changed since it was written."""
         *values, checksum = row
         if self._checksum(values) != checksum:
@@ -305,7 +305,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             time.sleep(_RETRY_SECONDS)
 
 
-def _damaged(error: sqlite3.DatabaseError) -> bool:
+def _is_damaged(error: sqlite3.DatabaseError) -> bool:
     import sqlite3
 
     match _code(error):

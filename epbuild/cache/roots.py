@@ -29,7 +29,7 @@ class Roots:
     def register(self, workspace: Path) -> None:
         """Register the existing workspace at the absolute path `workspace`. Raises StoreError."""
         place = self._place(workspace)
-        data = _encoded(f"{canonical_json({'format': _FORMAT, 'workspace': str(workspace)})}\n")
+        data = _encode(f"{canonical_json({'format': _FORMAT, 'workspace': str(workspace)})}\n")
         with translate_os_errors(f"write {place}"):
             with suppress(FileNotFoundError):
                 if read_regular(place) == data:
@@ -62,20 +62,20 @@ class Roots:
             return
         for path in files:
             with suppress(FileNotFoundError, ValueError, RecursionError):
-                match json.loads(_decoded(read_regular(path))):
+                match json.loads(_decode(read_regular(path))):
                     case {"format": int(), "workspace": str(workspace)}:
                         yield Path(workspace)
 
     def _place(self, workspace: Path) -> Path:
-        return self._roots / f"{digest_of(_encoded(str(workspace)))}.json"
+        return self._roots / f"{digest_of(_encode(str(workspace)))}.json"
 
 
 # Paths need not be valid text: Python represents undecodable bytes (PEP 383) and invalid UTF-16 of Windows as lone surrogates.
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
