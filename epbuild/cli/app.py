@@ -137,7 +137,7 @@ def execute(arguments: Sequence[str]) -> int:
         from epbuild.report.terminal.problems import print_errors
 
         print_errors(error.problems)
-        return _failed(error.exit_code, arguments)
+        return _end_failed(error.exit_code, arguments)
     except ClickException as error:
         _print(f"error: {sentence(error)} See `epbuild --help`.")
         return USAGE
@@ -154,21 +154,21 @@ def execute(arguments: Sequence[str]) -> int:
             print_problems(
                 [Problem("EPB516", "the path is longer than this system takes", where, "Shorten it, or move the folder.")]
             )
-            return _failed(_ENVIRONMENT, arguments)
+            return _end_failed(_ENVIRONMENT, arguments)
         place = f"{error.filename}: " if error.filename else ""
         text = f"error: {place}{error.strerror or error}"
         if isinstance(error, FileNotFoundError) and _folder_is_gone():
             text = "error: the folder that epbuild was started in is no longer there. Change to one that is."
-        return _failed(_ENVIRONMENT, arguments, text)
+        return _end_failed(_ENVIRONMENT, arguments, text)
     except MemoryError:
         text = "error: there is not enough memory to go on. Give this process more, or check its limits (`ulimit -a`)."
-        return _failed(_ENVIRONMENT, arguments, text)
+        return _end_failed(_ENVIRONMENT, arguments, text)
     except Exception as error:  # noqa: BLE001 - users see a traceback of epbuild only with --debug
         if any(sign in str(error) for sign in _NO_MEMORY):
             text = f"error: there is not enough memory to go on: {error}. Check the limits of this process (`ulimit -a`)."
-            return _failed(_ENVIRONMENT, arguments, text)
+            return _end_failed(_ENVIRONMENT, arguments, text)
         text = f"internal error: {type(error).__name__}: {error}. Please report it, with what `epbuild --debug` shows."
-        return _failed(1, arguments, text)
+        return _end_failed(1, arguments, text)
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -193,7 +193,7 @@ def abandon_output() -> int:
     return 1
 
 
-def _failed(code: int, arguments: Sequence[str], text: str | None = None) -> int:
+def _end_failed(code: int, arguments: Sequence[str], text: str | None = None) -> int:
     if text is not None:
         _print(text)
     if "--debug" in arguments:
