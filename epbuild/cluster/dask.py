@@ -89,10 +89,10 @@ def guard(*names: str) -> None:
     for reader in READERS:
         module = importlib.import_module(reader)
         if module.pickle is pickle:
-            module.pickle = _guarded()  # type: ignore[attr-defined]
+            module.pickle = _guarded_pickle()  # type: ignore[attr-defined]
 
 
-def _guarded() -> ModuleType:
+def _guarded_pickle() -> ModuleType:
     """Return a copy of the standard library's module that reads pickles by `read`."""
     module = ModuleType("pickle")
     vars(module).update(vars(pickle), loads=read, load=_refuse, Unpickler=_Reader)

@@ -46,14 +46,14 @@ def run_request(text: str) -> str:
     try:
         request = read_request(text)
     except ValidationError as error:
-        return _refused(name, f"cannot read the request: {error}")
+        return _refuse_request(name, f"cannot read the request: {error}")
     try:
         with _cancellable(topic.task) as cancelled:
             return machine_here(name).execute(request, topic, cancelled).text
     except EpbuildError as error:
         return MachineReply.failure("refused", name, error).text
     except Exception as error:  # noqa: BLE001 - a bug of epbuild must not become a traceback on the client
-        return _refused(name, f"met an internal error: {type(error).__name__}: {error}")
+        return _refuse_request(name, f"met an internal error: {type(error).__name__}: {error}")
 
 
 def cancel_request(task: str) -> None:
@@ -94,7 +94,7 @@ def _ignore(problem: Problem) -> None:
     """Ignore a warning: each reply has the errors of the remote cache."""
 
 
-def _refused(name: str, why: str) -> str:
+def _refuse_request(name: str, why: str) -> str:
     problem = Problem("EPB530", f"it {why}", None, "Use one release of epbuild on all machines.")
     return MachineReply.failure("refused", name, EnvironmentFailure(problem)).text
 
