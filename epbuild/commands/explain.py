@@ -104,14 +104,14 @@ class _Explainer(Struct, frozen=True, dict=True):
         action = self.found.plan.actions[step.action]
         if status.state == "current":
             return
-        used = self._used(action)
+        used = self._used_keys(action)
         for ident in action.needs:
             need = self.found.actions[ident]
             changed = ident in used and used[ident] != need.key
             if changed or need.state in ("out of date", "new"):
                 yield self.explain(self._last[ident], used.get(ident))
 
-    def _used(self, action: Action) -> dict[str, str]:
+    def _used_keys(self, action: Action) -> dict[str, str]:
         """Return the keys of the results that an action was last made from, by action."""
         before = self.memory.previous(action.id)
         made = before.key_document.get("made", {}) if before else {}

@@ -113,7 +113,7 @@ def shown_state(status: StepStatus) -> str:
 def step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MAX_NODES) -> StepGraph:
     """Return the graph of a plan. More than `most` steps are grouped, as finely as possible."""
     parts = {status.step.id: _Parts.of(status.step.id) for status in statuses}
-    states = _counted(map(shown_state, statuses))
+    states = _count_states(map(shown_state, statuses))
     whole = StepGraph(
         recipe,
         tuple(
@@ -128,7 +128,7 @@ def step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MAX_NODE
         return whole
     found = whole
     for name, key_of in _GROUPINGS:
-        found = _grouped(recipe, statuses, {ident: key_of(of) for ident, of in parts.items()}, name, states)
+        found = _group(recipe, statuses, {ident: key_of(of) for ident, of in parts.items()}, name, states)
         if _is_readable(found, most):
             break
     return found
@@ -138,7 +138,7 @@ def _is_readable(graph: StepGraph, most: int) -> bool:
     return len(graph.nodes) <= most and len(graph.edges) <= MAX_EDGES
 
 
-def _grouped(
+def _group(
     recipe: str, statuses: Sequence[StepStatus], keys: Mapping[str, _Key], name: str, states: Mapping[str, int]
 ) -> StepGraph:
     members: dict[_Key, list[StepStatus]] = {}
@@ -150,7 +150,7 @@ def _grouped(
         whole = found[0].step.id if alone else " / ".join(key)
         box, title = key if name == _PAIRS and key == _Parts.of(found[0].step.id).place else ("", whole)
         reasons = found[0].reasons if alone else ()
-        nodes.append(GraphNode(whole, title, box, _counted(map(shown_state, found)), reasons, grouped=True))
+        nodes.append(GraphNode(whole, title, box, _count_states(map(shown_state, found)), reasons, grouped=True))
     places = {key: number for number, key in enumerate(members)}
     return StepGraph(recipe, tuple(nodes), _edges(statuses, {ident: places[key] for ident, key in keys.items()}), states, name)
 
@@ -161,7 +161,7 @@ def _edges(statuses: Sequence[StepStatus], numbers: Mapping[str, int]) -> tuple[
     return tuple(dict.fromkeys(edge for edge in found if edge[0] != edge[1]))
 
 
-def _counted(shown: Iterable[str]) -> dict[str, int]:
+def _count_states(shown: Iterable[str]) -> dict[str, int]:
     """Count the states, worst first."""
     counts = Counter(shown)
     known = [text for state in WORST_FIRST for text in (state, f"{state}{REMOTE}")]

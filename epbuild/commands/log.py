@@ -34,7 +34,7 @@ def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings
     action = next((found.action for found in plan.steps if found.id == step), step)
     path = log_file(workspace.directory, action, recipe.name)
     if path.is_file():
-        return _decoded(path)
+        return _read_lines(path)
     record = _record(workspace, recipe, action)
     if record is None or "log" not in record.result:
         raise BuildError(Problem("EPB430", f"there is no log of {step}", None, "`epbuild log` lists the steps that have one."))
@@ -68,6 +68,6 @@ def _record(workspace: Workspace, recipe: Path, action: str) -> StepRecord | Non
     return workspace.memory(Configuration.of(recipe, (), {})).previous(action)
 
 
-def _decoded(path: Path) -> Iterator[str]:
+def _read_lines(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
         yield from codecs.iterdecode(iter(lambda: file.read(_CHUNK), b""), "utf-8", "replace")

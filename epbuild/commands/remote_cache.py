@@ -89,7 +89,7 @@ def push_results(
         done: dict[str, PushOutcome] = {}
 
         def push(ident: str) -> None:
-            done[ident] = _pushed(here[ident], remote, session.surveyor, replace=replace)
+            done[ident] = _push(here[ident], remote, session.surveyor, replace=replace)
 
         def advance() -> None:
             there = sum(sizes[ident] for ident, outcome in done.copy().items() if outcome == "there")
@@ -163,7 +163,7 @@ def _other_than_of_steps(warnings: Iterable[Problem]) -> list[Problem]:
     return list({problem.code: problem for problem in warnings if problem.code != "EPB522"}.values())
 
 
-def _pushed(made: Made, remote: RemoteCache, surveyor: Surveyor, *, replace: bool) -> PushOutcome:
+def _push(made: Made, remote: RemoteCache, surveyor: Surveyor, *, replace: bool) -> PushOutcome:
     record = surveyor.records.get(made.key)
     if record is None:  # removed by another process
         return "not here"

@@ -96,7 +96,7 @@ def _option_properties(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
     found: dict[str, list[_Schema]] = {}
     for entry in entries:
         for name, option in entry.options.items():
-            described = _described(option, tuple(dict.fromkeys(entry.canonical_names(name).values())))
+            described = _describe(option, tuple(dict.fromkeys(entry.canonical_names(name).values())))
             if described not in found.setdefault(name, []):
                 found[name].append(described)
     return {name: _either(schemas) for name, schemas in sorted(found.items())}
@@ -112,7 +112,7 @@ def _either(schemas: list[_Schema]) -> _Schema:
 
 def _session_properties() -> dict[str, _Schema]:
     keys = session_keys()
-    free = {name: _described(option, ()) for name, option in keys.options.items()}
+    free = {name: _describe(option, ()) for name, option in keys.options.items()}
     texts = {name: f"epbuild sets it: {instead}." for name, instead in keys.reserved.items()}
     reserved = {
         name: {"description": text, "not": {}, "errorMessage": text, "doNotSuggest": True} for name, text in texts.items()
@@ -139,7 +139,7 @@ def _preparation_option(option: PreparationOption) -> _Schema:
     return found
 
 
-def _described(option: Option, names: tuple[str, ...]) -> _Schema:
+def _describe(option: Option, names: tuple[str, ...]) -> _Schema:
     return {"description": " ".join(_sentences(option)), **_values(option, names)}
 
 

@@ -68,7 +68,7 @@ class SourceWatch:
         """Wait until files have changed and then stopped changing. Return their names."""
         while True:
             begin = time.monotonic()
-            changed = self._changed()
+            changed = self._find_changes()
             took = time.monotonic() - begin
             if not changed:
                 self.sleep(max(_PAUSE_SECONDS, _SHARE * took))
@@ -77,7 +77,7 @@ class SourceWatch:
             while changed and (now := {path: state_of(path) for path in self.files}) != before:
                 before = now
                 self.sleep(max(_SETTLE_SECONDS, took))
-            changed = self._changed()
+            changed = self._find_changes()
             if changed and self._is_as_it_was():
                 self.files = {path: state_of(path) for path in self.files}
             elif changed:
@@ -89,7 +89,7 @@ class SourceWatch:
             return False
         return read_unchanged(str(self.request.recipe), self.request.settings, self.request.selection) is not None
 
-    def _changed(self) -> list[str]:
+    def _find_changes(self) -> list[str]:
         return [path for path, state in self.files.items() if state_of(path) != state]
 
     def _snapshots(self) -> Iterator[str]:

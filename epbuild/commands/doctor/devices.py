@@ -134,7 +134,7 @@ class EpSurvey(Struct, frozen=True):
         if other:
             check = HealthCheck("toolchain", "warning", other[0].message, other[0].hint, other[0].code, name)
         mend = "Install ONNX Runtime there again." if spec.interpreter else _remove(environment.memory.parent)
-        return self._looked(ToolchainHealth(name, shown, check or _sound(name)), environment, asked, recipe, mend)
+        return self._examine(ToolchainHealth(name, shown, check or _sound(name)), environment, asked, recipe, mend)
 
     def _of_made(self, packages: str, made: ProvisionedToolchain, entries: Sequence[EpEntry]) -> ToolchainHealth:
         environment = made.environment(entries)
@@ -144,16 +144,16 @@ class EpSurvey(Struct, frozen=True):
             )
             return ToolchainHealth("", packages, check)
         asked = [_Asked(entry) for entry in entries]
-        return self._looked(ToolchainHealth("", packages, _sound("")), environment, asked, None, _remove(made.folder))
+        return self._examine(ToolchainHealth("", packages, _sound("")), environment, asked, None, _remove(made.folder))
 
-    def _looked(
+    def _examine(
         self, known: ToolchainHealth, environment: Environment, asked: Sequence[_Asked], recipe: Recipe | None, mend: str
     ) -> ToolchainHealth:
         """Examine an existing toolchain and its EPs. `mend` is the hint if ONNX Runtime does not load."""
         python, check = environment.fingerprint.python, known.check
         if environment.onnxruntime == "unknown" and not asked:  # a toolchain that only prepares models
             return replace(known, check=replace(check, text=check.text or f"{python}: {known.packages}"))
-        release, why, _ = self._listed(environment, None)
+        release, why, _ = self._list_devices(environment, None)
         if why:
             state: HealthState = "warning" if recipe is None else "error"
             text = f"{known.packages}: ONNX Runtime does not load: {why}"
@@ -165,7 +165,7 @@ class EpSurvey(Struct, frozen=True):
     def _ep(self, environment: Environment, asked: _Asked, recipe: Recipe | None) -> EpHealth:
         entry, held = asked.entry, environment.fingerprint.distributions
         packages = ", ".join(f"{name} {held[name]}" for name in entry.distributions if name in held)
-        _, why, devices = self._listed(environment, asked)
+        _, why, devices = self._list_devices(environment, asked)
         own = tuple(device for name, device in devices if name == entry.ep)
         limit = _limit(asked)
         emulated = bool(own) and all(device.type in entry.emulator_devices for device in own)
@@ -184,7 +184,7 @@ class EpSurvey(Struct, frozen=True):
             why = error.problems[0].message if isinstance(error, EpbuildError) else str(error)
             return CompileAttempt(asked.target.name if asked.target else "", why=why)
 
-    def _listed(self, environment: Environment, asked: _Asked | None) -> tuple[str | None, str, list[tuple[str, EpDevice]]]:
+    def _list_devices(self, environment: Environment, asked: _Asked | None) -> tuple[str | None, str, list[tuple[str, EpDevice]]]:
         """Return the release of ONNX Runtime, the reason why it or the EP does not load, and the devices with their EPs."""
         eps = []
         if asked is not None:

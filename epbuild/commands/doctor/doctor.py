@@ -64,7 +64,7 @@ HealthListener = Callable[[HealthCheck], None]
 def examine(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
     """Run all checks. Problems are in the result and are not raised."""
     found = _Found(listener)
-    recipe, plan, checks = _planned(request)
+    recipe, plan, checks = _check_recipe(request)
     with _parallel() as (pool, cancelled):
         servers = None
         if not request.offline:
@@ -82,7 +82,7 @@ def examine(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
 def devices_of(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
     """Run the checks of toolchains and EPs."""
     found = _Found(listener)
-    recipe, plan, checks = _planned(request)
+    recipe, plan, checks = _check_recipe(request)
     found.add(*(check for check in checks if check.state == "error"))
     with _parallel() as (pool, cancelled):
         toolchains, more = pool.submit(_toolchains, request, recipe, plan, cancelled).result()
@@ -115,7 +115,7 @@ def _parallel() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
             raise
 
 
-def _planned(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, list[HealthCheck]]:
+def _check_recipe(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, list[HealthCheck]]:
     """Return the recipe and its plan, or None if they cannot be read, with the check of the recipe."""
     if request.recipe is None:
         return None, None, []

@@ -60,14 +60,14 @@ def _remote(servers: Servers) -> HealthCheck:
         text = f"the folder does not exist: {settings.address}"
         return HealthCheck("remote cache", "warning", text, "Make it, or mount it; builds work without it.")
     try:
-        return within(ANSWER_SECONDS, lambda: _asked(settings))
+        return within(ANSWER_SECONDS, lambda: _look_up(settings))
     except TooSlow:
         return HealthCheck("remote cache", "warning", f"{settings.address} did not answer within {ANSWER_SECONDS:g} s", _NETWORK)
     except EpbuildError as error:  # a missing package, or wrong variables of a cloud
         return of_error("remote cache", error)
 
 
-def _asked(settings: RemoteSettings) -> HealthCheck:
+def _look_up(settings: RemoteSettings) -> HealthCheck:
     """Look up a key that no cache has."""
     from epbuild.remote.cache import Miss  # loaded only if a remote cache is used
     from epbuild.remote.opening import open_remote

@@ -88,7 +88,7 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     if questions is not None and kind.static and any(model.is_open for model in found):
         questions.show_static(kind)
     sizing = Sizing(sizes, questions)
-    chosen, unsized = _sized(found, sizing, kind)
+    chosen, unsized = _choose_sizes(found, sizing, kind)
     left += unsized
     unused = sizes.keys() - sizing.used
     if unused:
@@ -155,7 +155,9 @@ def _find(
     return found, left
 
 
-def _sized(found: Sequence[FoundModel], sizing: Sizing, kind: StarterKind) -> tuple[dict[str, dict[str, Sized]], list[LeftOut]]:
+def _choose_sizes(
+    found: Sequence[FoundModel], sizing: Sizing, kind: StarterKind
+) -> tuple[dict[str, dict[str, Sized]], list[LeftOut]]:
     """Return the sizes of the models' inputs by path, and the models without possible sizes."""
     chosen: dict[str, dict[str, Sized]] = {}
     left = []

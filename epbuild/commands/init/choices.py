@@ -120,7 +120,7 @@ def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[Foun
         for file in files:
             same = Path(file).resolve()
             if same not in found and same not in left:
-                judged = _judged(file)
+                judged = _check_model(file)
                 if isinstance(judged, FoundModel):
                     found[same] = judged
                 elif sure and file == place:
@@ -145,7 +145,7 @@ def _named_files(place: str) -> Iterator[str]:
         yield from sorted(file for file in glob.glob(place, recursive=True) if Path(file).is_file())  # noqa: PTH207 - as it was named
 
 
-def _judged(file: str) -> FoundModel | LeftOut:
+def _check_model(file: str) -> FoundModel | LeftOut:
     where = Position(file, 1, 1)
     path = Path(file).absolute()
     try:

@@ -150,7 +150,7 @@ class _Report:
             remote=status.remote,
             reasons=status.reasons,
             key=status.key,
-            seconds=_rounded(seconds),
+            seconds=_round(seconds),
             size=end.size if end is not None else None,
             memory=result.measured.peak_memory if result is not None and step.id == step.action else None,
             note=end.note if end is not None else "",
@@ -233,5 +233,5 @@ def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
