@@ -71,7 +71,7 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
     if error is not None:
         raise error
     execution.compiled()
-    header = _checked(preparation, execution, ending)
+    header = _check_prepared(preparation, execution, ending)
     execution.recheck()
     shutil.rmtree(execution.staging / "in")
     return header, ending
@@ -153,7 +153,7 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
     found = diagnose(ending)
     if found is None:
         return None
-    step, hint, printed = StepId(preparation.id), f"The whole log: {log}.", _printed(ending.tail)
+    step, hint, printed = StepId(preparation.id), f"The whole log: {log}.", _last_output(ending.tail)
     report = found.report
     if report and report["kind"] == "error" and preparation.script is None:
         # The exit status of a user's program.
@@ -184,7 +184,7 @@ def _program_error(preparation: Preparation, ending: Ending, log: str) -> Epbuil
     found = diagnose(replace(ending, tail=last))
     cause, end = (found.cause, found.end) if found is not None else ("", "")
     step, hint = StepId(preparation.id), f"The whole log: {log}."
-    message = f"'{preparation.title}' {'ran out of memory' if cause == 'out of memory' else end}{_printed(ending.tail)}"
+    message = f"'{preparation.title}' {'ran out of memory' if cause == 'out of memory' else end}{_last_output(ending.tail)}"
     if cause in ("out of memory", "ended"):
         return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
     if could_not_write(last):
@@ -197,7 +197,7 @@ def _is_crash(status: int) -> bool:
     return status < 0 or status in _SHELL_SIGNALS or status >= _MIN_WINDOWS_ERROR
 
 
-def _printed(lines: Sequence[str]) -> str:
+def _last_output(lines: Sequence[str]) -> str:
     """Return the last lines that a program printed, as an addition to a message; of a Python traceback, its last line."""
     printed = [line for line in lines if line.strip()]
     if not printed:
@@ -207,10 +207,10 @@ def _printed(lines: Sequence[str]) -> str:
     return f". It printed: {shortened(' '.join(text.split()), _MAX_QUOTE)}"
 
 
-def _checked(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:
+def _check_prepared(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:
     """Return the header of the prepared model. Raises BuildError unless the model and all its data are complete."""
     folder, path = execution.staging / "out", execution.staging / preparation.output
-    printed, log = _printed(ending.tail), f"The whole log: {execution.shown_log}."
+    printed, log = _last_output(ending.tail), f"The whole log: {execution.shown_log}."
 
     def wrong(message: str, hint: str) -> BuildError:
         return BuildError(Problem("EPB457", f"{message}{printed}", StepId(preparation.id), f"{hint} {log}".strip()))
