@@ -159,15 +159,15 @@ def _renameat2() -> Callable[..., int] | None:
 
     library = ctypes.CDLL(None, use_errno=True)
     if hasattr(library, "renameat2"):
-        return _declared(library.renameat2, ())
+        return _declare(library.renameat2, ())
     number = _RENAMEAT2.get(os.uname().machine)
     if number is None:
         return None
-    syscall = _declared(library.syscall, (ctypes.c_long,))
+    syscall = _declare(library.syscall, (ctypes.c_long,))
     return lambda *arguments: syscall(number, *arguments)
 
 
-def _declared(function: ctypes._NamedFuncPointer, first: Sequence[type]) -> Callable[..., int]:
+def _declare(function: ctypes._NamedFuncPointer, first: Sequence[type]) -> Callable[..., int]:
     import ctypes
 
     function.argtypes = (*first, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)

@@ -72,7 +72,7 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
     rename(staged, new)
     try:
         as_it_was(destination, new, times=False)
-        old = new if exchange(new, destination) else _replaced(new, destination)
+        old = new if exchange(new, destination) else _replace(new, destination)
     except BaseException:
         if not _is_old(new, destination):
             remove_tree(new)
@@ -165,7 +165,7 @@ def _is_old(path: Path, destination: Path) -> bool:
         return False
 
 
-def _replaced(new: Path, destination: Path) -> Path:
+def _replace(new: Path, destination: Path) -> Path:
     """Replace `destination` by `new` with two renames. Return the new path of the old tree."""
     old = _beside(destination, f"{_OLD}{uuid4().hex[:8]}")
     rename(destination, old)

@@ -118,7 +118,7 @@ def _remove_with_contents(folder: Path) -> None:
 
 def hidden_name(name: str, suffix: str) -> str:
     """Return the name of a temporary entry beside the output `name`. Without a suffix, return the prefix of all of them."""
-    return f".{_shortened(name, 1 + len(_MARK) + _MAX_SUFFIX_BYTES)}{_MARK}{suffix}"
+    return f".{_shorten(name, 1 + len(_MARK) + _MAX_SUFFIX_BYTES)}{_MARK}{suffix}"
 
 
 def hidden_prefix(name: str) -> str | None:
@@ -154,13 +154,13 @@ def free_name(path: Path, content: Path) -> Path:
     """Return a path beside `path` for the file `content`: a free one, or one that has the same content."""
     for number in itertools.count(1):
         ending = ".saved" if number == 1 else f".saved-{number}"
-        candidate = path.with_name(f"{_shortened(path.name, len(ending))}{ending}")
+        candidate = path.with_name(f"{_shorten(path.name, len(ending))}{ending}")
         if not os.path.lexists(candidate) or identical(candidate, content):
             return candidate
     raise AssertionError("numbers do not end")
 
 
-def _shortened(name: str, room: int) -> str:
+def _shorten(name: str, room: int) -> str:
     """Shorten a name so that `room` more bytes fit into a file name. Different names stay different."""
     data = os.fsencode(name)
     if len(data) + room <= MAX_NAME_BYTES:
