@@ -103,7 +103,7 @@ def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], ol
         # By position, not by title: an EP can name a member of its archive after its content.
         pairs = list(zip(fill_gaps(old, before), fill_gaps(new, after), strict=True))
     else:
-        pairs = _paired(before, after)
+        pairs = _pair_parts(before, after)
     sums: dict[tuple[str, Meaning], DifferingBytes] = {}
     budget = [_MAX_RUNS]
     with open_regular(old) as left, open_regular(new) as right:
@@ -120,13 +120,13 @@ def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], ol
     return sorted(found, key=lambda item: item.offset) or [DifferingBytes("bytes", "", 0, 0)]
 
 
-def _paired(before: tuple[FilePart, ...], after: tuple[FilePart, ...]) -> list[tuple[FilePart, FilePart]]:
+def _pair_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...]) -> list[tuple[FilePart, FilePart]]:
     """Pair parts by title; parts of the same title in their order."""
-    theirs = dict(zip(_numbered(after), after, strict=True))
-    return [(part, theirs[key]) for key, part in zip(_numbered(before), before, strict=True) if key in theirs]
+    theirs = dict(zip(_number_titles(after), after, strict=True))
+    return [(part, theirs[key]) for key, part in zip(_number_titles(before), before, strict=True) if key in theirs]
 
 
-def _numbered(found: tuple[FilePart, ...]) -> list[tuple[str, int]]:
+def _number_titles(found: tuple[FilePart, ...]) -> list[tuple[str, int]]:
     seen = Counter[str]()
     keys = []
     for part in found:

@@ -129,10 +129,10 @@ def compare(old: Path, new: Path) -> Comparison:
             if first is None or second is None
             else difference(read_traits(first, sha256), read_traits(second, sha256))
         )
-        parts.append(part if len(pairs) == 1 else _placed(part, first, second, place_of(pair) or "."))
+        parts.append(part if len(pairs) == 1 else _with_place(part, first, second, place_of(pair) or "."))
     shared = tuple(place_of(pair) or "." for pair in pairs if None not in pair and any(item.models for item in pair if item))
     return Comparison(
-        differences=_sorted(item for part in parts for item in part.differences),
+        differences=_sort(item for part in parts for item in part.differences),
         models=sum(part.models for part in parts),
         without_manifest=tuple(side for side in get_args(Side) if any(side in part.without_manifest for part in parts)),
         explained=all(part.explained for part in parts),
@@ -159,7 +159,7 @@ def difference(old: Traits, new: Traits) -> Comparison:
         # Another key is worth showing only if contexts differ and no fact explains it: the manifest does not list the cause.
         found = [item for item in found if item.place[-1] != ACTION_KEY]
     return Comparison(
-        differences=_sorted(found),
+        differences=_sort(found),
         models=len(both),
         without_manifest=tuple(side for side, items in zip(get_args(Side), (old, new), strict=True) if not items.has_manifest),
         explained=not contexts or any(item.sense not in _EFFECTS for item in found),
@@ -182,7 +182,7 @@ def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, mani
     inside = list(_changes(old.inside, new.inside, place))
     outside = list(_changes(old.outside, new.outside, place))
     for kind_of_data in old.data if manifests else ("external data",):
-        before, after = _aligned(old.data[kind_of_data], new.data[kind_of_data])
+        before, after = _align(old.data[kind_of_data], new.data[kind_of_data])
         outside += _changes({"weights": {kind_of_data: before}}, {"weights": {kind_of_data: after}}, place)
         if before.keys() != old.data[kind_of_data].keys():
             for model, facts in zip((old, new), names, strict=True):
@@ -207,7 +207,7 @@ def _changes(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:
                 yield Difference(sense, kind, (*place, *found), before, after)
 
 
-def _aligned(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def _align(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return digests by location, or by number if the digests are equal and only the locations differ."""
     if old.keys() == new.keys() or sorted(old.values()) != sorted(new.values()):
         return old, new
@@ -215,7 +215,7 @@ def _aligned(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[st
     return numbered, numbered
 
 
-def _placed(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | None, place: str) -> Comparison:
+def _with_place(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | None, place: str) -> Comparison:
     """Add the place of the artifact to its differences and sizes."""
     found = list(part.differences)
     if old is not None and new is not None and old.place != new.place:
@@ -236,7 +236,7 @@ def _one_sided(old: ArtifactFolder | None, new: ArtifactFolder | None) -> Compar
     return Comparison((Difference("graph", kind, _LONE_ARTIFACT, before, after),), 0, sizes=tuple(size_changes(pairs)))
 
 
-def _sorted(found: Any) -> tuple[Difference, ...]:
+def _sort(found: Any) -> tuple[Difference, ...]:
     return tuple(sorted(found, key=lambda item: SENSES.index(item.sense)))
 
 

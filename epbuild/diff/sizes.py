@@ -76,11 +76,13 @@ def size_changes(pairs: Sequence[tuple[FileSizes | None, FileSizes | None]]) -> 
     sides = [old for old, _ in pairs if old is not None], [new for _, new in pairs if new is not None]
     binaries = [{name: size for files in side for name, size in files.binaries.items()} for side in sides]
     data = [{name: size for files in side for name, size in files.data.items()} for side in sides]
-    yield from _paired("context binary", binaries[0], binaries[1], renamed)
-    yield from _paired("external data", data[0], data[1], {})
+    yield from _pair_sizes("context binary", binaries[0], binaries[1], renamed)
+    yield from _pair_sizes("external data", data[0], data[1], {})
 
 
-def _paired(kind: SizedKind, old: Mapping[str, int], new: Mapping[str, int], renamed: Mapping[str, str]) -> Iterator[SizeChange]:
+def _pair_sizes(
+    kind: SizedKind, old: Mapping[str, int], new: Mapping[str, int], renamed: Mapping[str, str]
+) -> Iterator[SizeChange]:
     met = set[str]()
     for name, size in old.items():
         now = name if name in new else renamed.get(name, "")
