@@ -45,7 +45,7 @@ class HubFile:
             url = huggingface_hub.hf_hub_url(address.repository, address.file, revision=commit)
             headers = utils.build_hf_headers()
         except errors.HfHubHTTPError as error:
-            raise _answered(error) from error
+            raise _answer_error(error) from error
         except errors.OfflineModeIsEnabled as error:
             raise TransferError("the hub's client is set to stay offline", "Unset HF_HUB_OFFLINE.", "denied") from error
         except ValueError as error:
@@ -63,7 +63,7 @@ class HubFile:
         return WebFile(self._client, url, sent, authorization), sha256
 
 
-def _answered(error: Exception) -> TransferError:
+def _answer_error(error: Exception) -> TransferError:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None and is_transient(status):
         return TransferError(f"the hub answered {status}")
