@@ -123,7 +123,7 @@ class _Sizes(Struct, frozen=True):
         Its dimensions become those of `shape` if that is given, else the sizes of their symbols. Stale sizes are removed.
         """
         dims = list(self._wire.message(path[-1], frozenset({proto.SHAPE_DIMENSION})))
-        declared = [self._declared(dim) for dim in dims]
+        declared = [self._declared_size(dim) for dim in dims]
         stale = shape is None and not keep and all(isinstance(size, int) and size >= 0 for size in declared)
         wanted = shape or [self._symbols.get(size) if isinstance(size, str) else None for size in declared]
         for dim, old, new in zip(dims, declared, wanted, strict=False):
@@ -134,7 +134,7 @@ class _Sizes(Struct, frozen=True):
             if changes:
                 yield Splice((*path, dim), dim.end, dim.end, _encoded_size(new))
 
-    def _declared(self, dim: Field) -> Dimension:
+    def _declared_size(self, dim: Field) -> Dimension:
         """Return the size as it is written, also below 0."""
         declared: Dimension = None
         for field in self._wire.message(dim, _DIM_SIZE):

@@ -30,7 +30,7 @@ def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
         splices = []
         for node in parse_header(model).ep_context_nodes:
             if node.reference is not None and names.get(node.reference, node.reference) != node.reference:
-                splices.append(_replaced(node.reference_path, names[node.reference].encode()))
+                splices.append(_replace_field(node.reference_path, names[node.reference].encode()))
         return splices
 
     splice(source, destination, find_changes)
@@ -69,7 +69,7 @@ def embed(source: Path, destination: Path, binary: Path) -> None:
         referring = [node for node in nodes if node.reference is not None]
         if len(referring) != 1:
             raise ValueError(f"{len(referring)} nodes refer to a context binary where one belongs")
-        return [_replaced(referring[0].reference_path, binary), *_modes(WireReader(model), nodes, 1)]
+        return [_replace_field(referring[0].reference_path, binary), *_modes(WireReader(model), nodes, 1)]
 
     splice(source, destination, find_changes)
 
@@ -89,7 +89,7 @@ def extract(source: Path, destination: Path, binary: Path, reference: str) -> No
         with binary.open("xb") as file:
             written.append(binary)
             copy_bytes(model, file, path[-1].start, path[-1].end)
-        return [_replaced(path, reference.encode()), *_modes(WireReader(model), nodes, 0)]
+        return [_replace_field(path, reference.encode()), *_modes(WireReader(model), nodes, 0)]
 
     written: list[Path] = []
     try:
@@ -100,7 +100,7 @@ def extract(source: Path, destination: Path, binary: Path, reference: str) -> No
         raise
 
 
-def _replaced(path: tuple[Field, ...], content: bytes | Path) -> Splice:
+def _replace_field(path: tuple[Field, ...], content: bytes | Path) -> Splice:
     """Replace the content of the last field of `path`."""
     return Splice(path, path[-1].start, path[-1].end, content)
 

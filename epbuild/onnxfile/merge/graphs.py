@@ -50,7 +50,7 @@ def equal_inputs(nodes: Sequence[Any], initializers: Iterable[Any]) -> Iterator[
     identities = {tensor.name: _content(tensor) for tensor in initializers if tensor.name in used}
     for index, node in enumerate(nodes):
         if not is_context(node):
-            identities.update(_computed(node, identities))
+            identities.update(_output_identities(node, identities))
             continue
         first: dict[str, str] = {}
         for name in filter(None, node.input):
@@ -61,7 +61,7 @@ def equal_inputs(nodes: Sequence[Any], initializers: Iterable[Any]) -> Iterator[
                 first[identity] = name
 
 
-def _computed(node: Any, identities: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _output_identities(node: Any, identities: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each output of a node with its identity: equal identities are equal values."""
     inputs = [identities.get(name, name) for name in node.input]
     if not node.domain and node.op_type in _IDENTITIES:
