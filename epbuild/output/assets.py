@@ -31,15 +31,15 @@ def share_files(
     user's files, whose SHA-256 is known. A file stays where it was while a model that is not moved needs it there too.
     """
     files = {file.path: file for file in planned}
-    after = [_with_data(variant, uri) for variant, uri in _shared(variants, files, _data)]
-    after = [_with_model(variant, uri) for variant, uri in _shared(after, files, _model)]
+    after = [_with_data(variant, uri) for variant, uri in _find_shared(variants, files, _data)]
+    after = [_with_model(variant, uri) for variant, uri in _find_shared(after, files, _model)]
     moved = _moves(zip(variants, after, strict=True))
     needed = {path for variant in after for path in (variant.model_path, *variant.refers)}
     left = {path: file for path, file in files.items() if path not in moved or path in needed}
     for path, places in moved.items():
         left |= {place: replace(files[path], path=place) for place in places}
     ordered = sorted(left.values(), key=lambda file: PurePosixPath(file.path).parts)
-    return tuple(ordered), tuple(_housed(variant, left) for variant in after)
+    return tuple(ordered), tuple(_with_existing_folder(variant, left) for variant in after)
 
 
 def _data(variant: PackageVariant, files: _Files) -> dict[str, str] | None:
@@ -58,7 +58,7 @@ def _model(variant: PackageVariant, files: _Files) -> dict[str, str] | None:
     return {posixpath.basename(path): files[path].content.identity}
 
 
-def _shared(
+def _find_shared(
     variants: Sequence[PackageVariant], files: _Files, wanted: Callable[[PackageVariant, _Files], dict[str, str] | None]
 ) -> list[tuple[PackageVariant, str | None]]:
     """Return each variant with the asset that has its wanted files; None if no other folder has the same files."""
@@ -98,7 +98,7 @@ def _moves(pairs: Iterable[tuple[PackageVariant, PackageVariant]]) -> dict[str, 
     return moved
 
 
-def _housed(variant: PackageVariant, left: _Files) -> PackageVariant:
+def _with_existing_folder(variant: PackageVariant, left: _Files) -> PackageVariant:
     """Return the variant with a folder that exists: its own, or the folder of its model if no file is left in its own."""
     prefix = f"{variant.folder}/" if variant.folder else ""
     if variant.model_path is None or any(path.startswith(prefix) for path in left):

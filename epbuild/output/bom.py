@@ -116,7 +116,7 @@ def bill(materials: Materials, models: Iterable[BomModel], listed: Iterable[File
     needed = {path for model in emitted for path in model.refers}
     tops = [*(model.file for model in emitted), *(file.path for file in others if file.path not in needed)]
     components = [
-        *(_emitted(model, files, materials) for model in emitted),
+        *(_describe_emitted(model, files, materials) for model in emitted),
         *(_other(file) for file in others),
         *_sources(materials),
         *_tools(materials),
@@ -148,7 +148,7 @@ def bill(materials: Materials, models: Iterable[BomModel], listed: Iterable[File
     return JsonFile({**document, "serialNumber": serial.urn})
 
 
-def _emitted(model: BomModel, files: Mapping[str, FileEntry], materials: Materials) -> dict[str, Any]:
+def _describe_emitted(model: BomModel, files: Mapping[str, FileEntry], materials: Materials) -> dict[str, Any]:
     built = [item for item in materials.built if item.action.id in model.actions]
     facts = {
         ("path", model.file),

@@ -127,7 +127,7 @@ def check_base(document: Any) -> list[str]:
 def check_stages(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
     """Return why onnxruntime-genai would not run these stages, or would compute nonsense; `base` is valid."""
     wrong = [*_wrong_roles(stages), *_wrong_stages(stages)]
-    return wrong or list(dict.fromkeys((*_unfed(base, stages), *_uncached(base, stages), *check_caches(base, stages))))
+    return wrong or list(dict.fromkeys((*_find_unfed(base, stages), *_find_uncached(base, stages), *check_caches(base, stages))))
 
 
 def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
@@ -137,7 +137,7 @@ def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
     this buffer as its past and writes it as its present.
     """
     layers: dict[str, list[tuple[str, str, Shape]]] = {}
-    for cached in _cached(base, stages):
+    for cached in _find_cached(base, stages):
         tensors = layers.setdefault(cached.layer, [])
         tensors += ((cached.stage.name, name, cached.stage.shapes.get(name)) for name in (cached.past, cached.present))
     wrong = [found for found in map(_different, layers.values()) if found]
@@ -251,7 +251,7 @@ def _wrong_stages(stages: Sequence[Stage]) -> Iterator[str]:
             yield from _unwritable(dict(options), f"an option of {ep}")
 
 
-def _unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
+def _find_unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
     """Yield inputs without a value, and logits that no stage computes."""
     given = [_pattern(name) for name in _names(base, "inputs").values()]
     logits = _names(base, "outputs")["logits"]
@@ -270,9 +270,9 @@ def _unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
             yield f"no stage that runs {phase} has the output '{logits}', which model.decoder.outputs.logits names"
 
 
-def _uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
+def _find_uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
     """Yield inputs from the cache that their stage never updates, which onnxruntime-genai does not notice."""
-    for cached in _cached(base, stages):
+    for cached in _find_cached(base, stages):
         if cached.present not in cached.stage.outputs:
             yield (
                 f"the stage '{cached.stage.name}' takes '{cached.past}' from the cache and has no output '{cached.present}' to give"
@@ -292,7 +292,7 @@ class _Cached(NamedTuple):
     layer: str
 
 
-def _cached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[_Cached]:
+def _find_cached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[_Cached]:
     inputs, outputs = _names(base, "inputs"), _names(base, "outputs")
     for past, present in _CACHES.items():
         if past not in inputs:
