@@ -109,7 +109,7 @@ class _Push:
         """Push one blob. Return whether it had to be uploaded."""
         found = self._retry(lambda: self._request("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
         if found.status not in (200, 404):
-            self._refused("answer whether it has a blob", found)
+            self._raise_refusal("answer whether it has a blob", found)
         before = self._done
         if found.status == 404:
             self._retry(lambda: self._upload(blob, before))
@@ -121,12 +121,12 @@ class _Push:
         opened = self._request("POST", f"{self._root}/blobs/uploads/")
         location = opened.headers.get("Location")
         if opened.status != 202 or location is None:
-            self._refused("accept a blob", opened)
+            self._raise_refusal("accept a blob", opened)
         place = self.client.resolve(opened.url, location)
         place += f"{'&' if urlsplit(place).query else '?'}{urlencode({'digest': f'sha256:{blob.sha256}'})}"
         done = self._request("PUT", place, Body(blob.size, _OCTETS, lambda write: self._send_blob(blob, before, write)))
         if done.status not in _CREATED:
-            self._refused(f"accept the blob {blob.sha256[:12]} of {blob.size} bytes", done)
+            self._raise_refusal(f"accept the blob {blob.sha256[:12]} of {blob.size} bytes", done)
 
     def _send_blob(self, blob: Artifact | Document, before: int, write: Callable[[memoryview], object]) -> None:
         def counted(data: memoryview) -> None:
@@ -153,7 +153,7 @@ class _Push:
         body = Body(manifest.size, MANIFEST_TYPE, lambda write: write(memoryview(manifest.data)))
         response = self._retry(lambda: self._request("PUT", url, body))
         if response.status not in _CREATED:
-            self._refused(f"accept the manifest as {name}", response)
+            self._raise_refusal(f"accept the manifest as {name}", response)
         if response.headers.get("Docker-Content-Digest", digest) != digest:
             self._fail("EPB426", "stored another manifest than the one that was sent", _ASK)
 
@@ -221,7 +221,7 @@ class _Push:
         document = _json(reply) if reply.status == 200 else None
         token = (document.get("token") or document.get("access_token")) if isinstance(document, dict) else None
         if reply.status != 200:
-            self._refused("issue a token", reply)
+            self._raise_refusal("issue a token", reply)
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             self._fail("EPB426", "issued an invalid token", _ASK)
         return token
@@ -234,7 +234,7 @@ class _Push:
         message = f"requires a user and a password to push to {repository} ({_summary(answer)})"
         self._fail("EPB427", message, f"Set {REGISTRY}, {USER} and {PASSWORD}, or sign in with 'docker login'.")
 
-    def _refused(self, what: str, answer: Answer) -> NoReturn:
+    def _raise_refusal(self, what: str, answer: Answer) -> NoReturn:
         host, repository = self.reference.host, self.reference.repository
         hint = _ASK
         if answer.status == 404:
