@@ -287,7 +287,7 @@ class RemoteCache:
         if not anyway and blob.digest not in self._bad and self._stores.records.has(path, blob.size):
             return
         with self._tally.time_request():
-            self._stores.blobs.put(path, Content(blob.size, lambda: self._counted(pieces())))
+            self._stores.blobs.put(path, Content(blob.size, lambda: self._count_pieces(pieces())))
         self._bad.discard(blob.digest)
 
     def _put_record(self, key: str, data: bytes) -> None:
@@ -332,7 +332,7 @@ class RemoteCache:
         if self._cancelled.is_set():
             raise Cancelled("the remote cache")
 
-    def _counted(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    def _count_pieces(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         for piece in pieces:
             self._tally.add(sent_bytes=len(piece))
             if self._cancelled.is_set():

@@ -86,7 +86,7 @@ class Unusable(Struct, frozen=True):
 def seal(kind: RecordKind, key: str, record: Mapping[str, Any], signer: SigningKey) -> bytes:
     """Return the signed envelope of a record. Raises ValueError for a record that could not be read back."""
     content = {"format": FORMAT, "kind": kind.name, "key": key, "record": record, "by": signer.public}
-    envelope = {**content, "signature": signer.sign(_signed(content))}
+    envelope = {**content, "signature": signer.sign(_signed_bytes(content))}
     files = tuple(ReapiFile(name, blob) for name, blob in sorted(kind.files(record).items()))
     data = ReapiResult(files, canonical_json(envelope).encode(), kind.log(record), _WORKER).encode()
     found = unseal(data, kind, key, frozenset((signer.public,)))
@@ -123,7 +123,7 @@ def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> R
     if trust is not None and by not in trust:
         return Unusable(Reason.UNTRUSTED, by if by.isascii() and by.isprintable() and len(by) < 100 else "")
     try:
-        holds = is_signed(_signed({part: value for part, value in envelope.items() if part != "signature"}), signature, by)
+        holds = is_signed(_signed_bytes({part: value for part, value in envelope.items() if part != "signature"}), signature, by)
     except (ValueError, RecursionError):  # what Python reads and no canonical JSON can hold: NaN, lone surrogates
         holds = False
     if not holds:
@@ -148,7 +148,7 @@ def _check(kind: RecordKind, key: str, written: str, found: RemoteRecord, result
     return RemoteRecord(key, found.record, files, kind.log(found.record), found.by)
 
 
-def _signed(content: Mapping[str, Any]) -> bytes:
+def _signed_bytes(content: Mapping[str, Any]) -> bytes:
     return canonical_json(content).encode()
 
 

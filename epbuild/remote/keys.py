@@ -53,12 +53,12 @@ class SigningKey:
     @classmethod
     def _of(cls, seed: bytes) -> SigningKey:
         public = bytes(_nacl().SigningKey(seed).verify_key)
-        return cls(_SECRET + _encoded(seed), _PUBLIC + _encoded(public))
+        return cls(_SECRET + _encode(seed), _PUBLIC + _encode(public))
 
     def sign(self, data: bytes) -> str:
         """Return the signature of `data`, in Base64."""
         seed = base64.b64decode(self.text.removeprefix(_SECRET))
-        return _encoded(_nacl().SigningKey(seed).sign(data).signature)
+        return _encode(_nacl().SigningKey(seed).sign(data).signature)
 
 
 def is_signed(data: bytes, signature: str, public: str) -> bool:
@@ -81,7 +81,7 @@ def require_signing() -> None:
     _nacl()
 
 
-def _encoded(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
