@@ -151,15 +151,15 @@ def svg_of(dot: str, program: str | None) -> str:
             [program, "-Kdot", "-Tsvg"], input=dot.encode("utf-8"), capture_output=True, check=False, timeout=_GRAPHVIZ_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _failed(program, str(error)) from error
+        raise _drawing_error(program, str(error)) from error
     text = done.stdout.decode("utf-8", "replace")
     if done.returncode != 0 or not text.rstrip().endswith("</svg>"):
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise _failed(program, lines[-1] if lines else f"it ended with status {done.returncode}, and wrote no SVG")
+        raise _drawing_error(program, lines[-1] if lines else f"it ended with status {done.returncode}, and wrote no SVG")
     return text
 
 
-def _failed(program: str, why: str) -> EnvironmentFailure:
+def _drawing_error(program: str, why: str) -> EnvironmentFailure:
     message = f"{Path(program).name} could not draw the graph: {why}"
     return EnvironmentFailure(Problem("EPB446", message, None, "Name fewer steps, or take --format mermaid or dot."))
 

@@ -115,8 +115,8 @@ class SarifDocument:
         try:
             below = absolute.relative_to(self._root).as_posix()
         except ValueError:
-            return {"uri": f"file://{'' if absolute.as_posix().startswith('/') else '/'}{_quoted(absolute.as_posix())}"}
-        return {"uri": _quoted(below), "uriBaseId": "%SRCROOT%"}
+            return {"uri": f"file://{'' if absolute.as_posix().startswith('/') else '/'}{_quote(absolute.as_posix())}"}
+        return {"uri": _quote(below), "uriBaseId": "%SRCROOT%"}
 
 
 def _rule(code: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _source_root() -> Path:
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
 
 
-def _quoted(path: str) -> str:
+def _quote(path: str) -> str:
     # Keep bytes of a name that are not UTF-8, and accept text that no file can have as its name.
     name = path.encode("utf-8", "surrogateescape" if _is_name(path) else "backslashreplace")
     return quote(name, safe="/:")

@@ -103,7 +103,7 @@ def end_lines(event: Event) -> Iterator[str]:
                 yield _line("kept", None, path, "which epbuild did not make")
         case StepFailed(step, _, progress, allowed, remembered):
             notes = [*(["which is allowed"] if allowed else []), *(["not tried again"] if remembered else [])]
-            yield _numbered(progress) + _line("failed", None, step, *notes)
+            yield _step_number(progress) + _line("failed", None, step, *notes)
         case StepCompared():
             yield from _comparison_lines(event)
         case StepFinished(step, outcome, seconds, note, size, progress) if outcome != "current":
@@ -111,13 +111,13 @@ def end_lines(event: Event) -> Iterator[str]:
                 # Show the path of the output rather than the step.
                 step, note = note, ""
             parts = [step, *([] if size is None else [format_size(size)]), *([note] if note else []), *origin_texts(event)]
-            yield _numbered(progress) + _line(outcome, seconds or None, *parts)
+            yield _step_number(progress) + _line(outcome, seconds or None, *parts)
 
 
 def _comparison_lines(event: StepCompared) -> Iterator[str]:
     """Return the result of rebuilding a session group, the differences of each file, why they are known, and where both versions are."""
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
-    number = _numbered(event.progress)
+    number = _step_number(event.progress)
     if event.verdict == "same":
         yield number + _line(label, event.seconds, event.step, counted(event.files, "file"), format_size(event.size))
         return
@@ -152,7 +152,7 @@ def _line(label: str, seconds: float | None, *parts: str) -> str:
     return f"{label:<{_LABEL_WIDTH}}{took:>8}  " + "  ".join(parts)
 
 
-def _numbered(progress: Completion | None) -> str:
+def _step_number(progress: Completion | None) -> str:
     """Return the prefix with the number of the step among all steps to do."""
     return f"[{progress.done:>{len(str(progress.total))}}/{progress.total}] " if progress is not None else ""
 

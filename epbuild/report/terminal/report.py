@@ -85,12 +85,12 @@ def _coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
     shown = rows
     if len(rows) > _MAX_MODELS:
         shown = [row for row in rows if row.outcome != "whole"][:_MAX_MODELS]
-    yield from coverage_lines([*map(_covered, shown)], total=[*map(_covered, rows)])
+    yield from coverage_lines([*map(_to_covered, shown)], total=[*map(_to_covered, rows)])
     if len(shown) < len(rows):
         yield f"and {len(rows) - len(shown)} more"
 
 
-def _covered(row: ReportedCoverage) -> ModelCovered:
+def _to_covered(row: ReportedCoverage) -> ModelCovered:
     nodes = tuple(LeftNode(node, found.operator, found.reason) for found in row.outside for node in found.nodes)
     outside = Outside(row.member, row.fallback_nodes, nodes) if row.fallback_nodes is not None else None
     return ModelCovered(
