@@ -270,14 +270,14 @@ class Actions:
 
         If there is no result, results that the action needs and the store has lost are built again first.
         """
-        subject = self._keyed(planned)
+        subject = self._compute_key(planned)
         origin = self._fetch(subject)
         if subject.needed and self._surveyor.result(subject.action, subject.key) is None and self._restore(subject.needed):
-            subject = self._keyed(planned)
+            subject = self._compute_key(planned)
             origin = self._fetch(subject)
         return subject, origin
 
-    def _keyed(self, planned: Action) -> KeyedAction:
+    def _compute_key(self, planned: Action) -> KeyedAction:
         """Return an action with all its files, its key, and the results that it needs."""
         status, toolchain = self._found.actions[planned.id], self._toolchains.known.of(planned)
         if toolchain is None:

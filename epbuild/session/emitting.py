@@ -77,7 +77,8 @@ class Emitter:
         current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in todo]
         statuses = [(emission, self._found.actions[emission.id]) for emission in current]
         self._outputs.adopt(
-            self._emitted(emission, status.key or action_key(status.document), status.document) for emission, status in statuses
+            self._emission_record(emission, status.key or action_key(status.document), status.document)
+            for emission, status in statuses
         )
         self._clear_away({emission.path: emission for emission in current})
         self._ledger.end_current(step for emission in current for step in self._ledger.steps[emission.id])
@@ -102,10 +103,10 @@ class Emitter:
                 # Another build has emitted it since the survey, or a new compile had the same result.
                 with suppress(OSError):
                     recover_swaps(emission.path, self._surveyor.written(emission, recorded), self._hidden)
-                self._outputs.adopt([self._emitted(emission, tree.key, tree.key_document)])
+                self._outputs.adopt([self._emission_record(emission, tree.key, tree.key_document)])
                 self._ledger.end_all(emission.id, "current")
                 return
-            last = read_last_files(emission.path, recorded.files if recorded is not None else self._moved(emission))
+            last = read_last_files(emission.path, recorded.files if recorded is not None else self._moved_files(emission))
             written = self._surveyor.written(emission, recorded)
             if recorded is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # A rename cannot replace a file by a folder, or a folder by a file.
@@ -113,7 +114,9 @@ class Emitter:
             # A missing output may have been moved away by a build that was killed just now.
             hidden = self._hidden if recorded is None or emission.path.exists() else None
             tree, files = self._write(tree, written, hidden)
-            self._outputs.record(self._emitted(emission, tree.key, tree.key_document), files, settled=written.announcement)
+            self._outputs.record(
+                self._emission_record(emission, tree.key, tree.key_document), files, settled=written.announcement
+            )
         for problem in written.problems(emission):
             self._progress.report(Warned(problem))
         place = shown_path(emission.path)
@@ -137,14 +140,14 @@ class Emitter:
             self._progress.report(changed)
         self._ledger.end(StepFinished(emission.id, "emitted", seconds, note, emitted.size))
 
-    def _emitted(self, emission: Emission, key: str, document: Mapping[str, Any]) -> StepRecord:
+    def _emission_record(self, emission: Emission, key: str, document: Mapping[str, Any]) -> StepRecord:
         """Return the record of an emission that is in place: its path, and the keys of the results in it."""
         made = [self._actions.made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
         results = sorted(item.key for item in made if item is not None)
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
         return step_record(emission.id, key, document, result)
 
-    def _moved(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
+    def _moved_files(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
         """Return the files that the emission wrote to its former place, under their present names."""
         left = self._left.get(emission.id)
         if left is None or not emission.is_file:

@@ -56,7 +56,7 @@ class HeldLock(Struct, frozen=True):
         toolchains = [needs.toolchain for needs in plan.toolchains().values()]
         return (
             *self.other_toolchains(toolchains, environments),
-            *self._raised(PlanError, self._other_models(plan, digests)),
+            *self._raise_if_strict(PlanError, self._other_models(plan, digests)),
         )
 
     def other_toolchains(self, toolchains: Iterable[ToolchainSpec], environments: Mapping[str, Environment]) -> list[Problem]:
@@ -65,7 +65,7 @@ class HeldLock(Struct, frozen=True):
         for toolchain in toolchains:
             if toolchain.name in self.environments and toolchain.name in environments:
                 problems += self._other_toolchain(toolchain, environments[toolchain.name])
-        return self._raised(ToolchainError, problems)
+        return self._raise_if_strict(ToolchainError, problems)
 
     def _other_toolchain(self, toolchain: ToolchainSpec, environment: Environment) -> list[Problem]:
         from epbuild.toolchain.resolve import deviations
@@ -94,7 +94,7 @@ class HeldLock(Struct, frozen=True):
         message = f"the remote model '{model.name}' differs from {self.path.name} in its {', '.join(other)}"
         return [Problem("EPB247", message, model.path_where, "If it was meant to change, run `epbuild lock`.")]
 
-    def _raised(self, kind: type[EpbuildError], problems: list[Problem]) -> list[Problem]:
+    def _raise_if_strict(self, kind: type[EpbuildError], problems: list[Problem]) -> list[Problem]:
         if problems and self.strict:
             raise kind(*problems)
         return problems

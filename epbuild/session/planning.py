@@ -185,7 +185,7 @@ class RemoteModels(Struct, frozen=True):
                 cancelled=cancelled,
             )
         except (PlanError, StoreError) as error:
-            raise _placed(error, model) from error
+            raise _with_position(error, model) from error
         if remote.graph != known:
             self.workspace.record_fact(_fact(model), str(remote.graph))
             progress.report(Fetched(model.name))
@@ -213,10 +213,10 @@ def wheels_of(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:
     try:
         return wheel_digests(address)
     except StoreError as error:
-        raise _placed(error, model) from error
+        raise _with_position(error, model) from error
 
 
-def _placed(error: PlanError | StoreError, model: ModelSpec) -> PlanError | StoreError:
+def _with_position(error: PlanError | StoreError, model: ModelSpec) -> PlanError | StoreError:
     """Return the error with the position of the model's path."""
     kind = PlanError if isinstance(error, PlanError) else StoreError
     return kind(*(replace(problem, where=model.path_where) for problem in error.problems))

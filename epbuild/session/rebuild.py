@@ -113,13 +113,13 @@ class _Rebuilding:
         lease = re.sub(r"[^A-Za-z0-9._-]+", ".", f"{_FOLDER}-{ident}")
         self._progress.report(StepStarted(ident, kind.doing_again))
         with self._actions.leases.hold(ident, ident, self._workspace.directory, lease):
-            with _explained(ident):
+            with _translate_errors(ident):
                 _remove(place)
             subject = KeyedAction(made.action, made.key, made.document, made.needed)
             # No member has an empty name, so no other run has this log.
             with self._actions.executions.open(subject, f"{ident}//{_NEW}") as execution:
                 files, trees = self._remake(made, execution), execution.staging / _FOLDER
-                with _explained(ident):
+                with _translate_errors(ident):
                     differences = self._compare(made, files, trees)
                     meant = _differences_in_meaning(kind.accepts_other_bytes(made.action), differences, trees)
                     if differences:
@@ -257,7 +257,7 @@ def _remove(place: Path) -> None:
 
 
 @contextmanager
-def _explained(ident: str) -> Iterator[None]:
+def _translate_errors(ident: str) -> Iterator[None]:
     """Raise EnvironmentFailure for an OSError of the block."""
     try:
         yield

@@ -91,7 +91,7 @@ class PlanToolchains:
         self._documents = {
             place: documents
             for place in sorted(used)
-            if (locked := self._locked(place)) is not None
+            if (locked := self._find_locked(place)) is not None
             and (documents := record_documents(locked, place[1], self.needs[place[0]].entries, self.needs[place[0]].packages))
         }
         self._records = dict(self._read({place for place in self._documents if place[0] not in self.environments}))
@@ -111,7 +111,7 @@ class PlanToolchains:
         places = self._places(action)
         known = (place for place in places if place[1] == self._here or place in self._recorded)
         place = next(known, (places or (("", self._here),))[0])
-        return place[1] or platform_here() or "", self._locked(place) if place[0] else None
+        return place[1] or platform_here() or "", self._find_locked(place) if place[0] else None
 
     def unidentified(self, actions: Iterable[Action]) -> dict[Place, UnknownToolchain]:
         """Return the locked toolchains of actions whose identity is unknown, each with its first action."""
@@ -120,7 +120,7 @@ class PlanToolchains:
             if self.of(action) is not None:
                 continue
             for place in self._places(action):
-                locked = self._locked(place)
+                locked = self._find_locked(place)
                 is_asked = place in self._documents and (place[1] == self._here or not _depends_on_host(action))
                 if is_asked and locked is not None and place not in found:
                     keys = frozenset(map(record_key, self._documents[place].values()))
@@ -224,7 +224,7 @@ class PlanToolchains:
             found = self._possible[asked] = tuple((name, platform) for platform in chosen)
         return found
 
-    def _locked(self, place: Place) -> LockedEnvironment | None:
+    def _find_locked(self, place: Place) -> LockedEnvironment | None:
         name, platform = place
         if platform == self._here:
             return self._lock.environments.get(name)
