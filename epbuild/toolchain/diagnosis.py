@@ -151,16 +151,16 @@ def merge_reasons(raised: str | None, lines: Sequence[str]) -> tuple[str | None,
         if longer:
             raised, quotes = longer[-1], [text for text in quotes if text not in longer]
         raised = shortened(raised, _MAX_REASON)
-    words = _joined(quotes)
+    words = _join(quotes)
     return raised, f" The EP logged: {words}" if words else ""
 
 
 def last_words(lines: Sequence[str]) -> str:
     """Return the last few log lines that bear on a failure, as one text: errors if any, else warnings, else all others."""
-    return _joined(_quotable(lines))
+    return _join(_quotable(lines))
 
 
-def _joined(quotes: Sequence[str]) -> str:
+def _join(quotes: Sequence[str]) -> str:
     return " | ".join(shortened(text, _MAX_QUOTE) for text in quotes)
 
 

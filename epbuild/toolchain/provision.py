@@ -142,12 +142,12 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
         uv(*install, "--require-hashes", "--requirements", str(listed))
         # A check: without any source of packages, this succeeds only if the locked packages meet all requirements of the recipe.
         uv(*install, "--offline", "--no-index", "--", *requirements.packages, changes={"UV_FIND_LINKS": None})
-        installed_file(folder).write_text(json.dumps(_installed(folder / "env")), encoding="utf-8")
+        installed_file(folder).write_text(json.dumps(_hash_installed(folder / "env")), encoding="utf-8")
     complete_file(folder).write_text(json.dumps(sorted(held)), encoding="utf-8")
     return interpreter
 
 
-def _installed(environment: Path) -> dict[str, str]:
+def _hash_installed(environment: Path) -> dict[str, str]:
     """Return the SHA-256 of every file in the packages' folders of an environment, by its relative path. Raises OSError."""
     found: dict[str, str] = {}
     for site in sorted({path.resolve() for pattern in _SITES for path in environment.glob(pattern)}):

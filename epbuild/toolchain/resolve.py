@@ -92,7 +92,7 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
             },
         )
         if done.returncode != 0:
-            raise _unresolved(toolchain, platform, done.stderr)
+            raise _resolution_error(toolchain, platform, done.stderr)
         document = tomllib.loads(found.read_text(encoding="utf-8"))
         return LockedEnvironment(python.name, _packages(toolchain, document), origins_of(document, Path(folder)))
 
@@ -156,7 +156,7 @@ def _not_lockable(toolchain: ToolchainSpec, package: str) -> ToolchainError:
     return ToolchainError(Problem("EPB309", message, toolchain.where, _WHEEL_HINT))
 
 
-def _unresolved(toolchain: ToolchainSpec, platform: str, stderr: str) -> ToolchainError:
+def _resolution_error(toolchain: ToolchainSpec, platform: str, stderr: str) -> ToolchainError:
     text, quote = reported(stderr)
     hint = "Check the network." if is_network(text) else "Check the packages, and whether there are any for that platform."
     message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv reported: {quote}"
