@@ -65,7 +65,7 @@ def check_compiled(folder: Path, expected: Expected) -> tuple[CompiledModel, ...
     found += _target_flaws(sound, expected.eps)
     if found:
         raise VerifyError(*(_problem(flaw, expected.step) for flaw in found))
-    return tuple(_compiled(models[item.file], item.member, expected.eps) for item in expected.models)
+    return tuple(_compiled_model(models[item.file], item.member, expected.eps) for item in expected.models)
 
 
 def _flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Flaw]:
@@ -94,7 +94,7 @@ def _target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterato
             yield flaw
 
 
-def _compiled(model: Model, member: str, eps: Sequence[ExpectedEp]) -> CompiledModel:
+def _compiled_model(model: Model, member: str, eps: Sequence[ExpectedEp]) -> CompiledModel:
     header = model.header
     assert not isinstance(header, str)  # noqa: S101 - a model that cannot be read has a flaw
     makers = ((node.reference, ep_of(node.source, eps)) for node in model.nodes)

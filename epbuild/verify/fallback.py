@@ -29,12 +29,12 @@ class Outside(Struct, frozen=True):
     @property
     def operators(self) -> dict[str, int]:
         """Number of nodes by operator, most frequent first."""
-        return _ranked(Counter(left.operator for left in self.nodes))
+        return _rank(Counter(left.operator for left in self.nodes))
 
     @property
     def reasons(self) -> dict[str, int]:
         """Number of nodes by reason, most frequent first."""
-        return _ranked(Counter(left.reason for left in self.nodes if left.reason is not None))
+        return _rank(Counter(left.reason for left in self.nodes if left.reason is not None))
 
     @property
     def what(self) -> str:
@@ -66,7 +66,7 @@ class LeftGroup(Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
-def _ranked(counts: Counter[Any]) -> dict[Any, int]:
+def _rank(counts: Counter[Any]) -> dict[Any, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 

@@ -65,7 +65,7 @@ def inspect_files(paths: Iterable[Path]) -> Inspection:
             else:
                 found.append(_describe(file, header, contexts))
                 models.append((file, header))
-    return {"format": FORMAT, "models": found, "shared": _shared(models)}
+    return {"format": FORMAT, "models": found, "shared": _find_shared(models)}
 
 
 class _Contexts(Struct, frozen=True):
@@ -197,12 +197,12 @@ def _left_in_manifest(path: Path) -> tuple[LeftNode, ...]:
     return ()
 
 
-def _shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]:
+def _find_shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]:
     """Find the files that several models refer to."""
     users: dict[str, dict[str, None]] = {}
     names: dict[str, Path] = {}
     for path, header in models:
-        for file in _referred(path, header):
+        for file in _referenced_files(path, header):
             real = os.path.realpath(file)
             names.setdefault(real, file)
             users.setdefault(real, {})[str(path)] = None
@@ -214,7 +214,7 @@ def _shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]:
     return shared
 
 
-def _referred(path: Path, header: ModelHeader) -> Iterator[Path]:
+def _referenced_files(path: Path, header: ModelHeader) -> Iterator[Path]:
     """Return the existing context binaries and external data of a model."""
     for reference in (*(node.reference for node in header.ep_context_nodes), *header.external_data):
         try:

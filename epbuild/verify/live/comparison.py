@@ -124,7 +124,7 @@ class NumbersFindings(Struct, frozen=True):
             return
         check = NumbersCheck(models, self.session, self.scratch, compile_unshared)
         for result in check.compare(subjects, failed):
-            yield self._judged(result)
+            yield self._judge(result)
 
     def _why_not_run(self, failed: LoadFailure, group: SessionGroup | None) -> str:
         if not failed.cannot_load:
@@ -147,7 +147,7 @@ class NumbersFindings(Struct, frozen=True):
         tolerance = comparison.tolerance(quantised=source.is_quantised) if comparison.by_element else None
         return Subject(name, source, samples, tuple(value.name for value in inputs), tolerance)
 
-    def _judged(self, result: MemberResult) -> Finding:
+    def _judge(self, result: MemberResult) -> Finding:
         name, failure, unshared = result.subject.name, result.failure, result.unshared
         because = (
             f". These are the numbers of the same model compiled un-shared: {unshared.message.rstrip('.')}" if unshared else ""

@@ -126,7 +126,7 @@ class Sources:
         own = self.named.get(name) or self.named.get("")
         files = member.original if member is not None and own is None else None
         is_prepared = member is not None and member.prepared is not None
-        prepared = _prepared(model) if is_prepared else None
+        prepared = _find_prepared(model) if is_prepared else None
         if files is not None and is_prepared and self._compares_prepared(name, files.graph, document, model):
             files = prepared
         graph = own or (files.graph if files is not None else None)
@@ -193,7 +193,7 @@ def _read_source(
     return RunnableSource(graph, external, header, sizes, prepared)
 
 
-def _prepared(model: Mapping[str, Any]) -> ModelFiles | None:
+def _find_prepared(model: Mapping[str, Any]) -> ModelFiles | None:
     """Return the result of the preparations of a model in a manifest; None if the cache no longer has it."""
     store, source = BlobStore(cache_directory()), model.get("source")
     if source is None:

@@ -121,7 +121,7 @@ def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled
     stop = cancelled or threading.Event()
     ending = _run(loads, session, scratch, stop, verbose=False)
     lines = ending.tail
-    if ending.how != "cancelled" and _crashed(ending):
+    if ending.how != "cancelled" and _has_crashed(ending):
         second = _run(loads, session, scratch, stop, verbose=True)
         if _last_model(second) == _last_model(ending) and second.status == ending.status:
             lines = second.tail
@@ -188,7 +188,7 @@ def _model_request(load: Load) -> dict[str, Any]:
     }
 
 
-def _crashed(ending: Ending) -> bool:
+def _has_crashed(ending: Ending) -> bool:
     """Return whether the process crashed by itself, without a report."""
     found = diagnose(ending)
     return found is not None and not found.report and found.cause in ("crashed", "out of memory") and not found.from_outside
