@@ -40,7 +40,7 @@ def write_out(root: MappingNode, file: Path, problems: list[Problem]) -> Mapping
         _add(entries, "name", _name_of_folder(file, root.where, problems))
     if "models" in entries:
         entries["models"] = _replaced(entries["models"], _named_models(entries["models"].node, problems))
-    targets = _Targets(_section(entries, "toolchains"), problems)
+    targets = _Targets(_section(entries, "toolchains"), problems, has_catalogs="catalogs" in entries)
     if "targets" in entries:
         entries["targets"] = _replaced(entries["targets"], targets.write_out(entries["targets"].node))
         if targets.toolchains:
@@ -84,7 +84,8 @@ def _named_models(models: Node, problems: list[Problem]) -> Node:
 class _Targets:
     """Targets with their EPs, options and toolchains written out."""
 
-    def __init__(self, toolchains: _Entries, problems: list[Problem]) -> None:
+    def __init__(self, toolchains: _Entries, problems: list[Problem], *, has_catalogs: bool) -> None:
+        self._has_catalogs = has_catalogs
         self.toolchains = toolchains
         """Toolchains of the recipe, and those of the catalog that its targets need."""
         self._written = tuple(toolchains)
@@ -103,6 +104,9 @@ class _Targets:
         listed = _node(entries, "eps")
         choices = [item for item in listed.items if isinstance(item, MappingNode)] if isinstance(listed, SequenceNode) else []
         first = next((_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)), "")
+        if first and "${" not in first and first not in known_eps() and not self._has_catalogs:  # the planner says so
+            short = {key for key in DEVICE_KEYS if key in entries and not isinstance(entries[key].node, MappingNode)}
+            return _with_entries(target.node, {key: entry for key, entry in entries.items() if key not in short})
         if "toolchain" not in entries and "toolchain" not in target.node.gaps:
             toolchain = self._toolchain_for(first, name, target)
             if toolchain:

@@ -9,7 +9,7 @@ from epbuild.plan.planner import make_plan
 from epbuild.plan.request import compile_document
 from epbuild.plan.steps import Emission, SessionGroup
 from epbuild.recipe.load import load
-from tests.support.plan_recipes import TOOLCHAIN
+from tests.support.plan_recipes import TOOLCHAIN, problems_of
 from tests.support.projects import RECIPES
 
 SHORT_QUICKSTART = """\
@@ -46,3 +46,9 @@ def test_the_short_quickstart_has_the_steps_keys_and_outputs_of_the_long_one(tmp
     short, long = documents(tmp_path / "short.yaml"), documents(tmp_path / "long.yaml")
     assert len(short) == 8
     assert short == long
+
+
+def test_an_unknown_short_name_is_one_problem_with_the_nearest_one(tmp_path: Path) -> None:
+    text = "epbuild: 1\nname: a\nmodels: [a.onnx]\ntargets: {phone: {ep: qn, soc: SM8750}}\n"
+    [problem] = problems_of(tmp_path, text)
+    assert (problem.code, problem.message, problem.hint) == ("EPB210", "unknown EP 'qn'", "Did you mean 'qnn'?")
