@@ -47,10 +47,10 @@ def make_bundles(actions: Mapping[str, Action], costs: Mapping[str, float]) -> l
     return sorted(found, key=lambda bundle: bundle.rank)
 
 
-def pack(found: Iterable[Bundle], most: int) -> list[list[Bundle]]:
-    """Pack bundles into at most `most` jobs: each bundle, longest first, goes to the job with the least work. No job is empty."""
-    jobs: list[list[Bundle]] = [[] for _ in range(most)]
-    loads = [(0.0, number) for number in range(most)]
+def pack(found: Iterable[Bundle], max_jobs: int) -> list[list[Bundle]]:
+    """Pack bundles into at most `max_jobs` jobs: each bundle, longest first, goes to the job with the least work. No job is empty."""
+    jobs: list[list[Bundle]] = [[] for _ in range(max_jobs)]
+    loads = [(0.0, number) for number in range(max_jobs)]
     for bundle in sorted(found, key=lambda bundle: bundle.rank):
         load, number = loads[0]
         jobs[number].append(bundle)

@@ -65,13 +65,13 @@ def make_plan(
     if not work.problems:
         # With other problems, the selected steps may be missing only because a target or an output is invalid.
         work.problems += unmatched
-    kept = {step.action for step in steps}
-    work.resolve(kept, locate)
+    selected = {step.action for step in steps}
+    work.resolve(selected, locate)
     if work.problems:
         raise PlanError(*work.problems)
     return Plan(
         steps=tuple(steps),
-        actions={ident: action for ident, action in work.actions.items() if ident in kept},
+        actions={ident: action for ident, action in work.actions.items() if ident in selected},
         warnings=tuple(dict.fromkeys(work.warnings)),
     )
 
@@ -209,9 +209,9 @@ class _Work:
         """Find the custom operators of a group for each target, and report those whose names are ambiguous there."""
         own = plan_custom_ops(group.custom_ops, self.recipe.directory, self.problems)
         for name in (reference.name for reference in group.targets if reference.name in self.targets):
-            everything = merge_custom_ops(self.custom_ops[self.targets[name].toolchain.name], own)
-            self.problems += find_clashes(everything)
-            self.group_ops[group.name, name] = everything
+            custom_ops = merge_custom_ops(self.custom_ops[self.targets[name].toolchain.name], own)
+            self.problems += find_clashes(custom_ops)
+            self.group_ops[group.name, name] = custom_ops
 
     def _add_steps(self, group: GroupSpec, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
         place = f"{group.name}/{target.name}"
@@ -235,9 +235,11 @@ class _Work:
             if not output.is_for(group.name, target.name):
                 continue
             # Each output has its own merge step, as its files have their own names.
-            mine = replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
+            own_merging = (
+                replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
+            )
             path = output_path(output, group, target, self.problems)
-            part = plan_part(output, group, target, groups, mine, genai, self.problems)
+            part = plan_part(output, group, target, groups, own_merging, genai, self.problems)
             if not path or part is None:
                 continue
             if verification is not None:
@@ -362,14 +364,14 @@ class _Work:
                     self.problems += data_name_problems(item.model.name, item.model, source.files.external)
                     prepared = prepared.taking(source)
                 self.preparations[ident] = prepared
-        lonely: dict[str, list[Problem]] = {}  # the same for every target
-        whole = {
+        sharing: dict[str, list[Problem]] = {}  # the same for every target
+        with_sources = {
             id(member): _with_files(member, found[member.model.name])
             for member in self.members.values()
             if member.model.name in found
         }
         for ident, group in self.groups.items():
-            members = tuple(whole.get(id(member), member) for member in group.members)
+            members = tuple(with_sources.get(id(member), member) for member in group.members)
             self.groups[ident] = replace(group, members=members)
             if ident not in actions:
                 continue
@@ -377,9 +379,9 @@ class _Work:
             sources = {member.name: found[member.model.name] for member in members if member.has_files}
             self._check_sources(self.groups[ident], sources)
             if group.share and all(member.has_files for member in members):
-                if group.group not in lonely:
-                    lonely[group.group] = self._sharing_warnings(group, sources)
-                self.warnings += lonely[group.group]
+                if group.group not in sharing:
+                    sharing[group.group] = self._sharing_warnings(group, sources)
+                self.warnings += sharing[group.group]
 
         for ident, verification in self.verifications.items():
             if ident in actions:

@@ -39,14 +39,14 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
     requirements = toolchain.requirements
     if (toolchain.interpreter is not None and not requirements) or any(not one.distribution for one in requirements):
         return []
-    there = {one.distribution for one in requirements}
-    lacking = [name for name in preparation(kind).packages_for(options) if not there & bringing(name)]
-    if not lacking:
+    named = {one.distribution for one in requirements}
+    missing = [name for name in preparation(kind).packages_for(options) if not named & bringing(name)]
+    if not missing:
         return []
-    what = " and ".join(f"'{name}'" for name in lacking)
-    them = "it" if len(lacking) == 1 else "them"
-    message = f"the preparation '{kind}' needs {what}, and the toolchain '{toolchain.name}' does not name {them}"
-    hint = f"Add {', '.join(lacking)} to the packages of '{toolchain.name}' ({toolchain.where}), with the versions that you want."
+    what = " and ".join(f"'{name}'" for name in missing)
+    pronoun = "it" if len(missing) == 1 else "them"
+    message = f"the preparation '{kind}' needs {what}, and the toolchain '{toolchain.name}' does not name {pronoun}"
+    hint = f"Add {', '.join(missing)} to the packages of '{toolchain.name}' ({toolchain.where}), with the versions that you want."
     return [Problem(LACKS_PACKAGE, message, where, hint)]
 
 

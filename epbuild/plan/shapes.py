@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from epbuild.onnxfile.read.sizes import SizeConflict
 
 _CODES = {"unknown": "EPB260", "rank": "EPB261", "contradiction": "EPB262"}
-_MOST_NAMED = 3
-_MOST_LISTED = 20
+_MAX_NAMED = 3
+_MAX_LISTED = 20
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
 
@@ -107,8 +107,8 @@ def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem
 
 
 def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return f"{', '.join(names[:_MOST_LISTED])}{more}"
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"{', '.join(names[:_MAX_LISTED])}{more}"
 
 
 def _place(model: ModelSpec, kind: str, key: str) -> Position:
@@ -141,8 +141,8 @@ def _open_inputs(member: Member, header: ModelHeader, target: PlannedTarget) -> 
 
 def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: ModelHeader) -> Problem:
     rule = ep.entry.static_shapes
-    listed = ", ".join(f"{value.name}{shape_text(value.shape)}" for value in found[:_MOST_NAMED])
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    listed = ", ".join(f"{value.name}{shape_text(value.shape)}" for value in found[:_MAX_NAMED])
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     inputs = "an input" if len(found) == 1 else "inputs"
     message = (
         f"the model '{member.name}' has {inputs} with open dimensions, {listed}{more}; {ep.entry.ep} takes static shapes only: "

@@ -19,7 +19,7 @@ from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.toolchain.identity import TOOLCHAIN
 
-_MOST_WARNINGS = 3
+_MAX_WARNINGS = 3
 _MADE_HERE = "It is made here."
 
 
@@ -108,7 +108,7 @@ class RemoteResults:
         if self._unanswered and self._cache.is_readable:  # else a warning was given
             message = f"the remote cache {self._cache.name} did not answer for {counted(self._unanswered, 'result')}"
             self._warn(Problem("EPB521", message, None, "They are made here."))
-        more = self._unusable - _MOST_WARNINGS
+        more = self._unusable - _MAX_WARNINGS
         if more > 0:
             message = f"{counted(more, 'more result')} in the remote cache cannot be used"
             self._warn(Problem("EPB522", message, None, "They are made here."))
@@ -116,7 +116,7 @@ class RemoteResults:
     def _refuse(self, step: str, why: str) -> None:
         with self._lock:
             self._unusable += 1
-            is_named = self._unusable <= _MOST_WARNINGS
+            is_named = self._unusable <= _MAX_WARNINGS
         if is_named:
             self._warn(Problem("EPB522", f"its result in the remote cache cannot be used: {why}", StepId(step), _MADE_HERE))
 
