@@ -48,13 +48,16 @@ def make_bundles(actions: Mapping[str, Action], costs: Mapping[str, float]) -> l
 
 
 def pack(found: Iterable[Bundle], max_jobs: int) -> list[list[Bundle]]:
-    """Pack bundles into at most `max_jobs` jobs: each bundle, longest first, goes to the job with the least work. No job is empty."""
+    """Pack bundles into at most `max_jobs` jobs: each bundle, longest first, goes to the job with the least work. No job is empty.
+
+    Of jobs with equal work, the one with the fewest bundles gets the next: bundles may cost nothing.
+    """
     jobs: list[list[Bundle]] = [[] for _ in range(max_jobs)]
-    loads = [(0.0, number) for number in range(max_jobs)]
+    loads = [(0.0, 0, number) for number in range(max_jobs)]
     for bundle in sorted(found, key=lambda bundle: bundle.rank):
-        load, number = loads[0]
+        load, count, number = loads[0]
         jobs[number].append(bundle)
-        heapq.heapreplace(loads, (load + bundle.cost, number))
+        heapq.heapreplace(loads, (load + bundle.cost, count + 1, number))
     return [job for job in jobs if job]
 
 

@@ -60,6 +60,10 @@ def test_jobs_are_as_even_as_longest_first_makes_them(actions: dict[str, Work], 
     assert max(loads) <= (sum(loads) - longest) / most + longest + 1e-6
 
 
+def test_bundles_that_cost_nothing_are_spread_too() -> None:
+    assert [len(job) for job in pack([Bundle((f"a{number}",), 0.0) for number in range(4)], 2)] == [2, 2]
+
+
 @pytest.mark.parametrize(("steps", "most"), [(200, 8), (1_000, 20), (10_000, 20)])
 @pytest.mark.parametrize("missing", [1.0, 0.3, 0.05])
 def test_jobs_of_what_is_missing_end_together_and_parts_of_everything_do_not(steps: int, most: int, missing: float) -> None:
