@@ -19,6 +19,8 @@ from epbuild.survey.snapshot import snapshots_of
 from tests.support import warm_start
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+_RUNTIMES = ("onnxruntime==", "onnxruntime-openvino==")
+"""Requirements that pin a version of ONNX Runtime."""
 _CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}
 
 
@@ -81,9 +83,16 @@ def emitted(events: list[dict[str, Any]]) -> set[str]:
 
 
 def toolchain_python(name: str) -> Path:
-    """The interpreter of a provisioned toolchain that holds the package `name`, and as little else as there is one with."""
+    """Return the interpreter of a provisioned toolchain that holds the package `name`, and as little else as possible.
+
+    A toolchain that leaves the version of ONNX Runtime open does not count. Edits of a recipe make such a one, with the newest version.
+    """
     lists = {marker: json.loads(marker.read_text(encoding="utf-8")) for marker in toolchain_directory().glob("*/complete")}
-    holding = [marker for marker, packages in lists.items() if any(package.startswith(name) for package in packages)]
+    holding = [
+        marker
+        for marker, packages in lists.items()
+        if any(package.startswith(name) for package in packages) and any(package.startswith(_RUNTIMES) for package in packages)
+    ]
     assert holding, f"no toolchain with {name}"
     marker = min(holding, key=lambda one: len(lists[one]))
     return marker.parent / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
