@@ -83,10 +83,11 @@ def emitted(events: list[dict[str, Any]]) -> set[str]:
 
 
 def toolchain_python(name: str) -> Path:
-    """Return the interpreter of a provisioned toolchain that holds the package `name`, and as little else as possible.
+    """Return the interpreter of a provisioned toolchain that holds the package `name`: the quickstart's, else one with little else.
 
     A toolchain that leaves the version of ONNX Runtime open does not count. Edits of a recipe make such a one, with the newest version.
     """
+    quickstart = (RECIPES / "quickstart.yaml").read_text(encoding="utf-8")
     lists = {marker: json.loads(marker.read_text(encoding="utf-8")) for marker in toolchain_directory().glob("*/complete")}
     holding = [
         marker
@@ -94,7 +95,7 @@ def toolchain_python(name: str) -> Path:
         if any(package.startswith(name) for package in packages) and any(package.startswith(_RUNTIMES) for package in packages)
     ]
     assert holding, f"no toolchain with {name}"
-    marker = min(holding, key=lambda one: len(lists[one]))
+    marker = min(holding, key=lambda one: (any(package not in quickstart for package in lists[one]), len(lists[one])))
     return marker.parent / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
