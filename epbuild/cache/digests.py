@@ -101,10 +101,10 @@ class Digests:
         return self.of_many([path])[path]
 
     def of_many(self, paths: Iterable[AnyPath]) -> dict[AnyPath, str]:
-        """Return the digest of every file in hex, by its path.
+        """Return a dict from each path to the hex digest of its file.
 
-        Several names of one file are read once. Raises StoreError for all unreadable files (EPB504) and all files that keep changing while
-        they are read (EPB505).
+        A file with several names is read once. Raises one StoreError for all unreadable files (EPB504) and all files that keep
+        changing while they are read (EPB505).
         """
         digests: dict[AnyPath, str] = {}
         unread: dict[_File, list[AnyPath]] = {}
@@ -130,7 +130,7 @@ class Digests:
         if unread:
             digests.update(self._read_files(unread, keys, problems))
         for path, digest in digests.items():
-            self.seen[path] = digest if self.seen.get(path, digest) == digest else ""
+            self.seen[path] = digest if self.seen.get(path, digest) == digest else ""  # it has changed
         if problems:
             raise StoreError(*problems)
         return {path: digests[path] for path in asked} if unread else digests

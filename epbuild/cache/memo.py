@@ -83,8 +83,9 @@ class Memo:
     def value(self, name: str, inputs: object, compute: Callable[[], _T], result_type: type[_T]) -> _T:
         """Return `compute()`, from the memo if `name` was computed from equal `inputs` before.
 
-        `compute` must depend on nothing but `inputs` and this version of epbuild. Inputs are paths and values that msgspec encodes, or None
-        if they are unknown. A set in them may cause a miss, as the order of its items differs between processes.
+        `compute` must depend on nothing but `inputs` and this version of epbuild. Inputs are paths and values that msgspec encodes.
+        None means that they are unknown: then nothing is looked up or kept. A damaged value is computed again. A set in them may
+        cause a miss, as the order of its items differs between processes.
         """
         if inputs is None or not self._remembers:
             return compute()
@@ -108,7 +109,8 @@ class Memo:
     def write(self, place: str | None, *, is_whole: bool) -> None:
         """Write the memo to a file. After a run of the whole recipe (`is_whole`), values that it did not use are dropped.
 
-        Nothing is written if epbuild's files have changed since they were loaded: the former code computed the values.
+        Nothing is written if epbuild's files have changed since they were loaded: the old code computed these values. Nor is a memo
+        above the maximum size written: the old file stays.
         """
         kept = self._used if is_whole else {**self._entries, **self._used}
         if place is None or not (self._has_new or len(kept) < len(self._entries)):

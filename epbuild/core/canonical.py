@@ -26,7 +26,7 @@ def indented_json(document: Mapping[str, Any], *, sort_keys: bool = False, ascii
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the document in a JSON text. Raises ValueError, also for `NaN` and `1e999`, which no document can be written with."""
+    """Return the document in a JSON text. Raises ValueError, also for `NaN` and numbers such as `1e999`, and RecursionError."""
     return json.loads(text, parse_float=_finite, parse_constant=_finite)
 
 

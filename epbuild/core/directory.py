@@ -178,7 +178,7 @@ def _replace(new: Path, destination: Path) -> Path:
 
 
 def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dict[str, str]:
-    """Link the user's files and changed files into the new tree. Return the new path of each changed file."""
+    """Link the user's files, and changed files of epbuild's, into the new tree. Return the new path of each changed file."""
     existing = entries(destination)
     if existing.mounted:
         message = f"{destination.name}/{existing.mounted[0]} is on another file system than the output, and cannot be taken along"

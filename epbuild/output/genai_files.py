@@ -33,7 +33,7 @@ _Check = Callable[[Mapping[str, Any], Sequence[Stage]], list[str]]
 
 
 def check_pipelines(plan: Plan) -> None:
-    """Check before the first compile that onnxruntime-genai runs the pipelines of a plan. Raises PlanError.
+    """Before the first compile, check that onnxruntime-genai can run the pipelines of a plan. Raises PlanError.
 
     If models of a group have not been fetched yet, only the sizes in the recipe are checked. The rest is checked when the output is
     planned.

@@ -48,9 +48,10 @@ def make_bundles(actions: Mapping[str, Action], costs: Mapping[str, float]) -> l
 
 
 def pack(found: Iterable[Bundle], max_jobs: int) -> list[list[Bundle]]:
-    """Pack bundles into at most `max_jobs` jobs: each bundle, longest first, goes to the job with the least work. No job is empty.
+    """Pack bundles into at most `max_jobs` jobs: each bundle, costliest first, goes to the job with the least work. No job is empty.
 
-    Of jobs with equal work, the one with the fewest bundles gets the next: bundles may cost nothing.
+    `max_jobs` is at least 1. Of jobs with equal work, the one with the fewest bundles gets the next, so that bundles of cost 0 are
+    spread too.
     """
     jobs: list[list[Bundle]] = [[] for _ in range(max_jobs)]
     loads = [(0.0, 0, number) for number in range(max_jobs)]

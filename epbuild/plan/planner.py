@@ -52,8 +52,8 @@ def make_plan(
 ) -> Plan:
     """Plan a recipe, or the steps whose ids match a glob in `selection` and the steps that they need.
 
-    `locate` is called for the remote models that these steps need. What models contain comes from `memo` if they have not changed.
-    Raises PlanError with every problem.
+    `locate` is called for the remote models that these steps need. Facts about models that have not changed come from `memo`.
+    Raises PlanError with all problems; a glob that matches nothing is one only if there is no other.
     """
     work = _Work(recipe, memo)
     for group in recipe.groups.values():

@@ -241,12 +241,12 @@ def open_session(
     """Open the recipe, lock, remote cache, toolchains and workspace of a request, in that order.
 
     With `builds`, fetch missing models with `fetcher`, provision toolchains whose identity is unknown, create the workspace, and report
-    warnings. Without, nothing is written, and warnings are added to the plan; those about the remote cache are passed to `warn`, if it is
-    given. Raises EpbuildError and Cancelled.
+    warnings. Without it, nothing is written, and warnings are added to the plan; those about the remote cache are passed to `warn`, if it
+    is given. Raises EpbuildError or Cancelled.
     """
     begin, variables = time.monotonic(), ReadVariables()
     began = clock(str(request.recipe)) if builds else None  # it touches a file in the workspace
-    progress = NoProgress() if progress is None else progress  # an empty list of events is false
+    progress = NoProgress() if progress is None else progress  # an empty list of events is falsy
     cancelled = cancelled or threading.Event()
     memo = Memo.read(memo_place(str(request.recipe), request.settings))
     recipe, plan = read_plan(request, NeededModels(request, progress, cancelled, fetcher) if builds else None, variables, memo)

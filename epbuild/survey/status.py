@@ -157,7 +157,7 @@ class Surveyor:
         """Last output at each place, read in bulk too."""
 
     def survey(self, plan: Plan, toolchains: KnownToolchains, memo: Memo = NO_MEMO) -> Survey:
-        """Return the status of every action of a plan, as far as its `toolchains` are known.
+        """Return the status of every action of a plan, from the `toolchains` that are known so far.
 
         Raises PlanError if a model differs from its pin in the recipe, and StoreError if a file cannot be read.
         """
@@ -185,7 +185,7 @@ class Surveyor:
         found = self._found_again(plan, found)
         found |= {ident: replace(found[ident], state="out of date") for ident in _without_results(plan, found)}
         work = Work.of(plan, found)
-        # A result that the store has lost is still current if everything that is made of it is in place.
+        # A result that the store has lost is still current if everything that is made from it is in place.
         settled = {
             ident: replace(status, state="current", reasons=())
             if status.state == "out of date" and status.made is not None and ident not in work.wanted

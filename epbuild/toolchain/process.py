@@ -101,13 +101,13 @@ def supervise(
     environment: Mapping[str, str],
     cancelled: threading.Event,
 ) -> Ending:
-    """Run `command` in `folder` to its end, with `environment` and a few inherited variables.
+    """Run `command` in `folder` with `environment` and a few inherited variables. Wait until it ends or is killed.
 
     `listener` receives every report on standard output and the lines on standard error, which are also written to the file `log`. Its
-    `worth` decides on each line. However much the process writes, memory holds at most a report of a megabyte and the beginnings of a few
-    lines. After `timeout` seconds (None: never), or once `cancelled` is set, the process and all its children are killed. Children that
-    outlive the process are killed too, as they could continue to write. Raises OSError if the process cannot be started, BadReport for a
-    malformed report, and any exception of `listener`.
+    `worth` decides which lines it receives. However much the process writes, memory holds at most a report of a megabyte and the
+    beginnings of a few lines. After `timeout` seconds (None: never), or once `cancelled` is set, the process and all its children are
+    killed. Children that outlive the process are killed too, as they could continue to write. Raises OSError if the process cannot be
+    started, BadReport for a malformed report, and any exception of `listener`.
     """
     killed_before = _killed_for_memory()
     tree = _start(command, folder, environment)
