@@ -81,7 +81,7 @@ class _FileReading(NamedTuple):
     key: StatKey
     digest: str
     is_stable: bool
-    """Whether the stats of the file will show its next change."""
+    """True if any later change of the file will change its key."""
 
 
 class Digests:
@@ -130,10 +130,10 @@ class Digests:
         if unread:
             digests.update(self._read_files(unread, keys, problems))
         for path, digest in digests.items():
-            self.seen[path] = digest if self.seen.get(path, digest) == digest else ""  # it has changed
+            self.seen[path] = digest if self.seen.get(path, digest) == digest else ""  # empty: it has changed
         if problems:
             raise StoreError(*problems)
-        return {path: digests[path] for path in asked} if unread else digests
+        return {path: digests[path] for path in asked}
 
     def _read_files(
         self, unread: Mapping[_File, list[AnyPath]], keys: Mapping[_File, StatKey], problems: list[Problem]

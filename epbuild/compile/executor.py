@@ -189,7 +189,7 @@ class _StagedFile(Struct, frozen=True):
     name: str
     """Path in the staging directory."""
     is_copy: bool = False
-    """Whether the staged file must be a copy, not a hard link to the user's file."""
+    """True if the staged file must be a copy, not a hard link to the user's file."""
 
 
 def _staged_files(group: SessionGroup) -> Iterator[_StagedFile]:

@@ -52,9 +52,9 @@ class ModelTraits(Struct, frozen=True):
     file: str
     sha256: str
     holds_weights: bool
-    """Whether the model's file has initializers. A header does not have their values."""
+    """True if the model's file has initializers. A header does not have their values."""
     embeds: bool
-    """Whether the model's file has contexts."""
+    """True if the model's file contains its contexts."""
     inside: Facts
     outside: Facts
     data: Mapping[str, Mapping[str, str]]
@@ -73,7 +73,7 @@ class Traits(Struct, frozen=True):
     whole: Facts
     models: tuple[ModelTraits, ...]
     accepts_other_bytes: bool = False
-    """Whether its recipe accepts that a compile is not reproducible."""
+    """True if the recipe of the artifact accepts a compile that is not reproducible."""
 
 
 def read_traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> Traits:

@@ -32,7 +32,7 @@ class RemoteSettings:
     signer: SigningKey | None = None
     authorization: str | None = field(default=None, repr=False)
     anonymous: bool = False
-    """Whether this machine's credentials are withheld, as only a recipe names the address, and it may be untrusted."""
+    """True if the credentials of this machine are withheld: only a recipe names the address, and it may be untrusted."""
     provides: bool = False
     """Whether inputs are uploaded for other machines."""
 

@@ -545,7 +545,7 @@ class Projects(RuleBasedStateMachine):
         assert other == {}, f"{recipe}: answers in full, and from a snapshot: {other}"
 
     def answers_in_full(self, recipe: str) -> dict[str, Any]:
-        """What commands say of a recipe without a snapshot."""
+        """Return the answers of commands about a recipe without a snapshot."""
         looks, away = self.project.cache / "looks", self.project.cache / "looks-away"
         if not looks.exists():
             return self.answers(recipe)

@@ -34,7 +34,7 @@ class OutputVerdict(Struct, frozen=True):
     """Reason why it did not pass: a clause."""
     hint: str | None = None
     own_scale: bool = False
-    """Whether it was judged by its own scale, since zeros would meet the user's thresholds too."""
+    """True if the output was judged by its own scale, since zeros would meet the user's thresholds too."""
 
 
 class Rules(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Rules(Struct, frozen=True):
 
     numbers: Numbers
     quantised: bool = False
-    """Whether the source computes with quantized values."""
+    """True if the source computes with quantized values."""
     asked: Thresholds = field(default_factory=Thresholds)
     bound: float | None = None
     """Tolerance of each number, if another check judges elements one by one. Then only outputs that zeros would meet are judged here."""
