@@ -93,6 +93,11 @@ def known_environments(entries: Iterable[EpEntry]) -> str:
     return f"It comes in {' or '.join(dict.fromkeys(name for entry in packagings for name in entry.distributions))}."
 
 
+def full_name(short: str) -> str | None:
+    """Return ONNX Runtime's name of an EP by the short name of its data files, such as `qnn`. None if no EP has that name."""
+    return next((ep for ep, stems in _stems().items() if short in stems), None)
+
+
 @cache
 def session_keys() -> SessionKeys:
     return read_session_keys(_read_data(_SESSION))

@@ -160,6 +160,8 @@ class Start(Struct, frozen=True, kw_only=True):
     """Option whose value distinguishes targets."""
     metadata: str | None = None
     """Device metadata key whose value distinguishes targets. Without it and `option`, there is one target."""
+    key: str | None = None
+    """Key of a target in a recipe that is short for `device` and `options` with this value of `option`, such as `soc`."""
     words: str = ""
     """Description of that value."""
     example: str

@@ -9,7 +9,7 @@ from pathlib import Path, PureWindowsPath
 
 from msgspec import Struct
 
-from epbuild.catalog.catalog import Catalog, find_session_key, known_environments
+from epbuild.catalog.catalog import Catalog, find_session_key, full_name, known_environments
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, normalize, plain_text, refusals
 from epbuild.catalog.options import Option, release_numbers
@@ -230,10 +230,13 @@ class TargetPlanner:
 
 
 def _nearest_ep(name: str, known: Sequence[str]) -> str | None:
-    """Suggest the known EP with the closest name. The common suffix `ExecutionProvider` does not count."""
+    """Suggest the known EP with the closest name, as short as `name`. The suffix `ExecutionProvider` does not count."""
     own = {_OWN_NAME.sub("", ep).lower(): ep for ep in known}
     close = closest(_OWN_NAME.sub("", name).lower(), own)
-    return f"Did you mean '{own[close[0]]}'?" if close else None
+    if not close:
+        return None
+    short, is_short = close[0], _OWN_NAME.search(name) is None
+    return f"Did you mean '{short if is_short and full_name(short) is not None else own[short]}'?"
 
 
 class _Release(Struct, frozen=True):

@@ -14,6 +14,7 @@ from epbuild.core.errors import Argument, Position, Problem, RecipeError
 from epbuild.recipe import groups, models, outputs
 from epbuild.recipe.cache import environment_problems, read_cache
 from epbuild.recipe.compose import compose, digest_of_texts
+from epbuild.recipe.defaults import write_out
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.groups import read_group, read_member
 from epbuild.recipe.matrix import Matrix, MatrixRow
@@ -91,9 +92,11 @@ class _Assembler:
         self._file = file
         # Sections and definitions that are left out as a whole.
         self._broken = {violation.path[:2] for violation in violations}
-        self._root = MappingReader(root, self.problems, file)
+        self._root = MappingReader(write_out(root, file, self.problems), self.problems, file)
         self._environment = environment
         self._judged: dict[int, tuple[Node, Node | None, bool]] = {}
+        self._rows_of: dict[str, list[str]] = {}
+        """Names of the targets of each definition with a matrix."""
         self._all_targets_known = not any(path[:1] == ("targets",) for path in self._broken)
         self._all_groups_known = True
         self._written_out = 0
@@ -215,8 +218,9 @@ class _Assembler:
                 if name in found:
                     message = f"a row of {quoted(base)} has the name of the target {quoted(name)}"
                     self.problems.append(Problem(BAD_NAME, message, where))
-                elif row.suffix and (problem := name_problem(name, where)):
-                    self.problems.append(problem)
+                elif row.suffix:
+                    self._rows_of.setdefault(base, []).append(name)
+                    self.problems += filter(None, [name_problem(name, where)])
                 found[name] = read_target(name, entry.name_where, fields, whole=is_whole)
                 self._follow(found[name].toolchain, "toolchain", "toolchains")
         self.problems += clash_problems((name, target.where) for name, target in found.items())
@@ -346,7 +350,7 @@ class _Assembler:
         """Return a group's targets, each once, at its first matching pattern."""
         found: dict[str, Reference] = {}
         for pattern, where in fields.texts("targets"):
-            names = matching(pattern, targets)
+            names = self._targets_matching(pattern, targets)
             if not self._can_hold(names, where):
                 continue
             if not names and self._all_targets_known:
@@ -354,6 +358,10 @@ class _Assembler:
             for name in names:
                 found.setdefault(name, Reference(name, where))
         return tuple(found.values())
+
+    def _targets_matching(self, pattern: str, targets: Collection[str]) -> list[str]:
+        """Return the targets that a name or glob matches. The name of a target with a matrix matches all of its rows."""
+        return matching(pattern, targets) or sorted(self._rows_of.get(pattern, ()))
 
     def _can_hold(self, names: Collection[str], where: Position) -> bool:
         """Return whether the matches of a glob fit. Otherwise a recipe of many globs over many targets would be unbounded."""
@@ -372,7 +380,8 @@ class _Assembler:
         def named(pattern: str, where: Position, section: str) -> tuple[str, ...] | None:
             if not whole[section]:
                 return None
-            names = matching(pattern, known[section])
+            find = self._targets_matching if section == "targets" else matching
+            names = find(pattern, known[section])
             if not names and (section != "groups" or self._all_groups_known):
                 self._unknown(section.removesuffix("s"), pattern, known[section], where)
             return tuple(names) if self._can_hold(names, where) else ()

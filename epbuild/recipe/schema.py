@@ -9,7 +9,7 @@ for its pattern. `synonyms` has other tools' names for the values of an enumerat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +114,7 @@ def _schema_of(part: KeyPath) -> tuple[Any, Any]:
     found: Any = document
     if not part:
         shallow = {
-            name: {key: value for key, value in section.items() if key not in ("items", "additionalProperties")}
+            name: {key: value for key, value in section.items() if key != _definitions(section)}
             for name, section in document["properties"].items()
             if name in _SECTIONS
         }
@@ -124,8 +124,13 @@ def _schema_of(part: KeyPath) -> tuple[Any, Any]:
             found = document["$defs"][found["$ref"].removeprefix("#/$defs/")]
         found = found["properties"][key]
         if number == 0 and key in _SECTIONS:
-            found = found["items"] if found["type"] == "array" else found["additionalProperties"]
+            found = found[_definitions(found)]
     return document, found
+
+
+def _definitions(section: Mapping[str, Any]) -> str:
+    """Return the keyword that has the schema of a section's definitions."""
+    return "items" if section["type"] == "array" else "additionalProperties"
 
 
 @cache

@@ -182,7 +182,9 @@ def test_a_model_that_the_recipe_pins_is_not_fetched(index: Index) -> None:
 
 
 def test_a_model_that_no_group_uses_is_neither_fetched_nor_locked(index: Index) -> None:
-    index.write_recipe(("decode: decode.onnx", f"decode: decode.onnx, spare: '{ADDRESS}'"))
+    index.write_recipe(
+        ("decode: decode.onnx", f"decode: decode.onnx, spare: '{ADDRESS}'"), ("groups:\n", "groups:\n  default: none\n")
+    )
     assert index.lock().models == {}
     assert index.fetcher.asked == []
 

@@ -21,7 +21,7 @@ from epbuild.verify.static import check_artifact
 from tests.support.fake_builds import Workshop, source_model
 
 GROUP = "  classifier:\n    models: [classifier]\n"
-MERGED = "  classifier:\n    models: [prefill, decode]\n    merge: SETTINGS\n"
+MERGED = "  default: none\n  classifier:\n    models: [prefill, decode]\n    merge: SETTINGS\n"
 SETTINGS = "{name: llm, connect: {prefill.y: decode.x}, prefixes: {decode: d_}}"
 COMPILES = [f"compile:classifier/plain/{name}" for name in ("prefill", "decode")]
 MERGE = "merge:classifier/plain"

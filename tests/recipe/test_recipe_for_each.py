@@ -67,7 +67,9 @@ def test_a_zoo_of_a_thousand_models_has_texts_with_the_names_of_its_groups(tmp_p
 
 
 def test_a_member_is_called_by_its_name_there(tmp_path: Path) -> None:
-    text = changed('models: [big, "?"]', "models: [{model: a, name: small}]")
+    text = changed('models: [big, "?"]', "models: [{model: a, name: small}]").replace(
+        "groups:\n", "groups:\n  default: none\n", 1
+    )
     assert list(load_text(tmp_path, text).groups) == ["zoo-small"]
 
 

@@ -258,6 +258,7 @@ def test_settings_by_the_dozen_do_not_pile_up(workshop: Workshop) -> None:
 
 def test_each_recipe_has_logs_of_its_own(workshop: Workshop, other: Path) -> None:
     edit(other, "models: [classifier]", "models: [decode]")
+    edit(other, "groups:\n", "groups:\n  default: none\n")
     workshop.build()
     workshop.build(recipe=other)
     logs = sorted(path.name for path in (workshop.folder / ".epbuild" / "logs").iterdir())

@@ -1,0 +1,330 @@
+"""Defaults and short forms of a recipe, written out.
+
+    models: [models/det.onnx]
+    targets: {phone: {ep: qnn, soc: SM8750}}
+
+has the same plan as a recipe that names each model and the toolchain, has the EP and its options as ONNX Runtime knows them, and has
+groups and outputs. The rest of epbuild sees that longer recipe. A value that nobody wrote has the position of what implies it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from pathlib import Path, PurePosixPath
+
+from epbuild.catalog.catalog import entries_for, full_name, known_eps
+from epbuild.catalog.facts import Start
+from epbuild.core.errors import Position, Problem
+from epbuild.recipe.names import matching, name_problem
+from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, extent, render
+from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_VALUE, one_of, quoted, wrong_type
+from epbuild.recipe.requirement import read_requirement
+
+DEVICE_KEYS = ("soc", "device")
+"""Keys of a target for the value that distinguishes the targets of an EP. The catalog says which key is whose."""
+DEFAULT_GROUPS = "default"
+"""Key of `groups` that says with `none` that a model without a group is not built."""
+
+_Entries = dict[str, KeyedNode]
+
+
+def write_out(root: MappingNode, file: Path, problems: list[Problem]) -> MappingNode:
+    """Return the recipe in `file` with its defaults written out. Problems of short forms are added to `problems`.
+
+    Values of the wrong type stay as they are. The schema refuses them.
+    """
+    entries: _Entries = dict(root.entries)
+    absent = {"name", "groups", "outputs"} - entries.keys() - root.gaps
+    if "name" in absent:
+        _add(entries, "name", _name_of_folder(file, root.where, problems))
+    if "models" in entries:
+        entries["models"] = _replaced(entries["models"], _named_models(entries["models"].node, problems))
+    targets = _Targets(_section(entries, "toolchains"), problems, has_catalogs="catalogs" in entries)
+    if "targets" in entries:
+        entries["targets"] = _replaced(entries["targets"], targets.write_out(entries["targets"].node))
+        if targets.toolchains:
+            _add(entries, "toolchains", _mapping(root.where, targets.toolchains))
+    if "models" in entries and ("groups" in absent or "groups" in entries):
+        groups = entries["groups"].node if "groups" in entries else _mapping(root.where, {})
+        _add(entries, "groups", _groups(groups, _section(entries, "models"), problems))
+    if "outputs" in absent:
+        path = _text(root.where, "dist/${recipe.name}/${group}/${target}")
+        output = _mapping(root.where, {"layout": _implied(_text(root.where, "directory")), "path": _implied(path)})
+        _add(entries, "outputs", _sequence(root.where, [output]))
+    return _mapping(root.where, entries, root.gaps)
+
+
+def _name_of_folder(file: Path, where: Position, problems: list[Problem]) -> Node | None:
+    name = file.absolute().parent.name
+    if name_problem(name, where) is None:
+        return _text(where, name)
+    message = f"the recipe has no name, and that of its folder, {quoted(name)}, cannot be one"
+    problems.append(Problem(MISSING_KEY, message, where, "Write `name:` and a name of letters and digits."))
+    return None
+
+
+def _named_models(models: Node, problems: list[Problem]) -> Node:
+    """Return the models by name. Those of a list of paths have the names of their files."""
+    if not isinstance(models, SequenceNode) or not all(map(_string, models.items)):
+        return models
+    found: _Entries = {}
+    for item in models.items:
+        path = _string(item)
+        stem = PurePosixPath(path.replace("\\", "/")).stem
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
+        if name in found:
+            message = f"two models of the list have the name {quoted(name)}"
+            hint = f"Give the models names: `models: {{{name}: {path}}}`."
+            problems.append(Problem(BAD_NAME, message, item.where, hint))
+        found.setdefault(name, KeyedNode(item.where, item))
+    return _mapping(models.where, found)
+
+
+class _Targets:
+    """Targets with their EPs, options and toolchains written out."""
+
+    def __init__(self, toolchains: _Entries, problems: list[Problem], *, has_catalogs: bool) -> None:
+        self._has_catalogs = has_catalogs
+        self.toolchains = toolchains
+        """Toolchains of the recipe, and those of the catalog that its targets need."""
+        self._written = tuple(toolchains)
+        self._problems = problems
+
+    def write_out(self, targets: Node) -> Node:
+        if not isinstance(targets, MappingNode):
+            return targets
+        entries = {name: _replaced(entry, self._target(name, entry)) for name, entry in targets.entries.items()}
+        return _mapping(targets.where, entries, targets.gaps)
+
+    def _target(self, name: str, target: KeyedNode) -> Node:
+        if not isinstance(target.node, MappingNode) or not {"ep", "eps"} & target.node.entries.keys():
+            return target.node
+        entries: _Entries = dict(target.node.entries)
+        listed = _node(entries, "eps")
+        choices = [item for item in listed.items if isinstance(item, MappingNode)] if isinstance(listed, SequenceNode) else []
+        first = next((_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)), "")
+        if first and "${" not in first and first not in known_eps() and not self._has_catalogs:  # the planner says so
+            short = {key for key in DEVICE_KEYS if key in entries and not isinstance(entries[key].node, MappingNode)}
+            return _with_entries(target.node, {key: entry for key, entry in entries.items() if key not in short})
+        if "toolchain" not in entries and "toolchain" not in target.node.gaps:
+            toolchain = self._toolchain_for(first, name, target)
+            if toolchain:
+                entries = {"toolchain": KeyedNode(target.name_where, _text(target.name_where, toolchain)), **entries}
+        packages = self._packages(_string(_node(entries, "toolchain")))
+        if "ep" in entries:
+            self._write_out_ep(entries, packages)
+        elif isinstance(listed, SequenceNode):
+            items = tuple(self._choice(item, packages) for item in listed.items)
+            entries["eps"] = _replaced(entries["eps"], listed if items == listed.items else _sequence(listed.where, items))
+        return _with_entries(target.node, entries)
+
+    def _choice(self, choice: Node, packages: Set[str]) -> Node:
+        """Return an item of `eps`."""
+        if not isinstance(choice, MappingNode):
+            return choice
+        entries: _Entries = dict(choice.entries)
+        for key in DEVICE_KEYS:
+            if isinstance(value := _node(entries, key), SequenceNode):
+                hint = "Give the target a matrix, and write ${matrix.<axis>} here."
+                self._problems.append(Problem(WRONG_VALUE, "an entry of 'eps' has one value here", value.where, hint))
+                del entries[key]
+        self._write_out_ep(entries, packages)
+        return _with_entries(choice, entries)
+
+    def _write_out_ep(self, entries: _Entries, packages: Set[str]) -> None:
+        ep = _full_name(entries)
+        if ep and ep != _string(_node(entries, "ep")):
+            entries["ep"] = _replaced(entries["ep"], _text(entries["ep"].node.where, ep))
+        for key in DEVICE_KEYS:
+            # `device` is also the key of a device with its type and vendor.
+            if key in entries and not isinstance(entries[key].node, MappingNode):
+                self._write_out_device(key, ep, _start(ep, packages), entries)
+
+    def _toolchain_for(self, ep: str, name: str, target: KeyedNode) -> str | None:
+        """Return the toolchain of a target that names none.
+
+        It is the one with the EP's short name, the only one that may hold the EP, or that of the catalog, in this order.
+        """
+        start = _start(ep)
+        if start is not None and start.name in self.toolchains:
+            return start.name
+        fitting = [toolchain for toolchain in self._written if self._may_hold(ep, toolchain)]
+        if not fitting and start is not None:
+            self.toolchains[start.name] = KeyedNode(target.name_where, _environment(start, target.name_where))
+            return start.name
+        if len(fitting) == 1 or len(self._written) == 1:
+            return [*fitting, *self._written][0]
+        hint = f"There is: {one_of(fitting or self._written)}." if self._written else None
+        message = f"the key 'toolchain' is missing in targets.{name}"
+        self._problems.append(Problem(MISSING_KEY, message, target.node.where, hint))
+        return None
+
+    def _may_hold(self, ep: str, toolchain: str) -> bool:
+        """Return whether a toolchain installs an EP, or is an environment of someone else's making, which may hold anything."""
+        node = self.toolchains[toolchain].node
+        is_foreign = isinstance(node, MappingNode) and "interpreter" in node.entries
+        distributions = {name for entry in entries_for(ep) for name in entry.distributions} if ep in known_eps() else set()
+        return is_foreign or not distributions.isdisjoint(self._packages(toolchain))
+
+    def _packages(self, toolchain: str) -> Set[str]:
+        """Return the names of the packages that a toolchain installs."""
+        node = _node(self.toolchains, toolchain)
+        packages = _node(node.entries, "packages") if isinstance(node, MappingNode) else None
+        items = packages.items if isinstance(packages, SequenceNode) else ()
+        return {read_requirement(_string(item)).distribution for item in items}
+
+    def _write_out_device(self, key: str, ep: str, start: Start | None, entries: _Entries) -> None:
+        """Replace a short key such as `soc` by the options or the device that the catalog has for it. A list becomes a matrix."""
+        given = entries.pop(key)
+        if (start is None or start.key != key) and key == "device":
+            self._problems.append(wrong_type(given.node, "object"))
+            return
+        if start is None or start.key != key or start.option is None:
+            message = f"{quoted(key)} is not a key of a target for {ep}"
+            known = start.key if start is not None else None
+            hint = f"Its targets differ by {quoted(known)}." if known else "Write its provider_options."
+            self._problems.append(Problem(UNKNOWN_KEY, message, given.name_where, hint))
+            return
+        value = given.node
+        if isinstance(value, SequenceNode):
+            if "matrix" in entries:
+                message = f"a target with a matrix has one {quoted(key)}"
+                hint = f"Make the list an axis, as in `matrix: {{{key}: [...]}}`, and write `{key}: ${{matrix.{key}}}`."
+                self._problems.append(Problem(WRONG_VALUE, message, value.where, hint))
+                return
+            entries["matrix"] = KeyedNode(given.name_where, _mapping(value.where, {key: given}))
+            value = _text(value.where, f"${{matrix.{key}}}")
+        options = {name: _implied(_text(given.name_where, option)) for name, option in start.options.items()}
+        written = _node(entries, "provider_options")
+        if isinstance(written, MappingNode):
+            if start.option in written.entries:
+                message = f"{quoted(key)} is short for the option {quoted(start.option)}, which is here too"
+                self._problems.append(
+                    Problem(WRONG_VALUE, message, written.entries[start.option].name_where, "Remove one of them.")
+                )
+            options |= written.entries
+        options[start.option] = KeyedNode(given.name_where, value)
+        where = written.where if written is not None else given.name_where
+        entries["provider_options"] = KeyedNode(where, _mapping(where, options))
+
+
+def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Problem]) -> Node:
+    """Return the groups with their models and targets, and a group for each model that is in none."""
+    if not isinstance(groups, MappingNode):
+        return groups
+    found: _Entries = dict(groups.entries)
+    default = found.get(DEFAULT_GROUPS)
+    if default is not None and _string(default.node) == "none":
+        del found[DEFAULT_GROUPS]
+    else:
+        default = None
+    for name, entry in found.items():
+        if isinstance(entry.node, MappingNode):
+            found[name] = _replaced(entry, _group(name, entry.name_where, entry.node, models))
+            if name not in models and "models" not in entry.node.entries and "models" not in entry.node.gaps:
+                message = f"the key 'models' is missing in groups.{name}"
+                problems.append(Problem(MISSING_KEY, message, entry.node.where, f"There is no model {quoted(name)} either."))
+    if default is None:
+        grouped = {model for entry in found.values() for model in _members(entry.node, models)}
+        for name, entry in models.items():
+            if name in grouped or name_problem(name, entry.name_where):
+                continue
+            if name in found:
+                message = f"the model {quoted(name)} is in no group, and the group of its name has other models"
+                hint = f"Add it to a group; or write `groups: {{{DEFAULT_GROUPS}: none}}` to build only what groups name."
+                problems.append(Problem(BAD_NAME, message, found[name].name_where, hint))
+                continue
+            where = entry.name_where
+            found[name] = KeyedNode(where, _group(name, where, _mapping(where, {}), models))
+    return _mapping(groups.where, found, groups.gaps)
+
+
+def _group(name: str, where: Position, node: MappingNode, models: Collection[str]) -> MappingNode:
+    """Return a group with its models, by default that of its name, and its targets, by default all."""
+    if "models" in node.entries and "targets" in node.entries:
+        return node
+    entries: _Entries = dict(node.entries)
+    if "models" not in entries and name in models:
+        entries = {"models": _implied(_sequence(where, [_text(where, name)])), **entries}
+    if "targets" not in entries and "targets" not in node.gaps:
+        entries["targets"] = _implied(_sequence(where, [_text(where, "*")]))
+    return _mapping(node.where, entries, node.gaps)
+
+
+def _members(group: Node, models: Collection[str]) -> Iterator[str]:
+    """Yield the models of a group."""
+    listed = _node(group.entries, "models") if isinstance(group, MappingNode) else None
+    for item in listed.items if isinstance(listed, SequenceNode) else ():
+        name = _string(_node(item.entries, "model") if isinstance(item, MappingNode) else item)
+        yield from matching(name, models)
+
+
+def _environment(start: Start, where: Position) -> MappingNode:
+    """Return the toolchain that the catalog has for an EP."""
+    packages = _sequence(where, [_text(where, package) for package in start.packages])
+    node = packages if start.packages else _text(where, start.interpreter or "")
+    return _mapping(where, {"packages" if start.packages else "interpreter": KeyedNode(where, node)})
+
+
+def _full_name(entries: Mapping[str, KeyedNode]) -> str:
+    """Return the EP of a target by ONNX Runtime's name. A name that is unknown, or has a template, stays as it is."""
+    name = _string(_node(entries, "ep"))
+    return full_name(name) or name
+
+
+def _start(ep: str, packages: Set[str] = frozenset()) -> Start | None:
+    """Return the catalog's short form of an EP, in the packaging of one of the `packages`, else in the default one."""
+    if ep not in known_eps():
+        return None
+    entries = entries_for(ep)
+    return next((entry for entry in entries if packages & set(entry.distributions)), entries[0]).start
+
+
+# Nodes
+
+
+def _section(entries: Mapping[str, KeyedNode], key: str) -> _Entries:
+    node = _node(entries, key)
+    return dict(node.entries) if isinstance(node, MappingNode) else {}
+
+
+def _node(entries: Mapping[str, KeyedNode], key: str) -> Node | None:
+    entry = entries.get(key)
+    return entry.node if entry is not None else None
+
+
+def _string(node: Node | None) -> str:
+    """Return the text of a scalar, or an empty one."""
+    return node.value if isinstance(node, ScalarNode) and isinstance(node.value, str) else ""
+
+
+def _replaced(entry: KeyedNode, node: Node) -> KeyedNode:
+    return KeyedNode(entry.name_where, node)
+
+
+def _implied(node: Node) -> KeyedNode:
+    return KeyedNode(node.where, node)
+
+
+def _add(entries: _Entries, key: str, node: Node | None) -> None:
+    """Set a key, if there is a value. A key that was written keeps its position."""
+    if node is not None:
+        entries[key] = KeyedNode(entries[key].name_where if key in entries else node.where, node)
+
+
+def _text(where: Position, value: Scalar) -> ScalarNode:
+    return ScalarNode(where, value, render(value))
+
+
+def _with_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
+    """Return a mapping with other entries, or itself if they are equal: what aliases share is judged once."""
+    return node if entries == node.entries else _mapping(node.where, entries, node.gaps)
+
+
+def _sequence(where: Position, items: Sequence[Node]) -> SequenceNode:
+    return SequenceNode(where, tuple(items), *extent(items))
+
+
+def _mapping(where: Position, entries: Mapping[str, KeyedNode], gaps: Iterable[str] = ()) -> MappingNode:
+    return MappingNode(where, entries, *extent([entry.node for entry in entries.values()]), frozenset(gaps))

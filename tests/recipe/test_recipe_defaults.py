@@ -1,0 +1,189 @@
+"""Defaults and short forms of a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epbuild.recipe.model import Recipe, Target
+from tests.recipe.texts import load_text, problems_of
+from tests.support.recipe_texts import changed, places, told
+
+SHORT = """\
+epbuild: 1
+models: [models/det.onnx, models/cls.onnx]
+targets: {phone: {ep: qnn, soc: SM8750}}
+"""
+LONG = """\
+epbuild: 1
+name: shop
+toolchains:
+  qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
+models: {det: models/det.onnx, cls: models/cls.onnx}
+targets:
+  phone:
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options: {backend_type: htp, soc_model: SM8750}
+groups:
+  det: {models: [det], targets: ["*"]}
+  cls: {models: [cls], targets: ["*"]}
+outputs:
+  - {layout: directory, path: "dist/${recipe.name}/${group}/${target}"}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Folder of the recipes, whose name is a recipe's name."""
+    place = tmp_path / "shop"
+    place.mkdir()
+    return place
+
+
+def meaning(recipe: Recipe) -> dict[str, object]:
+    """Return the content of a recipe without positions."""
+    return {
+        "name": recipe.name,
+        "toolchains": {name: toolchain.packages for name, toolchain in recipe.toolchains.items()},
+        "models": {name: model.path.rpartition("/")[2] for name, model in recipe.models.items()},
+        "targets": {name: of_target(target) for name, target in recipe.targets.items()},
+        "groups": {
+            name: (
+                [member.model.name for member in group.members],
+                [target.name for target in group.targets],
+                group.share_weights,
+            )
+            for name, group in recipe.groups.items()
+        },
+        "outputs": [(output.layout, output.path.value) for output in recipe.outputs],
+    }
+
+
+def of_target(target: Target) -> object:
+    options = [(choice.ep.name, {key: option.value for key, option in choice.provider_options.items()}) for choice in target.eps]
+    return target.toolchain.name, options
+
+
+def test_three_lines_mean_what_sixteen_mean(folder: Path) -> None:
+    assert meaning(load_text(folder, SHORT)) == meaning(load_text(folder, LONG))
+
+
+def test_a_list_of_socs_makes_a_target_of_each(folder: Path) -> None:
+    text = changed(SHORT, ("soc: SM8750", "soc: [SC8380XP, SM8750]"))
+    long = changed(LONG, ("  phone:\n", "  phone:\n    matrix: {soc: [SC8380XP, SM8750]}\n"), ("SM8750}", '"${matrix.soc}"}'))
+    assert meaning(load_text(folder, text)) == meaning(load_text(folder, long))
+
+
+def test_the_name_of_a_list_or_a_matrix_means_all_of_its_targets(folder: Path) -> None:
+    text = changed(SHORT, ("soc: SM8750", "soc: [SC8380XP, SM8750]")) + "groups: {det: {targets: [phone]}}\n"
+    assert [target.name for target in load_text(folder, text).groups["det"].targets] == ["phone-SC8380XP", "phone-SM8750"]
+
+
+def test_an_option_that_is_written_stands_beside_those_of_the_short_form(folder: Path) -> None:
+    text = changed(SHORT, ("soc: SM8750", "soc: SM8750, provider_options: {backend_type: gpu, vtcm_mb: 8}"))
+    [choice] = load_text(folder, text).targets["phone"].eps
+    options = {key: option.value for key, option in choice.provider_options.items()}
+    assert options == {"backend_type": "gpu", "vtcm_mb": 8, "soc_model": "SM8750"}
+
+
+def test_the_packages_decide_what_the_short_key_of_an_ep_means(folder: Path) -> None:
+    text = changed(SHORT, ("ep: qnn, soc: SM8750", "ep: openvino, device: [CPU, NPU]"))
+    recipe = load_text(folder, text)
+    assert recipe.toolchains["openvino"].packages == ("onnxruntime-openvino==1.24.1",)
+    assert [of_target(target) for target in recipe.targets.values()] == [
+        ("openvino", [("OpenVINOExecutionProvider", {"device_type": device})]) for device in ("CPU", "NPU")
+    ]
+    plugin = text + "toolchains: {ov: {packages: [onnxruntime==1.31.1, onnxruntime-ep-openvino==1.8.1]}}\n"
+    [problem] = problems_of(folder, plugin)
+    assert (problem.code, problem.message) == ("EPB105", "this is a list; write a mapping")
+
+
+def test_short_names_stand_in_a_list_of_eps_too(folder: Path) -> None:
+    text = changed(SHORT, ("ep: qnn, soc: SM8750", "eps: [{ep: qnn, soc: SM8750}, {ep: cpu}]"))
+    assert of_target(load_text(folder, text).targets["phone"]) == (
+        "qnn",
+        [("QNNExecutionProvider", {"backend_type": "htp", "soc_model": "SM8750"}), ("CPUExecutionProvider", {})],
+    )
+
+
+@pytest.mark.parametrize(
+    ("toolchains", "name"),
+    [
+        ("{ort: {packages: [onnxruntime-qnn]}}", "ort"),
+        ("{a: {packages: [x]}, qnn: {packages: [onnxruntime-qnn==2.6.0]}}", "qnn"),
+    ],
+)
+def test_a_toolchain_of_the_recipe_comes_before_the_catalogs(folder: Path, toolchains: str, name: str) -> None:
+    recipe = load_text(folder, f"{SHORT}toolchains: {toolchains}\n")
+    assert recipe.targets["phone"].toolchain.name == name
+    assert "onnxruntime-qnn==2.7.0" not in recipe.toolchains[name].packages
+
+
+def test_a_model_in_no_group_has_one_of_its_own_unless_the_recipe_says_none(folder: Path) -> None:
+    text = SHORT + "groups: {both: {models: ['d*'], share_weights: true}}\n"
+    assert {name: len(group.members) for name, group in load_text(folder, text).groups.items()} == {"both": 1, "cls": 1}
+    alone = changed(text, ("groups: {", "groups: {default: none, "))
+    assert list(load_text(folder, alone).groups) == ["both"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message", "hint"),
+    [
+        (("soc: SM8750", "soc: [‸{a: 1}]"), "EPB105", "", ""),
+        (("ep: qnn", "ep: cpu, toolchain: ‸x"), "EPB108", "there is no toolchain 'x'", ""),
+        (
+            ("ep: qnn, soc: SM8750", "ep: tensorrt, ‸soc: x"),
+            "EPB103",
+            "'soc' is not a key of a target for Tensorrt",
+            "provider_options",
+        ),
+        (("ep: qnn, soc: SM8750", "ep: openvino, ‸soc: x"), "EPB103", "'soc' is not a key of a target for OpenVINO", "'device'"),
+        (("phone: {ep: qnn, soc", "phone: ‸{soc"), "EPB106", "a target has an 'ep', or several in 'eps'", ""),
+        (
+            ("soc: SM8750", "soc: ‸[A, B], matrix: {x: [1]}"),
+            "EPB106",
+            "a target with a matrix has one 'soc'",
+            "Make the list an axis",
+        ),
+        (
+            ("soc: SM8750", "soc: a, provider_options: {‸soc_model: b}"),
+            "EPB106",
+            "'soc' is short for the option 'soc_model'",
+            "Remove",
+        ),
+        (("ep: qnn, soc: SM8750", "eps: [{ep: qnn, soc: ‸[A, B]}]"), "EPB106", "an entry of 'eps' has one value here", "matrix"),
+        (("phone: {ep: qnn, soc: SM8750}", "phone: ‸{ep: cpu}"), "EPB104", "'toolchain' is missing in targets.phone", ""),
+        (
+            ("det.onnx,", "det.onnx, ‸more/det.onnx,"),
+            "EPB107",
+            "two models of the list have the name 'det'",
+            "Give the models names",
+        ),
+        (("targets", "groups: {‸det: {models: [cls]}}\ntargets"), "EPB107", "the model 'det' is in no group", "default: none"),
+        (
+            ("targets", "groups: {both: ‸{share_weights: true}}\ntargets"),
+            "EPB104",
+            "'models' is missing in groups.both",
+            "no model",
+        ),
+        (("targets", "groups: {default: ‸{}}\ntargets"), "EPB105", "write one of: none", ""),
+    ],
+    ids=lambda value: str(value[1]) if isinstance(value, tuple) else None,
+)
+def test_a_mistake_in_a_short_form_has_its_place_and_says_what_to_write(
+    folder: Path, change: tuple[str, str], code: str, message: str, hint: str
+) -> None:
+    text, expected = places(changed(SHORT, change))
+    problems = problems_of(folder, text)
+    assert told(problems)[:1] == [(code, *place) for place in expected], problems
+    assert message in problems[0].message
+    assert hint in (problems[0].hint or "")
+
+
+def test_a_folder_whose_name_cannot_be_a_recipes_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    [problem] = problems_of(folder, SHORT)
+    assert (problem.code, problem.hint) == ("EPB104", "Write `name:` and a name of letters and digits.")
