@@ -70,7 +70,7 @@ def test_a_mistake_in_the_recipe_has_its_place(workshop: Workshop) -> None:
         [problem, *_] = refused.value.problems
         assert isinstance(problem.where, api.Position)
         assert Path(problem.where.file).name == "epbuild.yaml"
-        assert "toolchain" in problem.message
+        assert "toolchian" in problem.message
 
 
 def test_from_another_thread_it_does_the_same_and_leaves_the_process_alone(workshop: Workshop) -> None:

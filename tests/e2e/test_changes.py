@@ -53,6 +53,7 @@ targets:
       qnn_ir_backend_path: ./ir.bin
     environment: {{STATED: one, PASSED_ON: "${{env.EPBUILD_TEST_SETTING:-one}}"}}
 groups:
+  default: none
   pair:
     models: [prefill, decode]
     targets: [npu]

@@ -96,7 +96,7 @@ def test_an_unjudged_context_for_several_socs_is_published_only_if_accepted(
     project: Project,
 ) -> None:
     write_project(project)
-    several = RECIPE.replace("soc_model: SM8750", 'soc_model: "SM8750,SM8650"').replace(RIGHT, "")
+    several = RECIPE.replace("soc_model: SM8750", 'soc_model: "SM8750,SM8650"').replace(RIGHT, "  default: none\n")
     project.recipe.write_text(several.replace(LEFT, LEFT.replace("}", ", verify: true}")), encoding="utf-8")
     failed = [event for event in events_of(project, status=1) if event["event"] == "step_failed"]
     assert [problem["code"] for problem in failed[0]["problems"]] == ["EPB666"]

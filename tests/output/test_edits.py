@@ -52,6 +52,7 @@ def several() -> Document:
             "spare": {**QNN, "toolchain": "next", "environment": {"QNN_TRACE": "1"}, "allow_failure": False},
         },
         "groups": {
+            "default": "none",
             "one": {"models": ["left"], "targets": ["small"], "expect": {"fallback_nodes": "any"}},
             "pair": {
                 "models": ["left", {"model": "right", "compile": {"embed": False}}],

@@ -115,11 +115,21 @@ MATRIX: Edits = {
     "groups.pair.targets": ["npu-*"],
     "outputs": [{"layout": "directory", "path": "dist/plain/${target}"}],
 }
+SHORT: Edits = {"targets.npu": {"toolchain": "qnn", "ep": "qnn", "soc": "SM8750"}}
+SHORT_INTEL: Edits = {"targets.npu": {"toolchain": "qnn", "ep": "openvino", "device": "CPU"}}
+PER_TARGET: Edits = {"groups.pair.targets": ["npu"], "outputs": [{"layout": "directory", "path": "dist/plain/${target}"}]}
 TWO: Edits = {
     "groups.other": {"models": ["left"], "targets": ["npu"], "expect": {"fallback_nodes": "any"}},
     "targets.gpu": {"toolchain": "qnn", "ep": OPENVINO, "device": {"type": "gpu"}},
     "groups.pair.targets": ["npu", "gpu"],
     "outputs": [{"layout": "directory", "path": "dist/plain/${group}/${target}", "groups": ["pair", "other"], "targets": ["*"]}],
+}
+UNGROUPED: Edits = {
+    # A group that nobody wrote expects that the EP takes all nodes, unless the target ends with the CPU EP.
+    "targets.npu": {"toolchain": "qnn", "eps": [copy.deepcopy(QNN), {"ep": "cpu"}]},
+    "groups.default": "none",
+    "groups.pair.models": ["left"],
+    "outputs": [{"layout": "directory", "path": "dist/plain/${group}"}],
 }
 MERGING: Edits = {
     "groups.pair.merge": {"name": "llm", "connect": {"left.logits": "right.input_ids"}, "prefixes": {"right": "r_"}},
@@ -224,6 +234,10 @@ CASES: dict[str, Case | str] = {
     "catalogs[]": "only EPs that epbuild does not know take one",
     "cache.remote": "where a result comes from changes nothing of it",
     "cache.trust[]": "where a result comes from changes nothing of it",
+    "models[]": Case(
+        {"models": ["left.onnx", "other.onnx"], "groups.pair.models": ["left", "other"]},
+        given={"models": ["left.onnx", "right.onnx"]},
+    ),
     "models.*": Case({"models.left": "other.onnx"}),
     "models.*.path": Case({"models.right.path": "other.onnx"}),
     "models.*.sha256": Case({"models.right.sha256": DIGESTS["right.onnx"]}, counts=False),
@@ -260,6 +274,14 @@ CASES: dict[str, Case | str] = {
         {"targets.npu.toolchain": "next"}, given={"toolchains.next": {"packages": ["onnxruntime-qnn==2.7.1"]}}
     ),
     "targets.*.ep": Case({"targets.npu.ep": OPENVINO}, given={"targets.npu.provider_options": None}),
+    "targets.*.soc": Case({"targets.npu.soc": "SM8650"}, given=SHORT),
+    "targets.*.soc[]": Case(
+        {"targets.npu.soc": ["SM8750", "SM8650"]}, given={**SHORT, **PER_TARGET, "targets.npu.soc": ["SM8750"]}
+    ),
+    "targets.*.device": Case({"targets.npu.device": "GPU"}, given=SHORT_INTEL),
+    "targets.*.device[]": Case(
+        {"targets.npu.device": ["CPU", "GPU"]}, given={**SHORT_INTEL, **PER_TARGET, "targets.npu.device": ["CPU"]}
+    ),
     "targets.*.library": Case({"targets.npu.library": "plugin2.so"}, given={"targets.npu.library": "plugin.so"}),
     "targets.*.device.type": Case(
         {"targets.npu.device.type": "gpu"}, given={"targets.npu": {"toolchain": "qnn", "ep": OPENVINO}}
@@ -269,6 +291,14 @@ CASES: dict[str, Case | str] = {
     "targets.*.device.virtual": Case({"targets.npu.device.virtual": False}, given=INTEL),
     "targets.*.provider_options.*": Case({"targets.npu.provider_options.vtcm_mb": 8}),
     "targets.*.eps[].ep": Case({"targets.npu.eps.1": {"ep": "CPUExecutionProvider"}}, given=EPS),
+    "targets.*.eps[].soc": Case(
+        {"targets.npu.eps.0.soc": "SM8650"}, given={**EPS, "targets.npu.eps": [{"ep": "qnn", "soc": "SM8750"}]}
+    ),
+    "targets.*.eps[].soc[]": "it is refused there, since a target has one device for each EP",
+    "targets.*.eps[].device": Case(
+        {"targets.npu.eps.0.device": "GPU"}, given={**EPS, "targets.npu.eps": [{"ep": "openvino", "device": "CPU"}]}
+    ),
+    "targets.*.eps[].device[]": "it is refused there, since a target has one device for each EP",
     "targets.*.eps[].library": Case({"targets.npu.eps.0.library": "plugin.so"}, given=EPS),
     "targets.*.eps[].device.type": Case({"targets.npu.eps.0.device.type": "cpu"}, given=EPS),
     "targets.*.eps[].device.vendor": Case({"targets.npu.eps.0.device.vendor": "Qualcomm"}, given=EPS),
@@ -281,6 +311,7 @@ CASES: dict[str, Case | str] = {
     "targets.*.allow_unknown_session_keys": Case({"targets.npu.allow_unknown_session_keys": True}, counts=False),
     "targets.*.reproducible": Case({"targets.npu.reproducible": "no"}),
     "groups.*.reproducible": Case({"groups.pair.reproducible": False}),
+    "groups.default": Case({"groups.default": None}, given=UNGROUPED),
     "groups.*.models[]": Case({"groups.pair.models": ["right", "left"]}),
     "groups.*.models[].model": Case({"groups.pair.models": [{"model": "right"}, {"model": "left"}]}, given=LISTED),
     "groups.*.models[].name": Case({"groups.pair.models.0.name": "first"}, given=LISTED),
