@@ -103,14 +103,16 @@ class _Node:
 
 
 def test_the_garbage_of_a_host_program_is_collected(workshop: Workshop) -> None:
-    before = gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()
+    before = gc.isenabled(), gc.get_threshold()
+    frozen = gc.get_freeze_count()
     cycles = []
     for call in (api.plan, api.run, api.plan, api.run):
         cycles += [weakref.ref(_Node()) for _ in range(100)]
         call(workshop.request)
     gc.collect()
     assert [cycle for cycle in cycles if cycle() is not None] == []
-    assert (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()) == before
+    assert (gc.isenabled(), gc.get_threshold()) == before
+    assert gc.get_freeze_count() <= frozen  # those of the tests themselves may be freed
 
 
 @pytest.mark.parametrize("main_thread", [True, False])
