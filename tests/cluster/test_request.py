@@ -72,9 +72,7 @@ def test_the_lock_goes_with_it() -> None:
 def test_a_toolchain_of_this_machine_is_for_nobody_else(tmp_path: Path) -> None:
     recipe = tmp_path / "epbuild.yaml"
     text = (RECIPES / "quickstart.yaml").read_text(encoding="utf-8")
-    begin = text.index("packages:")
-    end = text.index("\n", begin)
-    recipe.write_text(text[:begin] + "interpreter: /usr/bin/python3" + text[end:], encoding="utf-8")
+    recipe.write_text(f"{text}toolchains: {{qnn: {{interpreter: /usr/bin/python3}}}}\n", encoding="utf-8")
     (tmp_path / "models").symlink_to(RECIPES / "models")
     [first, *_] = actions(recipe)
     with pytest.raises(LocalOnlyError, match="environment of this machine"):

@@ -10,21 +10,7 @@ from epbuild.plan.request import compile_document
 from epbuild.plan.steps import Emission, SessionGroup
 from epbuild.recipe.load import load
 from tests.support.plan_recipes import TOOLCHAIN, problems_of
-from tests.support.projects import RECIPES
-
-SHORT_QUICKSTART = """\
-epbuild: 1
-name: quickstart
-models:
-  prefill: models/tiny-llm/prefill.onnx
-  decode: models/tiny-llm/decode.onnx
-  classifier: models/classifier/classifier.onnx
-targets:
-  snapdragon: {ep: qnn, soc: [SC8380XP, SM8750]}
-groups:
-  decoder: {models: [prefill, decode], share_weights: true}
-  classifier: {}
-"""
+from tests.support.projects import LONG_QUICKSTART, RECIPES
 
 
 def documents(file: Path) -> dict[str, object]:
@@ -41,8 +27,8 @@ def documents(file: Path) -> dict[str, object]:
 
 def test_the_short_quickstart_has_the_steps_keys_and_outputs_of_the_long_one(tmp_path: Path) -> None:
     shutil.copytree(RECIPES / "models", tmp_path / "models", ignore=shutil.ignore_patterns("*.py"))
-    shutil.copyfile(RECIPES / "quickstart.yaml", tmp_path / "long.yaml")
-    (tmp_path / "short.yaml").write_text(SHORT_QUICKSTART, encoding="utf-8")
+    shutil.copyfile(RECIPES / "quickstart.yaml", tmp_path / "short.yaml")
+    (tmp_path / "long.yaml").write_text(LONG_QUICKSTART, encoding="utf-8")
     short, long = documents(tmp_path / "short.yaml"), documents(tmp_path / "long.yaml")
     assert len(short) == 8
     assert short == long

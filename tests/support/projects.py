@@ -21,6 +21,48 @@ from tests.support import warm_start
 RECIPES = Path(__file__).parents[2] / "recipes"
 _RUNTIMES = ("onnxruntime==", "onnxruntime-openvino==")
 """Requirements that pin a version of ONNX Runtime."""
+LONG_QUICKSTART = """\
+# yaml-language-server: $schema=../docs/reference/recipe.schema.json
+epbuild: 1
+name: quickstart
+description: >-
+  The prefill and decode graphs of one small decoder, sharing one context binary per Snapdragon SoC,
+  and a small image classifier beside them.
+
+toolchains:
+  qnn:
+    packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]
+
+models:
+  prefill: models/tiny-llm/prefill.onnx
+  decode: models/tiny-llm/decode.onnx
+  classifier: models/classifier/classifier.onnx
+
+targets:
+  snapdragon:
+    matrix: {soc: [SC8380XP, SM8750]}    # one target per row: snapdragon-SC8380XP, snapdragon-SM8750
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options:
+      backend_type: htp
+      soc_model: ${matrix.soc}
+
+groups:
+  decoder:
+    models: [prefill, decode]            # order is meaning: the first names the binary, the last writes it
+    targets: [snapdragon-*]
+    share_weights: true
+    expect: {ep_context_nodes: 1, fallback_nodes: 0}
+  classifier:
+    models: [classifier]
+    targets: [snapdragon-*]
+    expect: {ep_context_nodes: 1, fallback_nodes: 0}
+
+outputs:
+  - layout: directory
+    path: dist/${recipe.name}/${group}/${target}
+"""
+"""The recipe `quickstart.yaml` with its defaults and short forms written out, for tests that edit it. It has the same plan and keys."""
 _CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}
 
 
@@ -87,7 +129,6 @@ def toolchain_python(name: str) -> Path:
 
     A toolchain that leaves the version of ONNX Runtime open does not count. Edits of a recipe make such a one, with the newest version.
     """
-    quickstart = (RECIPES / "quickstart.yaml").read_text(encoding="utf-8")
     lists = {marker: json.loads(marker.read_text(encoding="utf-8")) for marker in toolchain_directory().glob("*/complete")}
     holding = [
         marker
@@ -95,14 +136,14 @@ def toolchain_python(name: str) -> Path:
         if any(package.startswith(name) for package in packages) and any(package.startswith(_RUNTIMES) for package in packages)
     ]
     assert holding, f"no toolchain with {name}"
-    marker = min(holding, key=lambda one: (any(package not in quickstart for package in lists[one]), len(lists[one])))
+    marker = min(holding, key=lambda one: (any(package not in LONG_QUICKSTART for package in lists[one]), len(lists[one])))
     return marker.parent / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def copy_of_quickstart(folder: Path, cache: Path, store: Path | None = None) -> Project:
-    """The checked-in quickstart, with an empty store or a copy of one."""
+def copy_of_quickstart(folder: Path, cache: Path, store: Path | None = None, *, recipe: str = LONG_QUICKSTART) -> Project:
+    """Return a project with the quickstart's models, with an empty store or a copy of one."""
     shutil.copytree(RECIPES / "models", folder / "models")
-    shutil.copy(RECIPES / "quickstart.yaml", folder / "epbuild.yaml")
+    (folder / "epbuild.yaml").write_text(recipe, encoding="utf-8")
     if store is not None:
         shutil.copytree(store, cache)
     return Project(folder, cache)
