@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from epbuild.commands.plan import survey
 from epbuild.core.errors import EpbuildError, Position
 from epbuild.core.shown import shown_path
+from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.session.lock import lock_path
-from epbuild.session.planning import read_plan, read_recipe
+from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
 from epbuild.survey.snapshot import place_of, read, read_unchanged
 
@@ -132,18 +133,21 @@ def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
             yield str(problem.where.absolute())
     yield str(lock_path(request.recipe).absolute())
     try:
-        recipe = read_recipe(request, None)
+        recipe = load(request.recipe, settings=request.settings)
+    except BrokenRecipe as broken:
+        recipe = broken.rest
     except EpbuildError:
         return
     folder = recipe.directory.absolute()
-    yield from (str(folder / path) for path in (*recipe.names, *recipe.files))
+    yield from (str(path.absolute()) for path in (*recipe.names, *recipe.files, *recipe.folders))
     yield from (str(folder / catalog.name) for catalog in recipe.catalogs)
     yield from (str(folder / model.path) for model in recipe.models.values())
     try:
         _, plan = read_plan(request)
     except EpbuildError:
         return
-    yield from (str(folder / path) for action in plan.actions.values() for path in action.files)
+    yield from (str(path.absolute()) for action in plan.actions.values() for path in action.files)
+    yield from (str(path.absolute()) for path in plan.folders)
 
 
 def _main_outputs(request: Request) -> Iterator[str]:

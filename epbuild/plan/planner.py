@@ -27,7 +27,6 @@ from epbuild.plan.outputs import (
     plan_part,
     plan_push,
 )
-from epbuild.plan.patterns import FileFinder
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
@@ -39,6 +38,7 @@ from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
 from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, ModelSpec, Recipe
 from epbuild.recipe.outputs import LAYOUT_FORMS
+from epbuild.recipe.patterns import FileFinder
 
 _Records = tuple[ProblemRecord, ...]
 
@@ -73,6 +73,8 @@ def make_plan(
         steps=tuple(steps),
         actions={ident: action for ident, action in work.actions.items() if ident in selected},
         warnings=tuple(dict.fromkeys(work.warnings)),
+        folders=tuple(dict.fromkeys((*recipe.folders, *work.folders))),
+        defaults=recipe.defaults,
     )
 
 
@@ -110,6 +112,8 @@ class _Work:
     """Members without files, by the recipe's member and the target's optimization level. They are shared by up to ten thousand targets."""
     checked: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Problem]] = field(default_factory=dict)
     """Warnings of checked sources, by the members and the catalog entries of the EPs that they were checked for."""
+    folders: tuple[Path, ...] = ()
+    """Folders in which a new file may match a pattern of a preparation or of a check's inputs."""
     group_ops: dict[tuple[str, str], tuple[CustomOpLibraries, ...]] = field(default_factory=dict)
     """Custom operators by the names of group and target."""
 
@@ -392,6 +396,7 @@ class _Work:
                     if member.name == checked.name and member.has_files and member.model.name in found
                 }
                 self.verifications[ident] = with_inputs(verification, self.groups, wanted_headers, finder, self.problems)
+        self.folders = finder.folders
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
         """Check the members of a session group whose `sources` are known. Problems of several targets are reported once."""

@@ -24,15 +24,14 @@ from epbuild.core.safepath import is_file
 from epbuild.onnxfile.read.model_header import Dimension
 from epbuild.onnxfile.read.sizes import fit_sizes
 from epbuild.plan.member import ModelFiles
-from epbuild.plan.patterns import FileFinder
 from epbuild.plan.preparation_options import bringing, package_problems, preparation_options
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import ModelSpec, PrepareStep, Reference, ToolchainSpec
 from epbuild.recipe.models import RUN
-from epbuild.recipe.names import is_glob
 from epbuild.recipe.nodes import MappingNode, SequenceNode, render
 from epbuild.recipe.paths import rebased
+from epbuild.recipe.patterns import FileFinder, unmatched
 from epbuild.recipe.template import substitute
 from epbuild.worker.scripts import PREPARATIONS
 
@@ -65,8 +64,6 @@ class Preparation(Struct, frozen=True):
     """Settings from the catalog that a built-in script gets beside the options."""
     staged: Mapping[str, Path] = field(default_factory=dict)
     """Files beside the model, by staged name."""
-    folders: tuple[Path, ...] = ()
-    """Folders in which a new file may match a pattern of the entry."""
     packages: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Packages that the toolchain needs for a built-in kind, each with the distributions that provide it."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -175,7 +172,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
                 message = f"the command of '{preparation.id}' names {text}, which it cannot see"
                 hint = "Name it under 'files': it sees these, and nothing else of the recipe's folder."
                 problems.append(Problem("EPB272", message, word.where, hint))
-        return replace(preparation, command=tuple(words), staged=staged.files, folders=tuple(staged.folders))
+        return replace(preparation, command=tuple(words), staged=staged.files)
     given, wrong = preparation_options(step.kind, step.options, step.where)
     if wrong:  # reported by `plan_preparations`
         return preparation
@@ -190,7 +187,6 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
         packages=packages,
         settings=known.settings,
         staged=staged.files,
-        folders=tuple(staged.folders),
     )
 
 
@@ -220,7 +216,6 @@ class _StagedModel:
 
     def __init__(self, base: Path, finder: FileFinder, problems: list[Problem]) -> None:
         self.files: dict[str, Path] = {}
-        self.folders: dict[Path, None] = {}
         self._base = base
         self._finder = finder
         self._problems = problems
@@ -236,8 +231,7 @@ class _StagedModel:
             if matches is None:
                 continue
             if not matches.files:
-                self._problems.append(_without_files(pattern))
-            self.folders.update((Path(folder), None) for folder in matches.folders)
+                self._problems.append(unmatched(pattern))
             place, parent = "", Path()
             for folder, file in matches.files:
                 name = self._name(folder, file)
@@ -274,11 +268,6 @@ class _StagedModel:
         if not set("./") & set(word) or word.startswith("-"):
             return False
         return is_file(self._base / word)
-
-
-def _without_files(pattern: Reference) -> Problem:
-    what = "no file matches" if is_glob(pattern.name) else "file not found:"
-    return Problem("EPB271", f"{what} '{pattern.name}'", pattern.where, "Paths are relative to the recipe.")
 
 
 def _relative(path: Path, base: Path) -> str:

@@ -31,7 +31,7 @@ from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.image_reference import ImageReference
-from epbuild.recipe.model import Compression, GenaiRole, Layout, ModelSpec, Pack, ToolchainSpec
+from epbuild.recipe.model import NO_DEFAULTS, Compression, Defaults, GenaiRole, Layout, ModelSpec, Pack, ToolchainSpec
 from epbuild.recipe.outputs import PACK_FORMS
 
 StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
@@ -317,6 +317,10 @@ class Plan(Struct, frozen=True, dict=True):
     actions: Mapping[str, Action]
     """Actions by id, each after the actions that it needs."""
     warnings: tuple[Problem, ...] = ()
+    folders: tuple[Path, ...] = ()
+    """Folders in which a new file may match a pattern of the recipe."""
+    defaults: Defaults = NO_DEFAULTS
+    """Defaults that the recipe takes."""
 
     @cached_property
     def session_groups(self) -> Mapping[str, SessionGroup]:
@@ -356,7 +360,7 @@ class Plan(Struct, frozen=True, dict=True):
         return self._part(dict(reversed(kept.items())))
 
     def _part(self, kept: Mapping[str, Action]) -> Plan:
-        return Plan(tuple(step for step in self.steps if step.action in kept), kept, self.warnings)
+        return replace(self, steps=tuple(step for step in self.steps if step.action in kept), actions=kept)
 
     def of(self, kind: type[_A]) -> dict[str, _A]:
         """Return the actions of one type by id."""

@@ -23,12 +23,12 @@ from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member, ModelFiles
-from epbuild.plan.patterns import FileFinder
 from epbuild.plan.steps import InTarget, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
 from epbuild.recipe.models import overlaid
 from epbuild.recipe.names import is_glob
+from epbuild.recipe.patterns import FileFinder
 
 _FORMAT = 1
 _CONTRACT = 3

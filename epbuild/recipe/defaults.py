@@ -9,50 +9,85 @@ groups and outputs. The rest of epbuild sees that longer recipe. A value that no
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from msgspec import Struct
 
 from epbuild.catalog.catalog import entries_for, full_name, known_eps
 from epbuild.catalog.facts import Start
 from epbuild.core.errors import Position, Problem
+from epbuild.recipe.listed_models import read_listed
+from epbuild.recipe.model import Defaults
 from epbuild.recipe.names import matching, name_problem
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, extent, render
 from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_VALUE, one_of, quoted, wrong_type
 from epbuild.recipe.requirement import read_requirement
+from epbuild.recipe.template import TemplateNames
 
 DEVICE_KEYS = ("soc", "device")
 """Keys of a target for the value that distinguishes the targets of an EP. The catalog says which key is whose."""
 DEFAULT_GROUPS = "default"
 """Key of `groups` that says with `none` that a model without a group is not built."""
 
+_DEFAULT_OUTPUT = "dist/${recipe.name}/${group}/${target}"
 _Entries = dict[str, KeyedNode]
 
 
-def write_out(root: MappingNode, file: Path, problems: list[Problem]) -> MappingNode:
+class WrittenRecipe(Struct, frozen=True):
+    """Recipe with its defaults written out."""
+
+    root: MappingNode
+    defaults: Defaults
+    folders: tuple[Path, ...]
+    """Folders in which a new file may match a pattern of `models`."""
+    has_all_models: bool
+    """False if some entry of a list of models cannot be used."""
+
+
+def write_out(
+    root: MappingNode, file: Path, variables: Mapping[str, Scalar], environment: Mapping[str, str], problems: list[Problem]
+) -> WrittenRecipe:
     """Return the recipe in `file` with its defaults written out. Problems of short forms are added to `problems`.
 
-    Values of the wrong type stay as they are. The schema refuses them.
+    `variables` are the values of `vars` by their names in templates. Values of the wrong type stay as they are. The schema refuses them.
     """
     entries: _Entries = dict(root.entries)
     absent = {"name", "groups", "outputs"} - entries.keys() - root.gaps
     if "name" in absent:
         _add(entries, "name", _name_of_folder(file, root.where, problems))
-    if "models" in entries:
-        entries["models"] = _replaced(entries["models"], _named_models(entries["models"].node, problems))
+    name = _string(_node(entries, "name"))
+    listed = None
+    if "models" in entries and not isinstance(entries["models"].node, MappingNode):
+        names = TemplateNames(environment, {"recipe.name": name, **variables})
+        listed = read_listed(entries["models"].node, file, names, problems)
+        if listed is not None:
+            entries["models"] = _replaced(entries["models"], _mapping(entries["models"].node.where, listed.entries))
     targets = _Targets(_section(entries, "toolchains"), problems, has_catalogs="catalogs" in entries)
     if "targets" in entries:
         entries["targets"] = _replaced(entries["targets"], targets.write_out(entries["targets"].node))
         if targets.toolchains:
             _add(entries, "toolchains", _mapping(root.where, targets.toolchains))
+    written = _section(entries, "groups")
     if "models" in entries and ("groups" in absent or "groups" in entries):
         groups = entries["groups"].node if "groups" in entries else _mapping(root.where, {})
         _add(entries, "groups", _groups(groups, _section(entries, "models"), problems))
     if "outputs" in absent:
-        path = _text(root.where, "dist/${recipe.name}/${group}/${target}")
+        path = _text(root.where, _DEFAULT_OUTPUT)
         output = _mapping(root.where, {"layout": _implied(_text(root.where, "directory")), "path": _implied(path)})
         _add(entries, "outputs", _sequence(root.where, [output]))
-    return _mapping(root.where, entries, root.gaps)
+    defaults = Defaults(
+        name=name if name and "name" in absent else None,
+        toolchains=targets.of_catalog,
+        groups=tuple(group for group in _section(entries, "groups") if group not in written),
+        output=_DEFAULT_OUTPUT if "outputs" in absent else None,
+    )
+    return WrittenRecipe(
+        _mapping(root.where, entries, root.gaps),
+        defaults,
+        listed.folders if listed is not None else (),
+        listed is None or listed.is_whole,
+    )
 
 
 def _name_of_folder(file: Path, where: Position, problems: list[Problem]) -> Node | None:
@@ -64,23 +99,6 @@ def _name_of_folder(file: Path, where: Position, problems: list[Problem]) -> Nod
     return None
 
 
-def _named_models(models: Node, problems: list[Problem]) -> Node:
-    """Return the models by name. Those of a list of paths have the names of their files."""
-    if not isinstance(models, SequenceNode) or not all(map(_string, models.items)):
-        return models
-    found: _Entries = {}
-    for item in models.items:
-        path = _string(item)
-        stem = PurePosixPath(path.replace("\\", "/")).stem
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
-        if name in found:
-            message = f"two models of the list have the name {quoted(name)}"
-            hint = f"Give the models names: `models: {{{name}: {path}}}`."
-            problems.append(Problem(BAD_NAME, message, item.where, hint))
-        found.setdefault(name, KeyedNode(item.where, item))
-    return _mapping(models.where, found)
-
-
 class _Targets:
     """Targets with their EPs, options and toolchains written out."""
 
@@ -90,6 +108,12 @@ class _Targets:
         """Toolchains of the recipe, and those of the catalog that its targets need."""
         self._written = tuple(toolchains)
         self._problems = problems
+
+    @property
+    def of_catalog(self) -> dict[str, tuple[str, ...]]:
+        """Toolchains of the catalog, each with its packages, or with its interpreter."""
+        added = [(name, entry.node) for name, entry in self.toolchains.items() if name not in self._written]
+        return {name: tuple(_texts(node)) for name, node in added}
 
     def write_out(self, targets: Node) -> Node:
         if not isinstance(targets, MappingNode):
@@ -297,6 +321,19 @@ def _node(entries: Mapping[str, KeyedNode], key: str) -> Node | None:
 def _string(node: Node | None) -> str:
     """Return the text of a scalar, or an empty one."""
     return node.value if isinstance(node, ScalarNode) and isinstance(node.value, str) else ""
+
+
+def _texts(node: Node | None) -> Iterator[str]:
+    """Yield the texts in a node."""
+    match node:
+        case MappingNode():
+            for entry in node.entries.values():
+                yield from _texts(entry.node)
+        case SequenceNode():
+            for item in node.items:
+                yield from _texts(item)
+        case _:
+            yield _string(node)
 
 
 def _replaced(entry: KeyedNode, node: Node) -> KeyedNode:

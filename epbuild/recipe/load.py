@@ -69,15 +69,15 @@ def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: 
     composition = compose(path)
     digest = digest_of_texts(composition.contents, environment, settings)
     overrides, refused = read_overrides(settings)
-    assembler = _Assembler(path, composition.root, environment)
-    recipe = assembler.recipe(overrides)
+    assembler = _Assembler(path, composition.root, environment, overrides)
+    digests = dict(zip(composition.files, map(digest_of, composition.contents), strict=True))
+    recipe = replace(assembler.recipe(), files=composition.files, names=composition.names, digests=digests, digest=digest)
     problems = list(dict.fromkeys((*composition.problems, *refused, *assembler.problems)))
     if problems:
         broken = BrokenRecipe(*problems)
         broken.rest = recipe
         raise broken
-    digests = dict(zip(composition.files, map(digest_of, composition.contents), strict=True))
-    return replace(recipe, files=composition.files, names=composition.names, digests=digests, digest=digest)
+    return recipe
 
 
 class _Assembler:
@@ -86,26 +86,29 @@ class _Assembler:
     Violations of the schema are removed, and not reported again. The rest of a definition is read.
     """
 
-    def __init__(self, file: Path, root: MappingNode, environment: Mapping[str, str]) -> None:
+    def __init__(self, file: Path, root: MappingNode, environment: Mapping[str, str], overrides: Mapping[str, Override]) -> None:
         violations = judge_sections(root)
         self.problems = [violation.problem for violation in violations]
         self._file = file
         # Sections and definitions that are left out as a whole.
         self._broken = {violation.path[:2] for violation in violations}
-        self._root = MappingReader(write_out(root, file, self.problems), self.problems, file)
+        self._root = MappingReader(root, self.problems, file)
         self._environment = environment
+        self._variables = self._read_variables(overrides)
+        self._written = write_out(root, file, self._variables, environment, self.problems)
+        self._root = MappingReader(self._written.root, self.problems, file)
         self._judged: dict[int, tuple[Node, Node | None, bool]] = {}
         self._rows_of: dict[str, list[str]] = {}
         """Names of the targets of each definition with a matrix."""
         self._all_targets_known = not any(path[:1] == ("targets",) for path in self._broken)
-        self._all_groups_known = True
+        self._all_groups_known = self._has_all("models")
         self._written_out = 0
 
-    def recipe(self, overrides: Mapping[str, Override]) -> Recipe:
+    def recipe(self) -> Recipe:
         name = self._root_text("name")
         if name and (problem := name_problem(name, self._root.where_of("name"))):
             self.problems.append(problem)
-        names = TemplateNames(self._environment, {"recipe.name": name, **self._variables(overrides)})
+        names = TemplateNames(self._environment, {"recipe.name": name, **self._variables})
         targets = self._targets(names)
         built = self._groups(names, targets)
         return Recipe(
@@ -119,6 +122,8 @@ class _Assembler:
             outputs=tuple(self._outputs(names, built, targets)),
             catalogs=tuple(self._catalogs(names)),
             cache=self._cache(names),
+            defaults=self._written.defaults,
+            folders=self._written.folders,
         )
 
     # -- Sections ------------------------------------------------------------------------------------------------------
@@ -132,6 +137,10 @@ class _Assembler:
     def _is_whole(self, section: str) -> bool:
         """Return whether a section is complete."""
         return not any(path[:1] == (section,) for path in self._broken)
+
+    def _has_all(self, section: str) -> bool:
+        """Return whether the names in a section are all that were written."""
+        return (section,) not in self._broken and (section != "models" or self._written.has_all_models)
 
     def _entries(self, section: str) -> Iterator[tuple[str, KeyedNode]]:
         """Check the names of a section, and yield its definitions that are not broken."""
@@ -165,7 +174,7 @@ class _Assembler:
             self._judged[id(node)] = node, left, not wrong
         return self._judged[id(node)][1:]
 
-    def _variables(self, overrides: Mapping[str, Override]) -> dict[str, Scalar]:
+    def _read_variables(self, overrides: Mapping[str, Override]) -> dict[str, Scalar]:
         section = self._section("vars")
         if ("vars",) not in self._broken:
             for name in overrides.keys() - section.keys():
@@ -324,7 +333,7 @@ class _Assembler:
                 found.append(read_member(model, group, entry))
                 continue
             matches = matching(name, known)
-            if not matches and ("models",) not in self._broken:
+            if not matches and self._has_all("models"):
                 self._unknown("model", name, known, model.where)
             if not self._can_hold(matches, model.where):
                 continue
@@ -343,7 +352,7 @@ class _Assembler:
 
     def _follow(self, reference: Reference, kind: str, section: str) -> None:
         known = self._section(section)
-        if (section,) not in self._broken and reference.name and reference.name not in known:
+        if self._has_all(section) and reference.name and reference.name not in known:
             self._unknown(kind, reference.name, known, reference.where)
 
     def _matched(self, fields: MappingReader, targets: Mapping[str, Target]) -> tuple[Reference, ...]:

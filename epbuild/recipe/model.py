@@ -348,6 +348,22 @@ class OutputSpec(Struct, frozen=True, dict=True):
         return groups, targets
 
 
+class Defaults(Struct, frozen=True):
+    """Defaults that a recipe takes where it says nothing."""
+
+    name: str | None = None
+    """Name of the recipe, from its folder."""
+    toolchains: Mapping[str, tuple[str, ...]] = NONE
+    """Toolchains of the catalog, each with its packages, or with its interpreter."""
+    groups: tuple[str, ...] = ()
+    """Groups of one model, for all targets."""
+    output: str | None = None
+    """Path of the only output, as a template."""
+
+
+NO_DEFAULTS: Final = Defaults()
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """Recipe, validated and expanded."""
@@ -363,6 +379,9 @@ class Recipe:
     catalogs: tuple[Reference, ...] = ()
     """Users' catalog files, relative to the recipe."""
     cache: CacheChoice | None = None
+    defaults: Defaults = NO_DEFAULTS
+    folders: tuple[Path, ...] = ()
+    """Folders in which a new file may match a pattern of `models`."""
     files: tuple[Path, ...] = ()
     """Files of the recipe: its own first, then those that it extends and includes."""
     names: tuple[Path, ...] = ()

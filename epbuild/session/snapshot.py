@@ -14,7 +14,6 @@ from epbuild.core.own_files import own_files
 from epbuild.core.records import convert
 from epbuild.engine.events import Outcome
 from epbuild.plan.made import Made
-from epbuild.plan.preparing import Preparation
 from epbuild.plan.steps import Emission, Plan, Step
 from epbuild.recipe.model import Recipe
 from epbuild.session.lock import HeldLock
@@ -116,9 +115,7 @@ def observed_files(
         if isinstance(action, Emission) and (output := outputs.get(action.id)) is not None:
             root = os.path.join(action.root, "")  # noqa: PTH118 - each of tens of thousands of files, once
             files |= {f"{root}{name.replace('/', os.sep)}": str(file["digest"]) for name, file in output.files.items()}
-        if isinstance(action, Preparation):
-            files |= dict.fromkeys(action.folders, "")
-    return files
+    return files | dict.fromkeys(plan.folders, "")
 
 
 def clock_at(begin: float, recipe: Path) -> Moment | None:

@@ -160,6 +160,38 @@ def test_without_outputs_and_for_some_steps_the_sources_are_watched(workshop: Wo
     assert ends(kept)[-1] == (0, 2)
 
 
+PATTERN = """\
+epbuild: 1
+name: small
+models: models/*.onnx
+targets: {npu: {ep: qnn}}
+groups: {all: {models: ["*"], expect: {fallback_nodes: any}}}
+"""
+
+
+@pytest.mark.parametrize("emits", [True, False])
+def test_a_model_that_a_pattern_matches_is_waited_for_and_noticed(
+    workshop: Workshop, emits: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workshop.folder / "epbuild.yaml").write_text(PATTERN, encoding="utf-8")
+    models = workshop.folder / "models"
+
+    def write(name: str) -> None:
+        models.mkdir(exist_ok=True)
+        (models / name).write_bytes(source_model(7.0 + len(name)))
+
+    # A folder that appears, a file in it, and another one that goes again; after each, it settles.
+    does = (lambda: write("a.onnx"), lambda: write("bcd.onnx"), (models / "bcd.onnx").unlink)
+    _, kept, notes = watched(workshop, *(step for change in does for step in (nothing, change, nothing)), nothing, emits=emits)
+    assert ends(kept)[:2] == [(0, 1 + emits)] * 2
+    assert ends(kept)[2:] in (
+        [(0, int(emits))],
+        [(0, int(emits)), (0, 0)],
+    )  # without a snapshot, a build finds out that it is over
+    assert "no file matches 'models/*.onnx'" in capsys.readouterr().err
+    assert len(notes) == len(ends(kept)) + 1
+
+
 def test_a_ctrl_c_during_a_build_ends_it_as_any_other(workshop: Workshop) -> None:
     class Interrupts(Listener):
         def report(self, event: Event, /) -> None:

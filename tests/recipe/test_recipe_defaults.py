@@ -158,7 +158,7 @@ def test_a_model_in_no_group_has_one_of_its_own_unless_the_recipe_says_none(fold
         (
             ("det.onnx,", "det.onnx, ‸more/det.onnx,"),
             "EPB107",
-            "two models of the list have the name 'det'",
+            "two models have the name 'det': 'models/det.onnx' and 'more/det.onnx'",
             "Give the models names",
         ),
         (("targets", "groups: {‸det: {models: [cls]}}\ntargets"), "EPB107", "the model 'det' is in no group", "default: none"),

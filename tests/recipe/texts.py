@@ -116,7 +116,7 @@ def problems_of(folder: Path, text: str | bytes, **more: Any) -> tuple[Problem, 
     return ()
 
 
-_OF_FILES = ("file", "files", "names", "digests", "digest")
+_OF_FILES = ("file", "files", "names", "digests", "digest", "folders", "defaults")
 
 
 def values(thing: Any) -> Any:

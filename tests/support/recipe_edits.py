@@ -48,6 +48,10 @@ class _Editor:
     def edits(self, node: Mapping[str, Any], value: Any, field: str, place: Place) -> Iterator[Edit]:
         """Yield the edits of the `value` at a place, which the schema describes by `node`."""
         node = _resolved(node)
+        if field == "models" and isinstance(value, dict):
+            paths = [model["path"] if isinstance(model, dict) else model for model in value.values()]
+            yield self._edit("models: a list of paths", place, paths)
+            yield self._edit("models: a glob", place, f"[{''.join(sorted({path[0] for path in paths}))}]*.onnx")
         if isinstance(value, dict):
             yield from self._of_mapping(node, value, field, place)
         elif isinstance(value, list):
@@ -87,7 +91,8 @@ class _Editor:
             yield self._edit(f"{field}: reordered", place, value[::-1])
         section = REFERENCES.get(field)
         if section is not None:
-            for name in [name for name in self.document.get(section, {}) if name not in value]:
+            known = self.document.get(section, {})
+            for name in [name for name in known if name not in value] if isinstance(known, dict) else ():
                 yield self._edit(f"{field}: one more", place, [*value, name])
                 yield self._edit(f"{field}: another", place, [name])
             yield self._edit(f"{field}: a glob over all", place, ["*"])

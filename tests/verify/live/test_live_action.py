@@ -21,10 +21,10 @@ from epbuild.core.errors import Problem
 from epbuild.engine.events import Warned
 from epbuild.plan.made import Made
 from epbuild.plan.member import ModelFiles
-from epbuild.plan.patterns import FileFinder
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, ValueType
 from epbuild.plan.verification import CheckedMember, Verification, verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
+from epbuild.recipe.patterns import FileFinder
 from epbuild.report.json.build import plan_document
 from epbuild.report.json.documents import json_text
 from epbuild.toolchain.process import Ending

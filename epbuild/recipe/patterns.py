@@ -30,7 +30,7 @@ _Part = Callable[[str], object] | None
 
 
 class PatternLimits(Struct, frozen=True):
-    """Limits that keep a walk short."""
+    """Limits that keep a walk short, and names that it leaves out."""
 
     entries: int = 2_000_000
     """Entries of folders that all patterns of a recipe may examine."""
@@ -38,17 +38,18 @@ class PatternLimits(Struct, frozen=True):
     """Files that one pattern may match."""
     bytes: int = 10**12
     """Total size of the files that one pattern may match."""
+    hidden: bool = True
+    """False if wildcards match no name with a dot at its beginning, as in shells."""
 
 
 class Matches(Struct, frozen=True):
     """Files that one pattern matches, as pairs of folder and name, in the order of their paths."""
 
     files: Sequence[tuple[str, str]]
+    root: str = ""
+    """Folder before the first wildcard, in which all of them are."""
     folders: Sequence[str] = ()
     """Folders that were listed. A new file in one of them may match too."""
-
-
-_NOTHING = Matches(())
 
 
 class _PatternError(Exception):
@@ -72,6 +73,11 @@ class FileFinder:
         self._known: dict[str, Matches] = {}
         self._examined = 0
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders in which a new file may match one of the patterns, each once."""
+        return tuple(dict.fromkeys(Path(folder) for matches in self._known.values() for folder in matches.folders))
+
     def find(self, pattern: Reference) -> Matches | None:
         """Return the files that a pattern matches. If the pattern cannot be used, return None and add to `problems`.
 
@@ -94,9 +100,9 @@ class FileFinder:
         root = self.base.joinpath(*parts[:fixed])
         if fixed == len(parts) and is_file(root):
             folder, name = os.path.split(root)
-            return Matches(((folder, name),))
+            return Matches(((folder, name),), folder)
         if not os.path.isdir(root):  # noqa: PTH112 - false also for what no path can be
-            return _NOTHING
+            return Matches((), os.fspath(root), (os.fspath(root),))
         if ".." in parts[fixed:]:
             raise _PatternError("has '..' after a wildcard", "Write the folders before the wildcards.")
         self._check_root(root)
@@ -144,7 +150,10 @@ class FileFinder:
                         pending.append((item.path, None, reached))
                 elif end in reached and _is_file(item):
                     pending.append((folder, item, reached))
-        return Matches(files, folders)
+        return Matches(files, root, folders)
+
+    def _is_visible(self, name: str) -> bool:
+        return self._limits.hidden or not name.startswith(".")
 
     def _listed(self, folder: str) -> list[os.DirEntry[str]]:
         """Return the entries of a folder, the last name first."""
@@ -152,7 +161,7 @@ class FileFinder:
         if found is None:
             try:
                 with os.scandir(folder) as entries:
-                    found = [entry for entry in entries if entry.name not in _SKIPPED]
+                    found = [entry for entry in entries if entry.name not in _SKIPPED and self._is_visible(entry.name)]
             except FileNotFoundError:  # it was removed since its parent was listed
                 found = []
             except OSError as error:
@@ -161,6 +170,12 @@ class FileFinder:
             found.sort(key=lambda entry: entry.name, reverse=True)
             self._listings[folder] = found
         return found
+
+
+def unmatched(pattern: Reference) -> Problem:
+    """Return the problem of a pattern that matches no file."""
+    what = "no file matches" if is_glob(pattern.name) else "file not found:"
+    return Problem("EPB271", f"{what} '{pattern.name}'", pattern.where, "Paths are relative to the recipe.")
 
 
 def _compiled(parts: Sequence[str]) -> list[_Part]:

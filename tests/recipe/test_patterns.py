@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from epbuild.core.errors import Position, Problem
-from epbuild.plan.patterns import FileFinder, PatternLimits
 from epbuild.recipe.model import Reference
+from epbuild.recipe.patterns import FileFinder, PatternLimits
 
 WHERE = Position("epbuild.yaml", 7, 12)
 FILES = ("a.npz", "a-b/x.npz", "a/x.npz", "a/y.txt", "a/b/x.npz", "a/b/c/x.npz", "b/a/x.npz", "[1]/x.npz", "a/__pycache__/x.npz")

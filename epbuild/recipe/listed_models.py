@@ -1,0 +1,133 @@
+"""Models of a recipe that are listed by paths or patterns, and not by name.
+
+    models: models/*.onnx
+    models: [det.onnx, more/*.onnx]
+
+A name is that of the file, without its last ending. A pattern matches the files that no other entry names, in the order of their paths.
+It matches no hidden file, as some systems leave such files beside others, and no file of a hidden folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath, PurePosixPath
+
+from msgspec import Struct
+
+from epbuild.core.errors import Position, Problem
+from epbuild.recipe.model import Reference
+from epbuild.recipe.names import is_glob
+from epbuild.recipe.nodes import KeyedNode, Node, Scalar, ScalarNode, SequenceNode, render
+from epbuild.recipe.paths import is_remote, package_file, rebased
+from epbuild.recipe.patterns import FileFinder, PatternLimits, unmatched
+from epbuild.recipe.problems import BAD_NAME, quoted
+from epbuild.recipe.template import TemplateError, substitute
+
+_LIMITS = PatternLimits(files=100_000, hidden=False)
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class ListedModels(Struct, frozen=True):
+    """Models of a list by the names of their files."""
+
+    entries: Mapping[str, KeyedNode]
+    folders: tuple[Path, ...]
+    """Folders in which a new file may match a pattern."""
+    is_whole: bool
+    """False if an entry cannot be used. A model that is named elsewhere may be among its files."""
+
+
+def read_listed(models: Node, recipe: Path, names: Mapping[str, Scalar], problems: list[Problem]) -> ListedModels | None:
+    """Return the models of a list or of a single text; None if there is neither. Problems are added to `problems`.
+
+    Templates are substituted from `names`, as they decide which files a pattern matches.
+    """
+    items = models.items if isinstance(models, SequenceNode) else (models,)
+    texts = [item for item in items if isinstance(item, ScalarNode) and isinstance(item.value, str) and item.value]
+    if len(texts) < len(items):
+        return None
+    return _Reader(recipe, names, problems).listed(texts)
+
+
+class _Reader:
+    def __init__(self, recipe: Path, names: Mapping[str, Scalar], problems: list[Problem]) -> None:
+        self._recipe = recipe
+        self._names = names
+        self._problems = problems
+        self._finder = FileFinder(recipe.parent, problems, _LIMITS)
+        self._is_whole = True
+
+    def listed(self, items: list[ScalarNode]) -> ListedModels:
+        texts = [(item, text) for item in items if (text := self._text(item)) is not None]
+        named = {self._place(text, item.where) for item, text in texts if not _is_pattern(text)}
+        models: dict[str, tuple[str, KeyedNode]] = {}
+        spellings: dict[str, str] = {}
+        for item, text in texts:
+            if not _is_pattern(text):
+                self._add(models, spellings, text, item)
+                continue
+            for path in self._matches(text, item.where):
+                place = self._place(path, item.where)
+                if place not in named:
+                    named.add(place)
+                    escaped = path.replace("${", "$${")
+                    self._add(models, spellings, path, ScalarNode(item.where, escaped, escaped))
+        entries = {name: entry for name, (_, entry) in models.items()}
+        return ListedModels(entries, self._finder.folders, self._is_whole)
+
+    def _text(self, item: ScalarNode) -> str | None:
+        """Return a text with its templates substituted."""
+        try:
+            return render(substitute(str(item.value), self._names))
+        except TemplateError as error:
+            self._fail(error.problem(item.where))
+            return None
+
+    def _add(self, models: dict[str, tuple[str, KeyedNode]], spellings: dict[str, str], path: str, node: ScalarNode) -> None:
+        name = _NO_NAME.sub("-", PurePosixPath(path.replace("\\", "/")).stem).strip("-._")
+        hint = f"Give the models names: `models: {{<name>: {path}}}`."
+        other = spellings.setdefault(name.casefold(), name)
+        if not name:
+            self._fail(Problem(BAD_NAME, f"the name of the file {quoted(path)} has no letter or digit", node.where, hint))
+        elif other in models:
+            both = f"{quoted(models[other][0])} and {quoted(path)}"
+            message = f"two models have the name {quoted(name)}: {both}"
+            if other != name:
+                message = f"the names of two models differ in letter case only: {both}"
+            self._fail(Problem(BAD_NAME, message, node.where, hint))
+        else:
+            models[name] = path, KeyedNode(node.where, node)
+
+    def _matches(self, pattern: str, where: Position) -> Iterator[str]:
+        """Yield the files that a pattern matches, as paths relative to the file that the pattern stands in."""
+        reference = Reference(rebased(pattern, where, self._recipe), where)
+        found = self._finder.find(reference)
+        if found is None:  # the finder has added the problem
+            self._is_whole = False
+            return
+        parts = Path(pattern).parts
+        start = PurePath(*parts[: next(index for index, part in enumerate(parts) if is_glob(part))])
+        if not found.files:
+            self._fail(unmatched(reference))
+        for folder, name in found.files:
+            yield (start / PurePath(folder, name).relative_to(found.root)).as_posix()
+
+    def _place(self, path: str, where: Position) -> str:
+        """Return a text by which two spellings of a path are equal."""
+        if not _is_file_path(path):
+            return path
+        return os.path.normcase(os.path.normpath(rebased(path, where, self._recipe)))
+
+    def _fail(self, problem: Problem) -> None:
+        self._problems.append(problem)
+        self._is_whole = False
+
+
+def _is_file_path(text: str) -> bool:
+    return not is_remote(text) and package_file(text) is None
+
+
+def _is_pattern(text: str) -> bool:
+    return is_glob(text) and _is_file_path(text)

@@ -1,0 +1,151 @@
+"""Models that a recipe lists by paths and patterns, and not by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epbuild.recipe.load import BrokenRecipe, load
+from tests.recipe.texts import load_text, problems_of
+from tests.support.recipe_texts import places, told
+
+HEAD = "epbuild: 1\nname: shop\ntargets: {phone: {ep: qnn, soc: SM8750}}\n"
+FILES = ("models/det.onnx", "models/det.onnx.data", "models/cls.onnx", "models/.det.onnx", "models/more/seg v2.onnx", "big.onnx")
+
+not_on_windows = pytest.mark.skipif(os.name == "nt", reason="Windows has no such file names")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Folder of a recipe and of files, of which loading reads the names alone."""
+    add(tmp_path, *FILES)
+    return tmp_path
+
+
+def add(folder: Path, *files: str) -> None:
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(b"")
+
+
+def models(folder: Path, text: str, **more: Any) -> dict[str, str]:
+    """Return the paths of the models of a recipe by name."""
+    recipe = load_text(folder, f"{HEAD}{text}", **more)
+    assert list(recipe.groups) == list(recipe.models)
+    return {name: model.path for name, model in recipe.models.items()}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("models/*.onnx", {"cls": "models/cls.onnx", "det": "models/det.onnx"}),
+        ("[models/*.onnx]", {"cls": "models/cls.onnx", "det": "models/det.onnx"}),
+        ("big.onnx", {"big": "big.onnx"}),
+        ("./models/d*.onnx", {"det": "models/det.onnx"}),
+        ("models/**/*.onnx", {"cls": "models/cls.onnx", "det": "models/det.onnx", "seg-v2": "models/more/seg v2.onnx"}),
+        ("[models/*/*.onnx, big.onnx]", {"seg-v2": "models/more/seg v2.onnx", "big": "big.onnx"}),
+        # A pattern leaves out files that another entry names.
+        ("[./models/det.onnx, models/*.onnx, 'models/[cd]*.onnx']", {"det": "./models/det.onnx", "cls": "models/cls.onnx"}),
+        ("['package:zoo==1.0/a[1].onnx', big.onnx]", {"a-1": "package:zoo==1.0/a[1].onnx", "big": "big.onnx"}),
+    ],
+)
+def test_models_have_the_names_of_their_files_in_the_order_of_the_paths(
+    folder: Path, written: str, expected: dict[str, str]
+) -> None:
+    found = models(folder, f"models: {written}\n")
+    assert found == expected
+    assert list(found) == list(expected)
+
+
+def test_variables_and_the_environment_may_stand_in_a_pattern(folder: Path) -> None:
+    text = "vars: {part: models}\nmodels: ['${vars.part}/${env.FIRST:-c}*.onnx', '${recipe.name}.onnx']\n"
+    assert models(folder, text, environment={}) == {"cls": "models/cls.onnx", "shop": "shop.onnx"}
+    assert list(models(folder, text, environment={"FIRST": "d"})) == ["det", "shop"]
+    assert list(models(folder, text, environment={}, settings=["vars.part=models/more/.."])) == ["cls", "shop"]
+
+
+def test_a_pattern_is_relative_to_the_file_that_it_stands_in(folder: Path) -> None:
+    (folder / "models" / "part.yaml").write_text("models: '*.onnx'\n", encoding="utf-8")
+    (folder / "models" / "more" / "part.yaml").write_text("models: '../*.onnx'\n", encoding="utf-8")
+    for part in ("models/part.yaml", "models/more/part.yaml"):
+        assert models(folder, f"include: [{part}]\n") == {"cls": "models/cls.onnx", "det": "models/det.onnx"}
+
+
+def test_the_folders_are_those_in_which_a_new_file_may_match(folder: Path) -> None:
+    add(folder, "models/.git/x.onnx")
+    recipe = load_text(folder, f"{HEAD}models: [models/**/*.onnx, big.onnx]\n")
+    assert [path.relative_to(folder).as_posix() for path in recipe.folders] == ["models", "models/more"]
+    assert load_text(folder, f"{HEAD}models: [big.onnx]\n").folders == ()
+
+
+def test_the_folder_of_a_pattern_is_known_while_it_matches_nothing(folder: Path) -> None:
+    with pytest.raises(BrokenRecipe) as broken:
+        load_text(folder, f"{HEAD}models: none/*.onnx\n")
+    assert [path.name for path in broken.value.rest.folders] == ["none"]
+
+
+@not_on_windows
+def test_a_name_with_the_signs_of_a_template_is_a_path_as_it_is(folder: Path) -> None:
+    add(folder, "odd/a${b}.onnx")
+    assert models(folder, "models: odd/*.onnx\n") == {"a-b": "odd/a${b}.onnx"}
+
+
+@not_on_windows
+def test_a_link_to_a_file_is_a_model_and_a_dangling_one_is_none(folder: Path) -> None:
+    add(folder, "elsewhere/x.onnx")
+    (folder / "links").mkdir()
+    (folder / "links" / "one.onnx").symlink_to("../elsewhere/x.onnx")
+    (folder / "links" / "two.onnx").symlink_to("../elsewhere/y.onnx")
+    assert models(folder, "models: links/*.onnx\n") == {"one": "links/one.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message", "hint"),
+    [
+        ("models: ‸models/*.ort", "EPB271", "no file matches 'models/*.ort'", "Paths are relative to the recipe."),
+        ("models: [big.onnx, ‸none/*]", "EPB271", "no file matches 'none/*'", "Paths are relative to the recipe."),
+        ("models: ‸../**/*.onnx", "EPB273", "reaches everything in", "Name a folder beside or below the recipe"),
+        ("models: ‸'*/../x*'", "EPB273", "has '..' after a wildcard", "Write the folders before the wildcards."),
+        ("models: ‸'${vars.x}/*.onnx'", "EPB109", "'${vars.x}' refers to an unknown name", "Allowed here"),
+        ("models: ‸''", "EPB106", "this must not be empty", ""),
+        ("models: ‸3", "EPB105", "'3' is a number here; write a mapping, a list or a string", ""),
+        (
+            "models: [other/det.onnx, ‸models/*.onnx]",
+            "EPB107",
+            "two models have the name 'det': 'other/det.onnx' and 'models/det.onnx'",
+            "Give the models names: `models: {<name>: models/det.onnx}`.",
+        ),
+        (
+            "models: [other/DET.onnx, ‸models/*.onnx]",
+            "EPB107",
+            "the names of two models differ in letter case only: 'other/DET.onnx' and 'models/det.onnx'",
+            "Give the models names",
+        ),
+        (
+            "models: [models/cls.onnx, ‸モデル.onnx]",
+            "EPB107",
+            "the name of the file 'モデル.onnx' has no letter or digit",
+            "names",
+        ),
+        ("models: [models/cls.onnx, ‸con.onnx]", "EPB107", "the name 'con' is reserved on Windows", ""),
+    ],
+)
+def test_a_mistake_is_one_problem_with_its_place(folder: Path, text: str, code: str, message: str, hint: str) -> None:
+    # The group and the output refer to a model that may be missing for this reason alone.
+    rest = "\ngroups: {g: {models: [det]}}\noutputs: [{layout: directory, path: dist, groups: [g, seg]}]\n"
+    text, expected = places(f"{HEAD}{text}")
+    for more in ("\n", *([rest] if code != "EPB105" and "con.onnx" not in text else [])):
+        problems = problems_of(folder, text + more, environment={})
+        assert told(problems) == [(code, *place) for place in expected], problems
+        assert message in problems[0].message
+        assert hint in (problems[0].hint or "")
+
+
+def test_a_broken_recipe_still_knows_its_files(folder: Path) -> None:
+    (folder / "epbuild.yaml").write_text(f"{HEAD}models: none/*.onnx\n", encoding="utf-8")
+    with pytest.raises(BrokenRecipe) as broken:
+        load(folder / "epbuild.yaml")
+    assert broken.value.rest.files == (folder / "epbuild.yaml",)

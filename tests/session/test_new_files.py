@@ -1,0 +1,105 @@
+"""A file that appears in a folder, or goes, where a pattern of the recipe may match it: no command answers from before."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from epbuild.cli.app import execute
+from epbuild.session.planning import read_plan
+from epbuild.survey.snapshot import answer
+from tests.support.fake_builds import Workshop, source_model
+
+RECIPE = """\
+epbuild: 1
+name: small
+models: models/*.onnx
+targets: {npu: {ep: qnn}}
+groups: {all: {models: ["*"], expect: {fallback_nodes: any}}}
+"""
+SETTLED_SECONDS = 0.15  # a snapshot trusts no stat of a folder that is younger
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    found = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    found.serve_commands(monkeypatch)
+    (found.folder / "fingerprint.json").write_text("{}", encoding="utf-8")
+    (found.folder / "models").mkdir()
+    for number, name in enumerate(("det", "cls")):
+        (found.folder / "models" / f"{name}.onnx").write_bytes(source_model(float(number)))
+    (found.folder / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    return found
+
+
+def fast() -> str | None:
+    """Return what a run with nothing to do prints without reading the recipe; None if it has to."""
+    return answer(["run", "--check"], lambda: 0.0)
+
+
+def settle() -> None:
+    """Run until the fast path answers."""
+    time.sleep(SETTLED_SECONDS)
+    assert execute(["run"]) == 0
+    assert fast() is not None
+
+
+def steps(capsys: pytest.CaptureFixture[str], kind: str) -> dict[str, str]:
+    """Return the states of the plan's steps of one kind."""
+    capsys.readouterr()
+    assert execute(["plan", "--json"]) == 0
+    return {step["id"]: step["state"] for step in json.loads(capsys.readouterr().out)["steps"] if step["kind"] == kind}
+
+
+def test_a_new_model_is_built_and_one_that_goes_is_removed(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    new, output = workshop.folder / "models" / "seg.onnx", workshop.folder / "dist/small/all/npu/seg_ctx.onnx"
+    settle()
+    for number in range(2):
+        new.write_bytes(source_model(7.0 + number))
+        assert fast() is None
+        assert steps(capsys, "compile")["compile:all/npu/seg"] in ("new", "out of date")
+        assert execute(["validate"]) == 0
+        assert "3 models" in capsys.readouterr().out
+        settle()
+        assert output.is_file()
+        new.unlink()
+        assert fast() is None
+        assert len(steps(capsys, "compile")) == 2
+        settle()
+        assert not output.exists()
+
+
+def test_files_that_match_nothing_change_nothing(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    settle()
+    before = steps(capsys, "emit")
+    for name in ("det.onnx.data", ".hidden.onnx", "notes.md"):
+        (workshop.folder / "models" / name).write_bytes(b"")
+    assert steps(capsys, "emit") == before
+    settle()
+    assert sorted(workshop.compiled) == ["cls", "det"]
+
+
+def test_the_last_model_that_goes_is_an_error_until_one_is_back(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    settle()
+    models = workshop.folder / "models"
+    models.rename(workshop.folder / "away")
+    for command in ("plan", "validate", "run"):
+        assert execute([command]) == 2
+        assert "no file matches 'models/*.onnx'. Paths are relative to the recipe. [EPB271]" in capsys.readouterr().err
+    (workshop.folder / "away").rename(models)
+    assert set(steps(capsys, "emit").values()) == {"current"}
+
+
+def test_a_new_file_of_inputs_is_noticed_too(workshop: Workshop) -> None:
+    samples = workshop.folder / "samples"
+    samples.mkdir()
+    np.savez(samples / "1.npz", x=np.zeros(4, np.float32))
+    text = RECIPE.replace("all: {", "all: {verify: {inputs: 'samples/*.npz', metrics: {max_abs: 1}}, ")
+    (workshop.folder / "epbuild.yaml").write_text(text, encoding="utf-8")
+    _, plan = read_plan(workshop.request)
+    assert [folder.name for folder in plan.folders] == ["models", "samples"]
