@@ -37,7 +37,7 @@ from epbuild.toolchain.lock import Lock, LockChange, LockedEnvironment, LockedMo
 from epbuild.toolchain.lock_file import render, salvage
 from epbuild.toolchain.platforms import PLATFORMS, platform_here
 from epbuild.toolchain.pylock import pylock_name, pylock_text
-from epbuild.toolchain.resolve import Python, asked, found_installed, named_python
+from epbuild.toolchain.resolve import Python, named_python, read_installed, requirements_of
 
 _CATALOG_PROBLEMS = ("EPB210", "EPB217")
 
@@ -200,7 +200,7 @@ class _LockBuilder:
         if platforms:
             count = max(len(environment.packages) for environment in platforms.values())
             self.progress.report(ToolchainLocked(toolchain.name, tuple(platforms), count, time.monotonic() - begin))
-        return LockedToolchain(asked(toolchain), platforms)
+        return LockedToolchain(requirements_of(toolchain), platforms)
 
     def _resolve(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
         """Resolve a toolchain that epbuild provisions for each of its platforms."""
@@ -242,7 +242,7 @@ class _LockBuilder:
 
     def _list_installed(self, toolchain: ToolchainSpec, old: LockedToolchain) -> dict[str, LockedEnvironment]:
         """List the packages of an existing environment here, and keep those locked for other platforms."""
-        kept = old.platforms if old.requires == asked(toolchain) else {}
+        kept = old.platforms if old.requires == requirements_of(toolchain) else {}
         platforms = {platform: environment for platform, environment in kept.items() if environment.is_installed}
         if self.here is None or not self.toolchains.ready(toolchain, self.recipe.directory):
             message = f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter is not here"
@@ -251,7 +251,7 @@ class _LockBuilder:
             return platforms
         self.progress.report(ToolchainStarted(toolchain.name, "looking at its environment"))
         environment = self.toolchains.prepare(toolchain, self.recipe.directory, entries_in(self.recipe, toolchain))
-        return {**platforms, self.here: found_installed(environment)}
+        return {**platforms, self.here: read_installed(environment)}
 
     # -- Models --------------------------------------------------------------------------------------------------------
 

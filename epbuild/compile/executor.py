@@ -41,7 +41,7 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import Expectation
 from epbuild.toolchain.diagnosis import FREE_SPACE, last_words
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
-from epbuild.toolchain.process import Ending, Worth
+from epbuild.toolchain.process import Ending, LineHandling
 from epbuild.toolchain.reports import BadReport
 from epbuild.verify.checks import ExpectedEp
 from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
@@ -218,7 +218,7 @@ def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Executio
         _fix_input_sizes(group, execution.staging)
         shared = _share_initializers(group, execution.staging)
         # At this level, the log has the reasons for fallback nodes, and the start of each model.
-        node_log = {"severity": VERBOSE, "mark": MARK} if node_log_of(group).asked else None
+        node_log = {"severity": VERBOSE, "mark": MARK} if node_log_of(group).is_wanted else None
         request = json.dumps(worker_document(group, document, node_log), indent=1, sort_keys=True)
         (execution.staging / REQUEST).write_text(request, encoding="utf-8")
     except OSError as error:
@@ -311,7 +311,7 @@ class _GroupLog(StepLog):
         elif report["event"] == "member_finished" and self._share:
             self.progress.report(StepOutput(self.step, "compiled; the rest of its group goes on"))
 
-    def worth(self, line: str) -> Worth:
+    def classify(self, line: str) -> LineHandling:
         return self._node_log.read(line)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from epbuild.catalog.facts import NodeLogRules
 from epbuild.onnxfile.read.model_header import NamedNode
 from epbuild.plan.result import LeftNode
-from epbuild.toolchain.process import Worth
+from epbuild.toolchain.process import LineHandling
 
 VERBOSE = 0
 """Severity of a session's log that includes everything."""
@@ -29,16 +29,16 @@ class NodeLog:
     def __init__(self, rules: Iterable[NodeLogRules]) -> None:
         self._rules = tuple(rules)
         self._member = ""
-        self._entry: Worth = "shown"
+        self._entry: LineHandling = "shown"
         self._nodes: list[tuple[str, str, str]] = []
         self._reasons: dict[tuple[str, str, str], str | None] = {}
 
     @property
-    def asked(self) -> bool:
+    def is_wanted(self) -> bool:
         """True if an EP has rules for log lines. The session must then log everything."""
         return bool(self._rules)
 
-    def read(self, line: str) -> Worth:
+    def read(self, line: str) -> LineHandling:
         """Read a line without colors and surrounding space. Return how to handle it."""
         if not self._rules:
             return "shown"

@@ -80,7 +80,7 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
 def _check_packages(preparation: Preparation, execution: Execution) -> None:
     """Raise EnvironmentFailure if the toolchain lacks a package that a built-in kind needs."""
     there = execution.environment.fingerprint.distributions
-    lacking = [name for name, bringing in preparation.packages.items() if bringing.isdisjoint(there)]
+    lacking = [name for name, providers in preparation.packages.items() if providers.isdisjoint(there)]
     if lacking:
         message = (
             f"the toolchain '{preparation.toolchain.name}' has no package {', '.join(lacking)}, which '{preparation.kind}' needs"

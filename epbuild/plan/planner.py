@@ -366,7 +366,7 @@ class _Work:
                 if source is not None:
                     self.problems += input_problems(item.model.name, item.model.inputs, source.header)
                     self.problems += data_name_problems(item.model.name, item.model, source.files.external)
-                    prepared = prepared.taking(source)
+                    prepared = prepared.with_source(source)
                 self.preparations[ident] = prepared
         sharing: dict[str, list[Problem]] = {}  # the same for every target
         with_sources = {

@@ -40,7 +40,7 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
     if (toolchain.interpreter is not None and not requirements) or any(not one.distribution for one in requirements):
         return []
     named = {one.distribution for one in requirements}
-    missing = [name for name in preparation(kind).packages_for(options) if not named & bringing(name)]
+    missing = [name for name in preparation(kind).packages_for(options) if not named & providers_of(name)]
     if not missing:
         return []
     what = " and ".join(f"'{name}'" for name in missing)
@@ -50,7 +50,7 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
     return [Problem(LACKS_PACKAGE, message, where, hint)]
 
 
-def bringing(name: str) -> set[str]:
+def providers_of(name: str) -> set[str]:
     """Return the distributions that provide a package: any of them is enough, such as one of the builds of ONNX Runtime."""
     builds = entry(CPU_EP).distributions if name == _RUNTIME else ()
     return {name, *builds, *dependents(name)}

@@ -24,7 +24,7 @@ from epbuild.core.safepath import is_file
 from epbuild.onnxfile.read.model_header import Dimension
 from epbuild.onnxfile.read.sizes import fit_sizes
 from epbuild.plan.member import ModelFiles
-from epbuild.plan.preparation_options import bringing, package_problems, preparation_options
+from epbuild.plan.preparation_options import package_problems, preparation_options, providers_of
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import ModelSpec, PrepareStep, Reference, ToolchainSpec
@@ -43,7 +43,7 @@ FILES = "files"
 _FORMAT = 1
 _CONTRACT = 1
 """Incremented when a change of the inputs of preparations changes their results."""
-_LONGEST_WORD = 1000
+_MAX_WORD_LENGTH = 1000
 
 
 class Preparation(Struct, frozen=True):
@@ -76,7 +76,7 @@ class Preparation(Struct, frozen=True):
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
     """Shapes of the inputs that the sizes in the model's `inputs` change. The model is staged with these shapes."""
 
-    def taking(self, source: SourceModel) -> Preparation:
+    def with_source(self, source: SourceModel) -> Preparation:
         """Return a copy of the preparation that reads the files of `source`, with the shapes of its inputs."""
         asked = {name: shape.sizes for name, shape in self.model.inputs.items()}
         return replace(self, source=source.files, inputs=fit_sizes(source.header, asked).shapes)
@@ -98,7 +98,7 @@ class Preparation(Struct, frozen=True):
         return tuple(dict.fromkeys((*(self.source.all if self.source is not None else ()), *self.staged.values())))
 
     @property
-    def takes(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
+    def source_models(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
         return ((self.model, self.source),) if self.after is None and self.source is not None else ()
 
     @property
@@ -179,7 +179,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
     known = built_in(step.kind)
     named = {name: tuple(staged.add(_references(step, name, given[name], recipe))) for name in known.files if name in given}
     options = {name: value for name, value in given.items() if name not in named}
-    packages = {name: frozenset(bringing(name)) for name in known.packages_for(given)}
+    packages = {name: frozenset(providers_of(name)) for name in known.packages_for(given)}
     return replace(
         preparation,
         options=options,
@@ -255,7 +255,7 @@ class _StagedModel:
 
     def word(self, text: str) -> str:
         """Return the staged name of the file or folder that a word of a command names. Return other words unchanged."""
-        if not text or text in (".", "..") or len(text) > _LONGEST_WORD:
+        if not text or text in (".", "..") or len(text) > _MAX_WORD_LENGTH:
             return text
         name = _staged_name(text)
         return name if name in self.files or name in self._staged_folders else text

@@ -65,7 +65,7 @@ class Action(Protocol):
         """Known files of the user that it depends on, each once."""
 
     @property
-    def takes(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
+    def source_models(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
         """Source models that it reads and whose files are known. Results of other actions are not among them."""
 
     @property
@@ -164,7 +164,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
         return tuple(dict.fromkeys(member.prepared for member in self.members if member.prepared is not None))
 
     @property
-    def takes(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
+    def source_models(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
         as_they_are = (member for member in self.members if member.prepared is None)
         return tuple((member.model, member.original) for member in as_they_are if member.original is not None)
 
@@ -277,7 +277,7 @@ class Emission(Struct, frozen=True, dict=True):
         return tuple(dict.fromkeys((*prepared, *self.session_groups, *checks)))
 
     @property
-    def takes(self) -> tuple[()]:
+    def source_models(self) -> tuple[()]:
         return ()
 
     @property
@@ -368,7 +368,9 @@ class Plan(Struct, frozen=True, dict=True):
 
     def sources(self) -> list[tuple[ModelSpec, ModelFiles]]:
         """Return the source models whose files are known, each once."""
-        return list({model.name: (model, files) for action in self.actions.values() for model, files in action.takes}.values())
+        return list(
+            {model.name: (model, files) for action in self.actions.values() for model, files in action.source_models}.values()
+        )
 
     def toolchains(self) -> dict[str, ToolchainNeeds]:
         """Return the toolchains that the plan's actions run in, by name, with everything that they need."""

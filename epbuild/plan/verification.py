@@ -64,7 +64,7 @@ class CheckedMember(Struct, frozen=True):
         return None if self.choice.files is not None else self.choice.made or MadeInputs()
 
     @property
-    def asked(self) -> Thresholds:
+    def user_thresholds(self) -> Thresholds:
         return Thresholds(**(self.choice.metrics or {}))
 
     @property
@@ -121,7 +121,7 @@ class Verification(InTarget):
         return tuple(dict.fromkeys((*sources, *(path for checked in self.members for path in checked.inputs.values()))))
 
     @property
-    def takes(self) -> tuple[()]:
+    def source_models(self) -> tuple[()]:
         return ()  # the session groups list the same source models
 
     @property

@@ -15,7 +15,7 @@ from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import PackageAddress, parse_address
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.toolchain.lock import Lock, LockedModel, LockedToolchain
-from epbuild.toolchain.resolve import asked, named_python
+from epbuild.toolchain.resolve import named_python, requirements_of
 
 _AGAIN = "Write the lock anew: `epbuild lock`."
 _SESSION_KEYS = "session-keys"
@@ -115,8 +115,8 @@ def _entry(catalog: Catalog, ep: str, toolchain: ToolchainSpec) -> EpEntry:
 
 def _toolchain_reason(toolchain: ToolchainSpec, locked: LockedToolchain, lock: str) -> str | None:
     name, environments = toolchain.name, locked.platforms
-    new = [text for text in asked(toolchain) if _plain(text) not in map(_plain, locked.requires)]
-    gone = [text for text in locked.requires if _plain(text) not in map(_plain, asked(toolchain))]
+    new = [text for text in requirements_of(toolchain) if _plain(text) not in map(_plain, locked.requires)]
+    gone = [text for text in locked.requires if _plain(text) not in map(_plain, requirements_of(toolchain))]
     if new:
         before = f"for {', '.join(gone)}" if gone else "without that"
         return f"the toolchain '{name}' asks for {', '.join(new)}, and {lock} was made {before}"

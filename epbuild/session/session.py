@@ -44,8 +44,8 @@ from epbuild.session.shared_results import SharedResults
 from epbuild.session.snapshot import clock_at, ends_of_actions, last_outputs, observed_files
 from epbuild.session.toolchains import PlanToolchains, ToolchainSources
 from epbuild.survey.snapshot import clock, forget, memo_place
+from epbuild.survey.snapshot_writer import Observations, write_snapshot
 from epbuild.survey.status import Survey, Surveyor
-from epbuild.survey.taking import Observations, write_snapshot
 from epbuild.toolchain.identity import toolchain_records
 
 if TYPE_CHECKING:

@@ -47,8 +47,8 @@ def must_run(action: Action, status: ActionStatus, *, is_read: bool) -> bool:
     return is_read if status.remote else status.state in ("out of date", "new", "failed")
 
 
-def waves(actions: Mapping[str, Action]) -> list[list[Action]]:
-    """Return actions in waves: each action is in a later wave than all actions that it needs."""
+def sort_into_waves(actions: Mapping[str, Action]) -> list[list[Action]]:
+    """Return actions in sort_into_waves: each action is in a later wave than all actions that it needs."""
     depths: dict[str, int] = {}
     found: list[list[Action]] = []
     for ident, action in actions.items():

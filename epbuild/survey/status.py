@@ -31,9 +31,9 @@ from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, Plan, Step
 from epbuild.plan.verification import needs_real_device
 from epbuild.recipe.model import Recipe
-from epbuild.survey.action_status import ActionStatus, StepState, Work, waves
-from epbuild.survey.described import OutputPlanner
+from epbuild.survey.action_status import ActionStatus, StepState, Work, sort_into_waves
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
+from epbuild.survey.output_planner import OutputPlanner
 from epbuild.survey.pins import check_pins
 from epbuild.survey.remembered import Failures
 from epbuild.toolchain.identity import Identified
@@ -168,21 +168,21 @@ class Surveyor:
         places = [self.outputs.place(emission.path) for emission in plan.emissions.values()]
         self._last_outputs = {} if self._is_first else self.memory.outputs_at(places)
         found: dict[str, ActionStatus] = {}
-        for wave in waves(plan.actions):
+        for wave in sort_into_waves(plan.actions):
             keyed: list[_Keyed] = []
             for action in wave:
                 if isinstance(action, Emission):
-                    found[action.id] = self._with_kept(action, self._emission(action, found, memo))
+                    found[action.id] = self._add_kept_files(action, self._emission_status(action, found, memo))
                     continue
                 known = self._keyed(action, found, toolchains, digests)
                 if isinstance(known, _Keyed):
                     keyed.append(known)
                 else:
                     found[action.id] = known
-            remote = self._remote(keyed)
-            found |= {known.action.id: self._decided(known, remote.get(known.key)) for known in keyed}
+            remote = self._find_remote(keyed)
+            found |= {known.action.id: self._status_of(known, remote.get(known.key)) for known in keyed}
         found = {ident: found[ident] for ident in plan.actions}
-        found = self._found_again(plan, found)
+        found = self._restore_from_remote(plan, found)
         found |= {ident: replace(found[ident], state="out of date") for ident in _without_results(plan, found)}
         work = Work.of(plan, found)
         # A result that the store has lost is still current if everything that is made from it is in place.
@@ -277,13 +277,13 @@ class Surveyor:
     def _was_done(self, action: Action) -> bool:
         return action.id in self._last_keys or self._previous(action) is not None
 
-    def _remote(self, keyed: Sequence[_Keyed]) -> Mapping[str, Mapping[str, Any]]:
+    def _find_remote(self, keyed: Sequence[_Keyed]) -> Mapping[str, Mapping[str, Any]]:
         """Return the results in the remote cache, by key, that neither the store nor the workspace has."""
         if self.remote is None:
             return {}
         return self.remote.find({known.key: known.action.id for known in keyed if known.result is None and not known.is_here})
 
-    def _found_again(self, plan: Plan, found: dict[str, ActionStatus]) -> dict[str, ActionStatus]:
+    def _restore_from_remote(self, plan: Plan, found: dict[str, ActionStatus]) -> dict[str, ActionStatus]:
         """Return statuses in which actions whose result the store has lost become restorable if the remote cache has that result."""
         if self.remote is None:
             return found
@@ -296,7 +296,7 @@ class Surveyor:
             if made.key in there and read_result(made.action, there[made.key]) == made.result
         }
 
-    def _decided(self, keyed: _Keyed, remote: Mapping[str, Any] | None) -> ActionStatus:
+    def _status_of(self, keyed: _Keyed, remote: Mapping[str, Any] | None) -> ActionStatus:
         """Return the status of an action with a known key. `remote` is its result in the remote cache, if there is one."""
         action, key, document, result = keyed.action, keyed.key, keyed.document, keyed.result
         known = result
@@ -322,7 +322,7 @@ class Surveyor:
             return ActionStatus("failed", tuple(problem.message for problem in failure.problems), key, document)
         return ActionStatus("out of date" if before else "new", reasons, key, document)
 
-    def _emission(self, emission: Emission, found: Mapping[str, ActionStatus], memo: Memo) -> ActionStatus:
+    def _emission_status(self, emission: Emission, found: Mapping[str, ActionStatus], memo: Memo) -> ActionStatus:
         made = [made for ident in emission.needs if (made := found[ident].made) is not None]
         if len(made) < len(emission.needs):
             reasons = tuple(f"needs {ident}" for ident in emission.needs if found[ident].made is None)
@@ -349,7 +349,7 @@ class Surveyor:
         )
         return ActionStatus("restorable", reasons or (elsewhere,), key, document)
 
-    def _with_kept(self, emission: Emission, status: ActionStatus) -> ActionStatus:
+    def _add_kept_files(self, emission: Emission, status: ActionStatus) -> ActionStatus:
         """Return the status of an emission with reasons that name the files a build will keep, as users have changed them."""
         if status.state == "current" or not (emission.is_file or emission.path.exists()):
             return status  # a folder that does not exist has no changed files

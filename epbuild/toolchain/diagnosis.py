@@ -70,7 +70,7 @@ class Diagnosis(Struct, frozen=True):
 def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | None:
     """Return why a worker did not succeed, or None if it did. `entries` are the catalog's entries of its EPs."""
     last = ending.reports[-1] if ending.reports else {}
-    if ending.how == "exited" and ending.status == 0 and last.get("event") == "finished":
+    if ending.cause == "exited" and ending.status == 0 and last.get("event") == "finished":
         return None
     report = last if last.get("event") == "failed" else {}
     text = f"{report['type']}: {report['message']}" if report else "\n".join(ending.tail)
@@ -95,7 +95,7 @@ def _spare_memory(report: Mapping[str, Any]) -> str:
 
 
 def _cause(ending: Ending, report: Mapping[str, Any], text: str, *, out_of_memory: bool) -> Cause:
-    if ending.how == "timed out" and not report:
+    if ending.cause == "timed out" and not report:
         return "timed out"
     if out_of_memory:
         return "out of memory"

@@ -103,7 +103,7 @@ class Execution:
                 environment=worker.environment,
                 cancelled=self.cancelled,
             )
-        if ending.how == "cancelled":
+        if ending.cause == "cancelled":
             raise Cancelled(step)
         return ending
 

@@ -151,9 +151,9 @@ def probe(
             done = ask_program(command, Path(folder), timeout=seconds, max_bytes=_MAX_ANSWER)
     except OSError as error:
         raise failure(f"does not run: {error.strerror or error}") from error
-    if done.how == "timed out":
+    if done.cause == "timed out":
         raise failure(f"did not end within {seconds:g} seconds")
-    if done.how == "wrote too much":
+    if done.cause == "wrote too much":
         raise failure("writes without end, and did not answer as Python does")
     if done.status != 0:
         lines = done.errors.decode("utf-8", "replace").strip().splitlines()

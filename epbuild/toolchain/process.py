@@ -45,14 +45,14 @@ _INHERITED_ON_WINDOWS = _INHERITED | {
 }  # fmt: skip
 
 
-Worth = Literal["shown", "kept", "detail"]
+LineHandling = Literal["shown", "kept", "detail"]
 """Handling of a line that a worker writes: `shown` and logged, `kept` in the log only, or `detail`, which is dropped."""
 
 
 class Ending(Struct, frozen=True):
     """End of a worker: its status, its reports, and its last lines on standard error."""
 
-    how: Literal["exited", "timed out", "cancelled"]
+    cause: Literal["exited", "timed out", "cancelled"]
     status: int
     """Exit status; on POSIX, minus the signal that ended the worker."""
     reports: tuple[Mapping[str, Any], ...]
@@ -70,7 +70,7 @@ class WorkerListener:
     def logged(self, line: str) -> None:
         """Handle a line that is shown."""
 
-    def worth(self, line: str) -> Worth:
+    def classify(self, line: str) -> LineHandling:
         """Return how to handle a line."""
         return "shown"
 
@@ -104,7 +104,7 @@ def supervise(
     """Run `command` in `folder` with `environment` and a few inherited variables. Wait until it ends or is killed.
 
     `listener` receives every report on standard output and the lines on standard error, which are also written to the file `log`. Its
-    `worth` decides which lines it receives. However much the process writes, memory holds at most a report of a megabyte and the
+    `classify` decides which lines it receives. However much the process writes, memory holds at most a report of a megabyte and the
     beginnings of a few lines. After `timeout` seconds (None: never), or once `cancelled` is set, the process and all its children are
     killed. Children that outlive the process are killed too, as they could continue to write. Raises OSError if the process cannot be
     started, BadReport for a malformed report, and any exception of `listener`.
@@ -146,7 +146,7 @@ def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[by
         while piece := pipe.readline(_MAX_PIECE):
             # A long line arrives in pieces. The first piece decides on the line, and only its text is passed to `listener`.
             text = plain(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if is_line_start else ""
-            worth = listener.worth(text) if is_line_start else worth
+            worth = listener.classify(text) if is_line_start else worth
             is_line_start = piece.endswith(b"\n")
             if worth == "detail":
                 continue
@@ -160,7 +160,7 @@ def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[by
 class ShortAnswer(Struct, frozen=True):
     """End of a short program, and its standard output and standard error."""
 
-    how: Literal["exited", "timed out", "wrote too much"]
+    cause: Literal["exited", "timed out", "wrote too much"]
     status: int
     output: bytes
     errors: bytes
@@ -195,12 +195,12 @@ def ask_program(command: Sequence[str], folder: Path, *, timeout: float, max_byt
         reader.join(_GRACE_SECONDS)
     if failures:
         raise failures[0]
-    how: Literal["exited", "timed out", "wrote too much"] = "exited"
+    cause: Literal["exited", "timed out", "wrote too much"] = "exited"
     if wrote_too_much():
-        how = "wrote too much"
+        cause = "wrote too much"
     elif end == "timed out":
-        how = "timed out"
-    return ShortAnswer(how, tree.process.returncode, bytes(output), bytes(errors))
+        cause = "timed out"
+    return ShortAnswer(cause, tree.process.returncode, bytes(output), bytes(errors))
 
 
 class _Reader:

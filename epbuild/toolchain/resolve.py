@@ -39,7 +39,7 @@ class Python(Struct, frozen=True):
     arguments: tuple[str, ...]
 
 
-def asked(toolchain: ToolchainSpec) -> tuple[str, ...]:
+def requirements_of(toolchain: ToolchainSpec) -> tuple[str, ...]:
     """Return the requirements of a toolchain, each on one line, distinct and sorted."""
     return tuple(sorted({" ".join(package.split()) for package in toolchain.packages}))
 
@@ -80,7 +80,7 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
         raise _not_lockable(toolchain, place)
     with tempfile.TemporaryDirectory(prefix="epbuild-lock-") as folder:
         wanted, found = Path(folder, "requirements.in"), Path(folder, "pylock.toml")
-        wanted.write_text("\n".join([*asked(toolchain), ""]), encoding="utf-8")
+        wanted.write_text("\n".join([*requirements_of(toolchain), ""]), encoding="utf-8")
         if preferred:
             found.write_text(_preferences(preferred), encoding="utf-8")
         options = ["--no-config", "--no-header", "--no-annotate", "--format", "pylock.toml", "--output-file", str(found)]
@@ -97,7 +97,7 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
         return LockedEnvironment(python.name, _packages(toolchain, document), origins_of(document, Path(folder)))
 
 
-def found_installed(environment: Environment) -> LockedEnvironment:
+def read_installed(environment: Environment) -> LockedEnvironment:
     """Return the packages that an environment contains now, as an entry of a lock."""
     versions = environment.fingerprint.distributions
     packages = [Package(plain_name(name), versions[name]) for name in sorted(versions)]

@@ -105,5 +105,5 @@ def test_what_was_said_before_is_said_still_and_details_are_neither_shown_nor_ke
 
 def test_a_log_without_rules_is_left_as_it_is() -> None:
     found = NodeLog([])
-    assert not found.asked
+    assert not found.is_wanted
     assert found.read(SUPPORT + "Validation FAILED for 1 nodes in OrtNodeUnit (Add) :") == "shown"

@@ -167,7 +167,7 @@ def test_a_whole_run_of_a_worker_is_one_job(
         environment={},
         cancelled=cancelled,
     )
-    assert (ending.how, kernel.ended) == (how, kernel.real)
+    assert (ending.cause, kernel.ended) == (how, kernel.real)
     assert len(kernel.jobs) == 1
 
 

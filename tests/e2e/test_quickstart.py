@@ -226,7 +226,7 @@ def test_onnx_runtime_begins_no_telemetry_in_the_home_of_a_worker(quickstart: Pr
         environment={},
         cancelled=threading.Event(),
     )
-    assert (ending.how, ending.status) == ("exited", 0)
+    assert (ending.cause, ending.status) == ("exited", 0)
     assert list(home.iterdir()) == []
 
 

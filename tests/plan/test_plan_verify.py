@@ -65,10 +65,10 @@ def test_a_models_check_applies_wherever_compiled_unless_overridden(workshop: Pa
     plan = plan_of(workshop, edited(RECIPE, own))
     assert [step.id for step in plan.steps if step.kind == "verify"] == [VERIFY, "verify:vision/cpu"]
     (checked,) = verification(workshop, edited(RECIPE, own)).members
-    assert (checked.name, list(checked.inputs), checked.asked.top1) == ("prefill", ["models/a.npz"], 1)
+    assert (checked.name, list(checked.inputs), checked.user_thresholds.top1) == ("prefill", ["models/a.npz"], 1)
     first, second = verification(workshop, checking("{metrics: {cosine: 0.5}}", own)).members
-    assert (list(first.inputs), first.asked.cosine, first.asked.top1) == (["models/a.npz"], 0.5, None)
-    assert (second.made is not None, second.asked.cosine) == (True, 0.5)
+    assert (list(first.inputs), first.user_thresholds.cosine, first.user_thresholds.top1) == (["models/a.npz"], 0.5, None)
+    assert (second.made is not None, second.user_thresholds.cosine) == (True, 0.5)
     without = checking("false", own)
     assert [step.id for step in plan_of(workshop, without).steps if step.kind == "verify"] == ["verify:vision/cpu"]
 

@@ -15,7 +15,7 @@ class Work:
     id: str
     needs: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
-    takes: tuple[()] = ()
+    source_models: tuple[()] = ()
     runs_in: None = None
 
     @property

@@ -8,8 +8,8 @@ from pathlib import Path
 from epbuild.core.errors import Problem
 from epbuild.plan.steps import Step
 from epbuild.recipe.model import Recipe
+from epbuild.survey.snapshot_writer import Observations, write_snapshot
 from epbuild.survey.status import StepStatus
-from epbuild.survey.taking import Observations, write_snapshot
 
 STEPS = [Step(name, "emit", (), "a") for name in ("a", "b", "c")]
 

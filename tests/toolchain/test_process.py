@@ -93,7 +93,7 @@ def test_reports_and_words_arrive_while_the_worker_still_runs(worker: Supervised
         sys.stdin.read()  # until the supervisor is told to stop
     """
     ending = worker.run(code, listener=Setting(worker.cancelled, awaited=("report", "words")))
-    assert ending.how == "cancelled"
+    assert ending.cause == "cancelled"
     assert ending.reports == ({"event": "started"},)
     assert ending.tail == ("words",)
 
@@ -109,13 +109,13 @@ def test_what_an_ep_writes_natively_is_in_the_log_as_it_was_and_told_as_text(wor
 def test_garbage_on_standard_output_is_no_report(worker: Supervised) -> None:
     garbage = ["# LIBNATIVE: no configuration", "[1, 2]", '"text"', "{", "[" * 100_000, '{"event": "finished"}', "null"]
     ending = worker.run(f"print({chr(10).join(garbage)!r})")
-    assert (ending.how, ending.status) == ("exited", 0)
+    assert (ending.cause, ending.status) == ("exited", 0)
     assert ending.reports == ({"event": "finished"},)
 
 
 def test_a_worker_that_says_more_than_a_pipe_holds_is_not_held_up(worker: Supervised) -> None:
     ending = worker.run("import sys\nfor n in range(20_000): sys.stderr.write(f'line {n}\\n')")
-    assert ending.how == "exited"
+    assert ending.cause == "exited"
     assert ending.tail[-1] == "line 19999"
     assert len(worker.words.words) == 20_000
 
@@ -148,7 +148,7 @@ def test_the_status_of_a_worker_is_told_as_it_was(worker: Supervised) -> None:
 @posix_only
 def test_a_crash_is_told_as_the_signal_that_it_was(worker: Supervised) -> None:
     ending = worker.run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    assert (ending.how, ending.status) == ("exited", -signal.SIGSEGV)
+    assert (ending.cause, ending.status) == ("exited", -signal.SIGSEGV)
 
 
 def test_a_program_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ WAIT = "sys.stdin.read()"
 
 def test_cancelling_ends_the_worker_and_what_it_started(worker: Supervised, grandchild: Grandchild) -> None:
     ending = worker.run(grandchild.started_by_worker(WAIT), listener=Setting(worker.cancelled))
-    assert ending.how == "cancelled"
+    assert ending.cause == "cancelled"
     assert grandchild.is_dead()
 
 
@@ -292,12 +292,12 @@ def test_a_timeout_ends_the_worker_and_what_it_started(
 
     monkeypatch.setattr(time, "monotonic", monotonic)
     ending = worker.run(grandchild.started_by_worker(WAIT), timeout=900, listener=Setting(late))
-    assert ending.how == "timed out"
+    assert ending.cause == "timed out"
     assert grandchild.is_dead()
 
 
 def test_what_a_worker_leaves_running_cannot_write_into_checked_results(worker: Supervised, grandchild: Grandchild) -> None:
-    assert worker.run(grandchild.started_by_worker("pass")).how == "exited"
+    assert worker.run(grandchild.started_by_worker("pass")).cause == "exited"
     assert grandchild.is_dead()
 
 
@@ -307,14 +307,14 @@ def test_a_process_that_got_away_and_holds_the_pipes_does_not_hang_the_build(
 ) -> None:
     monkeypatch.setattr(supervisor, "_GRACE_SECONDS", 0.2)
     ending = worker.run(grandchild.started_by_worker("pass", start_new_session=True))
-    assert (ending.how, ending.status) == ("exited", 0)
+    assert (ending.cause, ending.status) == ("exited", 0)
     assert ending.reports == ({"event": "ready"},)
     assert grandchild.is_alive()
 
 
 def test_a_build_that_is_already_stopped_starts_nothing_that_lasts(worker: Supervised) -> None:
     worker.cancelled.set()
-    assert worker.run(f"import sys; {WAIT}").how == "cancelled"
+    assert worker.run(f"import sys; {WAIT}").cause == "cancelled"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.lock import LockedEnvironment, Package
 from epbuild.toolchain.platforms import PLATFORMS, platform_here, platform_name
 from epbuild.toolchain.provision import Requirements, provision
-from epbuild.toolchain.resolve import asked, deviations, find_python, found_installed, named_python, resolve_packages
+from epbuild.toolchain.resolve import deviations, find_python, named_python, read_installed, requirements_of, resolve_packages
 from tests.support.packages import write_wheel
 
 WHERE = Position("epbuild.yaml", 4, 3)
@@ -147,9 +147,9 @@ def resolved(wanted: ToolchainSpec, platform: str = "linux-x86_64", **preferred:
 
 def test_the_requirements_reach_uv_each_on_its_line(uv: FakeUv) -> None:
     wanted = toolchain("b >=1,\n <2", "a[x]==1", "c; sys_platform == 'win32'", "a[x]==1")
-    assert asked(wanted) == ("a[x]==1", "b >=1, <2", "c; sys_platform == 'win32'")
+    assert requirements_of(wanted) == ("a[x]==1", "b >=1, <2", "c; sys_platform == 'win32'")
     resolved(wanted)
-    assert uv.wanted.splitlines() == list(asked(wanted))
+    assert uv.wanted.splitlines() == list(requirements_of(wanted))
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -240,7 +240,7 @@ def there(distributions: dict[str, str], python: str = "cpython-3.11", platform:
 
 
 def test_what_somebody_elses_environment_holds_is_locked_by_version() -> None:
-    found = found_installed(there({"onnxruntime": "1.31.1", "a--b": "1.0"}))
+    found = read_installed(there({"onnxruntime": "1.31.1", "a--b": "1.0"}))
     assert found == LockedEnvironment("cpython-3.11", (Package("a-b", "1.0"), Package("onnxruntime", "1.31.1")))
     assert found.is_installed
     assert deviations(there({"onnxruntime": "1.31.1", "a-b": "1.0"}), "linux-x86_64", found) == []

@@ -325,7 +325,7 @@ def events(ending: Ending) -> list[str]:
 
 def test_a_group_is_compiled_in_order_in_one_process_and_each_member_is_told(group: Group) -> None:
     ending = group.compile(request())
-    assert (ending.how, ending.status) == ("exited", 0)
+    assert (ending.cause, ending.status) == ("exited", 0)
     assert events(ending) == [
         "started",
         "device",

@@ -106,7 +106,7 @@ def test_it_needs_nothing_of_epbuild_and_may_have_an_older_python() -> None:
 
 def test_sessions_open_first_to_last_and_close_last_to_first_with_requested_options(loader: Loader) -> None:
     ending = loader.load(loader.model("prefill"), loader.model("decode"))
-    assert (ending.how, ending.status) == ("exited", 0)
+    assert (ending.cause, ending.status) == ("exited", 0)
     assert events(ending) == [
         "started",
         "device",

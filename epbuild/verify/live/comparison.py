@@ -171,7 +171,7 @@ class NumbersFindings(Struct, frozen=True):
         if measured.worst is None:
             return _finding(subject.name, "skipped", f"it has no output with elements to compare{because}")
         checked = self.sources.checked(subject.name, self.document)
-        asked = checked.asked if checked is not None and comparison.asked == Thresholds() else comparison.asked
+        asked = checked.user_thresholds if checked is not None and comparison.asked == Thresholds() else comparison.asked
         numbers = self.session.eps[0].entry.numbers if self.session.eps else Numbers()
         rules = Rules(numbers, quantised, asked, comparison.bound(quantised=quantised))
         verdicts = [rules.judge(figures) for figures in measured.figures]

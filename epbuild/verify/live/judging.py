@@ -102,7 +102,7 @@ def limits_of(action: Verification, checked: CheckedMember, row: FigureRow) -> M
 
 
 def _rules(action: Verification, checked: CheckedMember, row: FigureRow) -> Rules:
-    return Rules(action.numbers, row.quantised, checked.asked)
+    return Rules(action.numbers, row.quantised, checked.user_thresholds)
 
 
 def not_judged_here(action: Verification, unjudged: UnjudgedMember) -> Problem:

@@ -43,7 +43,7 @@ class Rules(Struct, frozen=True):
     numbers: Numbers
     quantised: bool = False
     """True if the source computes with quantized values."""
-    asked: Thresholds = field(default_factory=Thresholds)
+    user_thresholds: Thresholds = field(default_factory=Thresholds)
     bound: float | None = None
     """Tolerance of each number, if another check judges elements one by one. Then only outputs that zeros would meet are judged here."""
 
@@ -52,7 +52,7 @@ class Rules(Struct, frozen=True):
         return self.numbers.quantised if self.quantised else self.numbers.floats
 
     def thresholds(self, figures: Figures) -> Thresholds:
-        asked = self.asked
+        asked = self.user_thresholds
         if self.bound is not None:
             return self.usual if self._met_by_zeros(figures) else Thresholds()
         if figures.kind == "exact":
@@ -91,7 +91,7 @@ class Rules(Struct, frozen=True):
 
     def _met_by_zeros(self, figures: Figures) -> bool:
         """Return whether the user's bound is larger than every number, so that the output's own scale must decide."""
-        bound = self.asked.max_abs if self.bound is None else self.bound
+        bound = self.user_thresholds.max_abs if self.bound is None else self.bound
         return figures.kind != "exact" and bound is not None and figures.largest <= bound
 
     def _overflow(self, figures: Figures) -> str | None:
@@ -121,7 +121,7 @@ class Rules(Struct, frozen=True):
 
     def _why_no_proof(self, figures: Figures, thresholds: Thresholds) -> str | None:
         """Return why a match proves nothing about an output; None if it does."""
-        if self.asked.max_abs is not None or self.bound is not None:
+        if self.user_thresholds.max_abs is not None or self.bound is not None:
             return None
         if figures.constant or not figures.largest:
             number = "zero" if figures.largest == 0 else f"{figures.largest:.6g}"

@@ -121,7 +121,7 @@ def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled
     stop = cancelled or threading.Event()
     ending = _run(loads, session, scratch, stop, verbose=False)
     lines = ending.tail
-    if ending.how != "cancelled" and _has_crashed(ending):
+    if ending.cause != "cancelled" and _has_crashed(ending):
         second = _run(loads, session, scratch, stop, verbose=True)
         if _last_model(second) == _last_model(ending) and second.status == ending.status:
             lines = second.tail
