@@ -157,7 +157,7 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
     report = found.report
     if report and report["kind"] == "error" and preparation.script is None:
         # The exit status of a user's program.
-        return _program_error(preparation, replace(ending, how="exited", status=int(report["message"]), reports=()), log)
+        return _program_error(preparation, replace(ending, cause="exited", status=int(report["message"]), reports=()), log)
     title, advice = f"'{preparation.title}'", f"{report.get('hint') or ''} {hint}".strip()
     why = shortened(found.raised or "", _MAX_QUOTE)
     match found.cause:

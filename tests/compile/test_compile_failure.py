@@ -60,7 +60,7 @@ class Case(NamedTuple):
     code: str
     kind: type[BuildError]
     words: tuple[str, ...]
-    how: Literal["exited", "timed out"] = "exited"
+    cause: Literal["exited", "timed out"] = "exited"
     options: Mapping[str, str] = {}
 
 
@@ -335,7 +335,7 @@ def test_a_failure_is_told_as_what_it_is(name: str) -> None:
     tail = tuple(text for line in (*NOISE, *case.said, NOISE[0]) if (text := plain(line)))
     ep = replace(GROUP.target.eps[0], provider_options=case.options)
     group = replace(GROUP, target=replace(GROUP.target, eps=(ep,)))
-    error = compile_error(group, Ending(case.how, case.status, case.reports, tail), LOG)
+    error = compile_error(group, Ending(case.cause, case.status, case.reports, tail), LOG)
     assert type(error) is case.kind
     [problem] = error.problems
     assert problem.code == case.code

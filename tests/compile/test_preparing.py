@@ -330,9 +330,9 @@ def leave_data_elsewhere(output: Path, seed: bytes) -> None:
 
 
 def ends(
-    *reports: Mapping[str, object], how: str = "exited", status: int = 1, tail: tuple[str, ...] = ()
+    *reports: Mapping[str, object], cause: str = "exited", status: int = 1, tail: tuple[str, ...] = ()
 ) -> Callable[..., Ending]:
-    return lambda output, seed: Ending(how, status, reports, tail)  # type: ignore[arg-type]
+    return lambda output, seed: Ending(cause, status, reports, tail)  # type: ignore[arg-type]
 
 
 FAILED = {"event": "failed", "kind": "error", "type": "ExitStatus", "message": "1"}
@@ -359,7 +359,7 @@ TRACEBACK = ("folding", "Traceback (most recent call last):", '  File "fold.py",
         (ends(FAILED, tail=("OSError: [Errno 28] No space left on device",)), "EPB459", "No space left"),
         (ends(status=-11), "EPB458", "crashed (SIGSEGV)"),
         (
-            ends(how="timed out", status=-9, tail=("step 3",)),
+            ends(cause="timed out", status=-9, tail=("step 3",)),
             "EPB453",
             "did not end within 60 s and was stopped. It printed: step 3",
         ),
@@ -388,7 +388,7 @@ NOT_ITS_OWN = [
     ends(FAILED, tail=("MemoryError",)),
     ends(FAILED, tail=("OSError: [Errno 28] No space left on device",)),
     ends(status=3),
-    ends(how="timed out", status=-9),
+    ends(cause="timed out", status=-9),
     ends({**FAILED, "kind": "unfit", "message": "No such file"}),
 ]
 
