@@ -123,9 +123,7 @@ def test_no_flip_of_one_bit_gives_anything_but_a_miss(records: ActionRecords, tm
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
-def test_a_pipe_in_the_place_of_a_record_is_an_error_and_nothing_waits_for_its_writer(
-    records: ActionRecords, tmp_path: Path
-) -> None:
+def test_a_pipe_in_the_place_of_a_record_is_an_error_at_once(records: ActionRecords, tmp_path: Path) -> None:
     place(tmp_path).parent.mkdir(parents=True)
     os.mkfifo(place(tmp_path))
     with pytest.raises(StoreError, match=r"Not a regular file\. .*\[EPB503\]"):

@@ -57,7 +57,7 @@ def test_a_damaged_entry_is_mended_by_the_next_build(roots: Roots, tmp_path: Pat
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
-def test_a_pipe_in_the_place_of_an_entry_is_an_error_and_nothing_waits_for_its_writer(roots: Roots, tmp_path: Path) -> None:
+def test_a_pipe_in_the_place_of_an_entry_is_an_error_at_once(roots: Roots, tmp_path: Path) -> None:
     directory = workspace(tmp_path, "mine")
     roots.register(directory)
     [entry] = (tmp_path / "cache" / "roots").glob("*.json")
