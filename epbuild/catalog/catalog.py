@@ -98,6 +98,11 @@ def full_name(short: str) -> str | None:
     return next((ep for ep, stems in _stems().items() if short in stems), None)
 
 
+def short_name(ep: str) -> str:
+    """Return the short name of an EP of epbuild's own catalog, for any of its packagings. Raises KeyError."""
+    return min(_stems()[ep], key=len)
+
+
 @cache
 def session_keys() -> SessionKeys:
     return read_session_keys(_read_data(_SESSION))

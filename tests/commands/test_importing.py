@@ -62,17 +62,12 @@ def test_the_example_of_the_tool_s_help(folder: Path) -> None:
         "-C", "ep.context_node_name_prefix|_part1", "./model1.onnx,./model2.onnx",
     ]  # fmt: skip
     recipe, done = imported(*words)
-    assert recipe["models"] == {"model1": "model1.onnx", "model2": "model2.onnx"}
+    assert recipe["models"] == ["model1.onnx", "model2.onnx"]
     assert recipe["targets"] == {
-        "SC8380XP": {
-            "toolchain": "qnn",
-            "ep": "QNNExecutionProvider",
-            "provider_options": {"backend_type": "htp", "htp_graph_finalization_optimization_mode": 3, "soc_model": "60"},
-        }
+        "SC8380XP": {"ep": "qnn", "soc": 60, "provider_options": {"htp_graph_finalization_optimization_mode": 3}}
     }
     assert recipe["groups"]["main"] == {
         "models": ["model1", "model2"],
-        "targets": ["SC8380XP"],
         "share_weights": True,
         "expect": {"fallback_nodes": "any"},
     }
@@ -86,9 +81,15 @@ def test_what_the_tool_takes_and_a_recipe_does_not_is_named(folder: Path) -> Non
         "-Cep.context_enable|1 ep.context_embed_mode|1 ep.context_file_path|x.onnx session.disable_quant_qdq|1 no.key|2",
         "model1.onnx", "model2.onnx",
     )  # fmt: skip
-    assert recipe["targets"]["SC8380XP"]["provider_options"] == {"backend_type": "htp", "vtcm_mb": 8, "soc_model": "60"}
-    assert recipe["targets"]["SC8380XP"]["session_options"] == {"session.disable_quant_qdq": 1}
-    assert recipe["groups"]["main"]["share_weights"] is False
+    assert recipe["targets"] == {
+        "SC8380XP": {
+            "ep": "qnn",
+            "soc": 60,
+            "provider_options": {"vtcm_mb": 8},
+            "session_options": {"session.disable_quant_qdq": 1},
+        }
+    }
+    assert recipe["groups"] == {"model1": {"expect": {"fallback_nodes": "any"}}}
     assert whats(done.left) == [
         "-v",
         "-i backend_path=/opt/qnn/libQnnHtp.so",
@@ -155,9 +156,9 @@ def test_real_configurations_of_olive(folder: Path, name: str) -> None:
     needs_soc = name != "phi3.5_gpu_ctxbin.json" and "soc_model" not in compiler.get("provider_options", {})
     targets = {"phone": "SM8750"} if needs_soc else None
     recipe, done = imported(REAL / "olive" / name, models=("model1.onnx", "model2.onnx"), targets=targets)
-    [target] = recipe["targets"].values()
+    [target] = load(done.path).targets.values()
     for option, value in compiler.get("provider_options", {}).items():
-        assert str(target["provider_options"][option]) == value
+        assert str(target.eps[0].provider_options[option].value) == value
     groups = recipe["groups"]["main"]
     assert groups.get("share_weights", False) is bool(compiler.get("weight_sharing"))
     told = " ".join(whats(done.left))
@@ -205,20 +206,20 @@ def test_a_configuration_of_olive_that_starts_from_onnx_needs_no_model(folder: P
     }
     (folder / "olive.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     recipe, done = imported("olive.yaml")
-    assert recipe["models"] == {"model1": "model1.onnx", "model2": "model2.onnx"}
+    assert recipe["models"] == ["model1.onnx", "model2.onnx"]
     [target] = recipe["targets"].values()
-    assert target["provider_options"] == {"backend_type": "htp", "enable_htp_fp16_precision": 1, "soc_model": "60"}
+    assert (target["soc"], target["provider_options"]) == (60, {"enable_htp_fp16_precision": 1})
     assert target["session_options"] == {"session.disable_quant_qdq": 1}
     group = recipe["groups"]["main"]
     assert group["compile"] == {"embed": True, "graph_optimization_level": "all"}
-    assert group["expect"] == {"fallback_nodes": 0}
+    assert "expect" not in group
     assert sorted(whats(done.left)) == ["session_options intra_op_num_threads=4", "system npu (Docker)"]
 
 
 @pytest.mark.parametrize("name", ["reference_full.json", "config_and_build.json"])
 def test_real_configurations_of_winml(folder: Path, name: str) -> None:
     recipe, done = imported(REAL / "winml" / name, models=("model1.onnx",), targets={"laptop": "SC8380XP"})
-    assert recipe["targets"]["laptop"]["provider_options"] == {"backend_type": "htp", "soc_model": "SC8380XP"}
+    assert recipe["targets"] == {"laptop": {"ep": "qnn", "soc": "SC8380XP"}}
     assert {"loader", "quant", "export"} <= set(whats(done.left))
     assert "which EP it compiles for" not in (done.left[0].why)
 
@@ -248,10 +249,8 @@ def test_the_section_of_winml_as_the_program_writes_it(folder: Path) -> None:
     export = {"input_tensors": [{"name": "x", "shape": [1, 4]}, {"name": "unknown", "shape": [1, 2]}]}
     (folder / "winml.json").write_text("\ufeff" + json.dumps({"compile": section, "export": export}), encoding="utf-8")
     recipe, done = imported("winml.json", models=("model1.onnx",))
-    assert recipe["targets"] == {
-        "GPU": {"toolchain": "openvino", "ep": "OpenVINOExecutionProvider", "provider_options": {"device_type": "GPU"}}
-    }
-    assert recipe["groups"]["main"]["compile"] == {"embed": True}
+    assert recipe["targets"] == {"GPU": {"ep": "openvino", "device": "GPU"}}
+    assert recipe["groups"]["model1"]["compile"] == {"embed": True}
     assert whats(done.left) == [
         "provider_options nonsense=1", "compiler qairt", "qnn_sdk_root C:/qnn", "compile other=1", "export",
     ]  # fmt: skip

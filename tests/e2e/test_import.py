@@ -17,7 +17,7 @@ def test_what_is_imported_from_a_command_line_of_the_tool_builds(quickstart: Pro
     assert "-v: what the EP logs is kept in any case." in done.stderr
     assert quickstart.epbuild("validate", "imported.yaml").returncode == 0
     quickstart.build("imported.yaml")
-    folder = quickstart.folder / "dist/tiny/SC8380XP"
+    folder = quickstart.folder / "dist/tiny/main/SC8380XP"
     assert sorted(path.name for path in folder.iterdir()) == [
         "decode_ctx.onnx", "manifest.json", "prefill_ctx.onnx", "prefill_qnn.bin",
     ]  # fmt: skip

@@ -13,17 +13,27 @@ from pathlib import Path, PurePath
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from epbuild.catalog.catalog import entries_for, short_name
 from epbuild.commands.init.choices import StarterKind, is_address
 from epbuild.commands.init.sizing import Sized
 from epbuild.core.atomic import new_file
-from epbuild.core.errors import EpbuildError, Problem, printable
+from epbuild.core.errors import EpbuildError, Position, Problem, printable
 from epbuild.plan.planner import make_plan
+from epbuild.recipe.defaults import DEFAULT_GROUPS
 from epbuild.recipe.load import load
+from epbuild.recipe.names import is_glob, name_problem
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _PLAIN_TEXT = re.compile(r"(?![-.])[A-Za-z0-9_./=-]*[A-Za-z_/][A-Za-z0-9_./=-]*")
 _PREFIX = "node_name_prefix"
+_GROUP = "main"
+_OUTPUTS = (
+    "# Each group and target gets a folder below dist/. For one package instead:",
+    '# outputs: [{layout: ort-model-package, path: "dist/${recipe.name}.ortpackage"}]',
+)
 _WIDTH = 120
+_Fields = Mapping[str, "str | Sequence[str] | _Fields"]
+"""Settings by key. A text is YAML, a list is one of names."""
 _NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
@@ -80,45 +90,58 @@ def why_not(path: Path, choices: RecipeChoices) -> str | None:
 
 
 def recipe_text(path: Path, choices: RecipeChoices) -> str:
-    """Return the text of a recipe for the file at `path`, to which its paths are relative."""
-    start = choices.kind.start
+    """Return the text of a recipe for the file at `path`, to which its paths are relative. It writes no default out."""
+    folder = path.absolute().parent.name
+    name = choices.name or _plain_name(folder) or "models"
     models = model_names(choices.models)
     lines = [
         *(_head(choices.carried.head) if choices.carried is not None else ()),
-        "# Check this recipe with `epbuild validate`, and build it with `epbuild run`.",
-        "# To have an editor complete and explain it, run `epbuild schema --output epbuild.schema.json` and begin it with this line:",
-        "#   # yaml-language-server: $schema=epbuild.schema.json",
         "epbuild: 1",
-        f"name: {scalar(choices.name or _plain_name(path.absolute().parent.name) or 'models')}",
-        "",
-        "toolchains:",
-        "  # A Python environment, which epbuild makes. With exact versions, everybody's results are the same."
-        if start.packages
-        else "  # A Python environment that is there: name its interpreter.",
-        f"  {start.name}:",
-        f"    {start.environment}",
-        "",
-        "models:",
-        "  # By name; paths are relative to this file.",
-        *(line for name, model in models.items() for line in _model(name, model, path.parent, choices.sizes.get(model, {}))),
-        "",
-        "targets:",
-        "  # What the models are compiled for.",
-        *(line for name, value in choices.targets.items() for line in _target(choices, name, value)),
-        "",
-        "groups:",
+        *([f"name: {scalar(name)}"] if name != folder or name_problem(folder, Position(str(path), 1, 1)) else []),
+        *_toolchains(choices.kind),
+        *_models(models, path.parent, choices.sizes),
+        *_targets(choices),
         *_groups(models, choices),
-        "",
-        "outputs:",
-        "  # Where the results go, and a manifest that lists what they were made from.",
-        "  - layout: directory",
-        f"    path: dist/${{recipe.name}}/{'' if _is_one_group(choices) else '${group}/'}${{target}}",
+        *_OUTPUTS,
     ]
     return "\n".join(lines) + "\n"
 
 
-def _model(name: str, model: str, folder: Path, sizes: Mapping[str, Sized]) -> Iterator[str]:
-    path = scalar(_relative(model, folder))
+def _head(texts: Sequence[str]) -> Iterator[str]:
+    for text in texts:
+        more = "#   " if text.startswith("- ") else "# "
+        yield from textwrap.wrap(
+            text, _WIDTH, initial_indent="# ", subsequent_indent=more, break_long_words=False, break_on_hyphens=False
+        )
+    yield ""
+
+
+def _toolchains(kind: StarterKind) -> Iterator[str]:
+    """Yield the toolchain, unless it is the default one of the EP and can be installed."""
+    start = kind.start
+    if start.interpreter is not None:
+        yield f"# The Python that has the EP. Default: {start.interpreter}"
+        yield f"# toolchains: {{{start.name}: {{interpreter: PATH}}}}"
+    elif entries_for(kind.entry.ep)[0].start != start:
+        yield "toolchains:"
+        yield f"  {start.name}: {{packages: [{', '.join(start.packages)}]}}"
+
+
+def _models(models: Mapping[str, str], folder: Path, sizes: Mapping[str, Mapping[str, Sized]]) -> Iterator[str]:
+    paths = {name: scalar(_relative(model, folder)) for name, model in models.items()}
+    if all(
+        name == _plain_name(PurePath(model).stem) and not is_glob(model) and not sizes.get(model)
+        for name, model in models.items()
+    ):
+        line = f"models: [{', '.join(paths.values())}]"
+        yield from [line] if len(line) <= _WIDTH else ["models:", *(f"  - {path}" for path in paths.values())]
+        return
+    yield "models:"
+    for name, model in models.items():
+        yield from _model(name, paths[name], sizes.get(model, {}))
+
+
+def _model(name: str, path: str, sizes: Mapping[str, Sized]) -> Iterator[str]:
     if not sizes:
         yield f"  {scalar(name)}: {path}"
         return
@@ -131,73 +154,113 @@ def _model(name: str, model: str, folder: Path, sizes: Mapping[str, Sized]) -> I
         yield f"      {scalar(value)}: [{', '.join(map(str, sized.sizes))}]    # the model has {printable(sized.declared)}{guess}"
 
 
-def _head(texts: Sequence[str]) -> Iterator[str]:
-    for text in texts:
-        more = "#   " if text.startswith("- ") else "# "
-        yield from textwrap.wrap(
-            text, _WIDTH, initial_indent="# ", subsequent_indent=more, break_long_words=False, break_on_hyphens=False
-        )
-    yield ""
+def _targets(choices: RecipeChoices) -> Iterator[str]:
+    comment = (
+        f"# A line for each target. `{_asked_key(choices.kind)}`: {choices.kind.start.words}." if choices.kind.asks else None
+    )
+    yield "targets:"
+    if comment is not None:
+        yield f"  {comment}"
+    for name, value in choices.targets.items():
+        yield from _entry(name, _target(choices, value))
 
 
-def _target(choices: RecipeChoices, name: str, value: str) -> Iterator[str]:
+def _asked_key(kind: StarterKind) -> str:
+    """Return the key of a target whose value distinguishes the targets of an EP."""
+    return kind.start.key or kind.start.option or kind.start.metadata or ""
+
+
+def _target(choices: RecipeChoices, value: str) -> _Fields:
     kind, carried = choices.kind, choices.carried or CarriedOver()
     start = kind.start
-    value, words = scalar(value.replace("${", "$${")) if value else "", f"    # {start.words}"
-    yield f"  {scalar(name)}:"
-    yield f"    toolchain: {start.name}"
-    yield f"    ep: {kind.entry.ep}"
+    fields: dict[str, str | _Fields] = {"ep": short_name(kind.entry.ep)}
+    options: dict[str, str | _Fields] = {}
+    implied: Mapping[str, str] = {}
+    if start.key is not None and value:
+        fields[start.key] = _setting(value)
+        implied = start.options
+    else:
+        options |= start.options
+        if start.option and value:
+            options[start.option] = _setting(value)
     if start.device or start.metadata:
         device = {key: str(setting).lower() for key, setting in start.device.items()}
-        device |= {"metadata": f"{{{start.metadata}: {value}}}"} if start.metadata else {}
-        comment = words if start.metadata else ""
-        yield f"    device: {{{', '.join(f'{key}: {setting}' for key, setting in device.items())}}}{comment}"
-    options = {**start.options, **{name: _setting(text) for name, text in carried.provider_options.items()}}
-    if options or (start.option and value):
-        yield "    provider_options:"
-        yield from (f"      {scalar(option)}: {setting}" for option, setting in options.items())
-        if start.option and value:
-            yield f"      {start.option}: {value}{words}"
+        fields["device"] = {**device, **({"metadata": {start.metadata: scalar(_escaped(value))}} if start.metadata else {})}
+    options |= {option: _setting(text) for option, text in carried.provider_options.items() if implied.get(option) != text}
+    if options:
+        fields["provider_options"] = options
     if carried.session_options:
-        yield "    session_options:"
-        yield from (f"      {scalar(key)}: {_setting(text)}" for key, text in carried.session_options.items())
+        fields["session_options"] = {key: _setting(text) for key, text in carried.session_options.items()}
+    return fields
+
+
+def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
+    """Yield the groups. There are none if each model has a group of its own without any setting."""
+    carried = choices.carried
+    runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
+    settings = _carried(carried) if carried is not None else {"verify": "true"} if runs else {}
+    several = {"models": [*models]} if len(models) > 1 else {}
+    sharing = {**several, "share_weights": "true"} if several and choices.kind.entry.sharing.possible else {}
+    shared = f"{_GROUP}: {_flow({**sharing, 'models': [*models][:2]})}" if sharing else ""
+    if choices.share_weights:
+        group = _entry(_GROUP, {"models": [*models], "share_weights": "true", **settings})
+    elif several and settings:
+        group = _entry(_GROUP, {"models": ["*"], "for_each": "model", **settings})
+    elif settings:
+        [model] = models
+        group = _entry(_GROUP, {"models": [model], **settings}) if model == DEFAULT_GROUPS else _entry(model, settings)
+    else:
+        yield "# `verify: true` compares numbers with the source model's, where compiled models can be loaded."
+        yield f"# groups: {{{shared or f'{next(iter(models))}: {{verify: true}}'}}}"
+        return
+    yield "groups:"
+    if "verify" in settings:
+        yield "  # Compares numbers with the source model's on generated inputs. Your inputs are a gate: `verify: {inputs: samples/*.npz}`."
+    else:
+        yield "  # `verify: true` compares numbers with the source model's, where compiled models can be loaded."
+    if "expect" in settings:
+        yield "  # The CPU may run what the EP does not take. Without `expect`, the EP has to take every node."
+    if shared and not choices.share_weights:
+        yield f"  # Models that share weights: `{shared}`."
+    yield from group
+
+
+def _carried(carried: CarriedOver) -> _Fields:
+    settings = {key: scalar(text) if key == _PREFIX else text for key, text in carried.compile.items()}
+    return {
+        **({"compile": settings} if settings else {}),
+        **({"expect": {"fallback_nodes": carried.fallback_nodes}} if carried.fallback_nodes != "0" else {}),
+    }
+
+
+def _entry(name: str, fields: _Fields) -> Iterator[str]:
+    """Yield a named mapping on one line, or on a line for each field if it is too long."""
+    line = f"  {scalar(name)}: {_flow(fields)}"
+    if len(line) <= _WIDTH:
+        yield line
+        return
+    yield f"  {scalar(name)}:"
+    for key, value in fields.items():
+        yield f"    {scalar(key)}: {_flow(value)}"
+
+
+def _flow(value: str | Sequence[str] | _Fields) -> str:
+    """Return a value as YAML in flow style. Texts are YAML already, and names in a list are not."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{scalar(key)}: {_flow(item)}' for key, item in value.items())}}}"
+    return f"[{', '.join(map(scalar, value))}]"
 
 
 def _setting(text: str) -> str:
     """Return the value of an option as YAML. Numbers stay unquoted."""
-    return text if re.fullmatch(r"0|[1-9][0-9]*", text) else scalar(text.replace("${", "$${"))
+    return text if re.fullmatch(r"0|[1-9][0-9]*", text) else scalar(_escaped(text))
 
 
-def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
-    yield "  # Models that are built for each of the targets."
-    yield "  main:"
-    if not _is_one_group(choices):
-        yield "    for_each: model    # a group for each, called main-MODEL, so that one that fails holds back no other"
-    yield f"    models: [{', '.join(map(scalar, models))}]"
-    yield f"    targets: [{', '.join(map(scalar, choices.targets))}]"
-    if _is_one_group(choices):
-        share = str(choices.share_weights).lower()
-        yield f"    share_weights: {share}    # true: the models, in this order, share one context binary"
-    carried = choices.carried
-    if carried is not None:
-        yield from _carried(carried)
-        return
-    yield "    expect: {fallback_nodes: 0}    # any: the CPU may run what the EP does not take"
-    yield "    # Compares its numbers with the source's. On made inputs, a difference is a warning; {inputs: samples/*.npz} is a gate."
-    runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
-    yield "    verify: true" if runs else "    # verify: true    # not here: what is compiled cannot be loaded"
-
-
-def _carried(carried: CarriedOver) -> Iterator[str]:
-    if carried.compile:
-        settings = (f"{key}: {scalar(text) if key == _PREFIX else text}" for key, text in carried.compile.items())
-        yield f"    compile: {{{', '.join(settings)}}}"
-    yield f"    expect: {{fallback_nodes: {carried.fallback_nodes}}}    # 0: the EP takes every node; any: the CPU may run the rest"
-    yield "    # verify: true    # holds its numbers against the source's, where what is compiled can be loaded"
-
-
-def _is_one_group(choices: RecipeChoices) -> bool:
-    return choices.share_weights or len(choices.models) == 1
+def _escaped(text: str) -> str:
+    """Return a text without references of a template."""
+    return text.replace("${", "$${")
 
 
 def model_names(models: Sequence[str]) -> dict[str, str]:
@@ -236,4 +299,4 @@ def _relative(model: str, folder: Path) -> str:
         path = Path(os.path.relpath(model, folder))
     except ValueError:  # another drive
         path = Path(model).absolute()
-    return path.as_posix().replace("${", "$${")
+    return _escaped(path.as_posix())

@@ -1,0 +1,161 @@
+"""First recipes are short, valid for each EP, and have the keys of the recipes that write everything out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from epbuild.commands.init.choices import KINDS
+from epbuild.commands.init.recipe import RecipeChoices, recipe_text
+from epbuild.plan.planner import make_plan
+from epbuild.plan.request import compile_document
+from epbuild.plan.steps import Plan, SessionGroup
+from epbuild.recipe.load import load
+from tests.support.commands import write_model
+from tests.support.plan_recipes import TOOLCHAIN
+
+MODELS = ["a.onnx", "b.onnx"]
+LONG = """\
+epbuild: 1
+name: shop
+toolchains:
+  qnn:
+    packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]
+models:
+  a: a.onnx
+  b: b.onnx
+targets:
+  SM8750:
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options:
+      backend_type: htp
+      soc_model: SM8750
+groups:
+  main:
+    for_each: model
+    models: [a, b]
+    targets: [SM8750]
+    expect: {fallback_nodes: 0}
+    verify: true
+outputs:
+  - layout: directory
+    path: dist/${recipe.name}/${group}/${target}
+"""
+SHARED = LONG.replace("for_each: model", "share_weights: true")
+OPENVINO = """\
+epbuild: 1
+name: shop
+toolchains:
+  openvino:
+    packages: [onnxruntime-openvino==1.24.1]
+models:
+  a: a.onnx
+targets:
+  GPU:
+    toolchain: openvino
+    ep: OpenVINOExecutionProvider
+    provider_options:
+      device_type: GPU
+groups:
+  a:
+    models: [a]
+    targets: [GPU]
+    expect: {fallback_nodes: 0}
+    verify: true
+outputs:
+  - layout: directory
+    path: dist/${recipe.name}/${group}/${target}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "shop"
+    for name in MODELS:
+        write_model(place / name)
+    return place
+
+
+def planned(folder: Path, text: str) -> Plan:
+    file = folder / "epbuild.yaml"
+    file.write_text(text, encoding="utf-8")
+    return make_plan(load(file))
+
+
+def documents(plan: Plan) -> Iterator[tuple[str, object]]:
+    """Yield each step, and the key document of each compile."""
+    yield from ((step.id, step.needs) for step in plan.steps)
+    for action in plan.actions.values():
+        if isinstance(action, SessionGroup):
+            yield action.id, compile_document(action, {path: path.name for path in action.files}, TOOLCHAIN)
+
+
+@pytest.mark.parametrize(
+    ("choices", "long"),
+    [
+        (RecipeChoices(KINDS["qnn"], MODELS, {"SM8750": "SM8750"}), LONG),
+        (RecipeChoices(KINDS["qnn"], MODELS, {"SM8750": "SM8750"}, share_weights=True), SHARED),
+        (RecipeChoices(KINDS["openvino"], MODELS[:1], {"GPU": "GPU"}), OPENVINO),
+    ],
+    ids=["two models", "shared weights", "one model"],
+)
+def test_a_first_recipe_has_the_plan_and_the_keys_of_the_recipe_that_writes_defaults_out(
+    folder: Path, choices: RecipeChoices, long: str
+) -> None:
+    text = recipe_text(folder / "epbuild.yaml", place(folder, choices))
+    assert len(text.splitlines()) < len(long.splitlines()) / 2
+    assert dict(documents(planned(folder, text))) == dict(documents(planned(folder, long)))
+
+
+def place(folder: Path, choices: RecipeChoices) -> RecipeChoices:
+    return RecipeChoices(
+        choices.kind, [str(folder / model) for model in choices.models], choices.targets, share_weights=choices.share_weights
+    )
+
+
+@pytest.mark.parametrize("models", [MODELS[:1], MODELS, ["default.onnx"]], ids=["one", "two", "default"])
+@pytest.mark.parametrize("ep", KINDS)
+def test_a_first_recipe_is_valid_for_each_ep_and_so_is_the_line_for_a_package(folder: Path, ep: str, models: list[str]) -> None:
+    write_model(folder / "default.onnx")
+    kind = KINDS[ep]
+    text = recipe_text(folder / "epbuild.yaml", place(folder, RecipeChoices(kind, models, {"x": kind.start.example})))
+    plan = planned(folder, text)
+    assert [step.kind for step in plan.steps].count("compile") == len(models)
+    [comment] = [line for line in text.splitlines() if line.startswith("# outputs: ")]
+    packaged = planned(folder, text.replace(comment, comment.removeprefix("# ")))
+    assert [emission.path.name for emission in packaged.emissions.values()] == ["shop.ortpackage"]
+    assert max(map(len, text.splitlines())) <= 128
+
+
+def test_the_commented_group_shares_weights_when_it_replaces_the_first_one(folder: Path) -> None:
+    choices = place(folder, RecipeChoices(KINDS["qnn"], MODELS, {"phone": "SM8750"}))
+    text = recipe_text(folder / "epbuild.yaml", choices)
+    [shared] = [line.partition("`")[2].rstrip("`.") for line in text.splitlines() if "share_weights" in line]
+    [separate] = [line for line in text.splitlines() if line.startswith("  main:")]
+    assert "share:main/phone" in {step.id for step in planned(folder, text.replace(separate, f"  {shared}")).steps}
+
+
+def test_a_name_is_written_if_the_folder_does_not_have_it(tmp_path: Path) -> None:
+    for folder, given, name in (
+        ("shop", None, None),
+        ("shop", "other", "other"),
+        ("my shop", None, "my-shop"),
+        ("-", None, "models"),
+    ):
+        write_model(tmp_path / folder / "a.onnx")
+        choices = RecipeChoices(KINDS["qnn"], [str(tmp_path / folder / "a.onnx")], {"phone": "SM8750"}, name=given)
+        text = recipe_text(tmp_path / folder / "epbuild.yaml", choices)
+        assert [line for line in text.splitlines() if line.startswith("name:")] == ([f"name: {name}"] if name else [])
+        planned(tmp_path / folder, text)
+
+
+def test_many_models_have_a_line_each(folder: Path) -> None:
+    names = [f"a_model_with_a_long_name_{number}.onnx" for number in range(5)]
+    for name in names:
+        write_model(folder / name)
+    text = recipe_text(folder / "epbuild.yaml", place(folder, RecipeChoices(KINDS["qnn"], names, {"phone": "SM8750"})))
+    assert f"models:\n  - {names[0]}\n" in text
+    assert len(planned(folder, text).steps) == 15
