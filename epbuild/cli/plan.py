@@ -9,7 +9,7 @@ from epbuild.cli.options import application
 from epbuild.report.json.build import plan_document, print_matrix, workloads_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import WaitingRow
-from epbuild.report.terminal.plan import print_plan, print_workloads
+from epbuild.report.terminal.plan import print_defaults, print_plan, print_workloads
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.session.request import Request
 
@@ -61,5 +61,7 @@ def plan(
         print_json(plan_document(str(recipe), survey))
     else:
         print_warnings(survey.plan.warnings, all_warnings=all_warnings)
+        if request.is_whole:  # defaults are of the recipe, and not of some steps
+            print_defaults(survey.plan.defaults)
         print_plan(survey)
     return 0

@@ -80,7 +80,7 @@ def write_out(
         name=name if name and "name" in absent else None,
         toolchains=targets.of_catalog,
         groups=tuple(group for group in _section(entries, "groups") if group not in written),
-        output=_DEFAULT_OUTPUT if "outputs" in absent else None,
+        output=_DEFAULT_OUTPUT.replace("${recipe.name}", name) if "outputs" in absent else None,
     )
     return WrittenRecipe(
         _mapping(root.where, entries, root.gaps),

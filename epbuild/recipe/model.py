@@ -358,7 +358,7 @@ class Defaults(Struct, frozen=True):
     groups: tuple[str, ...] = ()
     """Groups of one model, for all targets."""
     output: str | None = None
-    """Path of the only output, as a template."""
+    """Path of the only output, a template of group and target."""
 
 
 NO_DEFAULTS: Final = Defaults()

@@ -15,7 +15,7 @@ from epbuild.core.records import convert
 from epbuild.engine.events import Outcome
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission, Plan, Step
-from epbuild.recipe.model import Recipe
+from epbuild.recipe.model import Defaults, Recipe
 from epbuild.session.lock import HeldLock
 from epbuild.session.request import Request
 from epbuild.session.toolchains import PlanToolchains
@@ -52,7 +52,8 @@ def recorded_survey(snapshot: Snapshot) -> Survey:
         StepStatus(Step(*step), "current", (), key, outputs, on_real_device=on_device)
         for *step, key, outputs, on_device in snapshot.step_rows()
     ]
-    return Survey(Plan((), {}, tuple(record.problem for record in records)), {}, (), recorded=tuple(statuses))
+    plan = Plan((), {}, tuple(record.problem for record in records), defaults=convert(snapshot.defaults, Defaults))
+    return Survey(plan, {}, (), recorded=tuple(statuses))
 
 
 class ActionEnd(NamedTuple):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Moment = tuple[int, int]
     """A time in nanoseconds by the clock of a file system, and that file system's device."""
 
-FORMAT = 11
+FORMAT = 12
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
 # multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.
@@ -76,6 +76,8 @@ class Snapshot:
     """`held` if everything was as in the recipe's lock, `doubted` if not, `none` without a lock."""
     warnings: Sequence[Mapping[str, Any]]
     """`ProblemRecord`s as mappings: without warnings, no class is imported for them."""
+    defaults: Mapping[str, Any]
+    """`Defaults` of the recipe as a mapping."""
     name: str
     """Name of the recipe."""
     count: int

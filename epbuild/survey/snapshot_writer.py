@@ -79,6 +79,7 @@ def write_snapshot(seen: Observations, settings: Sequence[str], selection: Seque
         drivers=tuple(seen.drivers.items()),
         lock=seen.lock,
         warnings=msgspec.to_builtins([ProblemRecord.of(problem) for problem in dict.fromkeys(seen.warnings)]),
+        defaults=msgspec.to_builtins(seen.recipe.defaults),
         name=seen.recipe.name,
         count=len(steps),
         is_current=seen.is_current,

@@ -91,7 +91,7 @@ class Survey(Struct, frozen=True, dict=True):
     configuration: Configuration = UNKNOWN
     """The recipe and settings that the plan was made from."""
     recorded: tuple[StepStatus, ...] = ()
-    """Statuses of all steps from a snapshot, if nothing has changed. The plan then has warnings only."""
+    """Statuses of all steps from a snapshot, if nothing has changed. The plan then has only warnings and defaults."""
 
     @property
     def up_to_date(self) -> bool:

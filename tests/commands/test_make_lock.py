@@ -101,6 +101,16 @@ def test_a_file_of_another_program_that_has_the_name_of_the_lock_is_left_as_it_i
 # -- Toolchains --------------------------------------------------------------------------------------------------------
 
 
+def test_a_toolchain_of_the_catalog_is_locked_as_one_that_is_written(index: Index) -> None:
+    written = "toolchains:\n  qnn: {packages: [onnxruntime-qnn==2.7.0]}\n"
+    packages = "[onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]"
+    index.write_recipe(("[onnxruntime-qnn==2.7.0]", packages))
+    lock = index.lock()
+    index.write_recipe((written, ""), ("toolchain: qnn, ", ""), ("    toolchain: qnn\n", ""))
+    assert index.lock() == lock
+    assert "onnxruntime-qnn" in index.versions(lock)
+
+
 def test_versions_stay_whatever_is_newer_by_now(index: Index) -> None:
     index.lock()
     index.newest["numpy"] = "2.6.0"

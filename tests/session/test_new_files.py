@@ -74,6 +74,26 @@ def test_a_new_model_is_built_and_one_that_goes_is_removed(workshop: Workshop, c
         assert not output.exists()
 
 
+def test_the_defaults_of_a_recipe_are_in_the_plan_with_and_without_a_snapshot(
+    workshop: Workshop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    defaults: dict[str, object] = {
+        "name": None,
+        "toolchains": {"qnn": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"]},
+        "groups": [],
+        "output": "dist/small/${group}/${target}",
+    }
+    for _ in range(2):
+        capsys.readouterr()
+        assert execute(["plan", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["defaults"] == defaults
+        assert execute(["plan"]) == 0
+        assert capsys.readouterr().out.startswith("defaults: toolchain qnn (onnxruntime==1.31.1, onnxruntime-qnn==2.7.0)\n")
+        assert execute(["plan", "epbuild.yaml", "emit:*"]) == 0
+        assert "defaults" not in capsys.readouterr().out
+        settle()
+
+
 def test_files_that_match_nothing_change_nothing(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     settle()
     before = steps(capsys, "emit")

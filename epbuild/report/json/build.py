@@ -46,10 +46,20 @@ class OrphanView(View, frozen=True, kw_only=True):
     directory: str
 
 
+class DefaultsView(View, frozen=True, kw_only=True):
+    """Defaults that a recipe takes."""
+
+    name: str | None
+    toolchains: dict[str, tuple[str, ...]]
+    groups: tuple[str, ...]
+    output: str | None
+
+
 class PlanDocument(Document, frozen=True, kw_only=True):
     """`plan --json`."""
 
     recipe: str
+    defaults: DefaultsView
     steps: tuple[StepView, ...]
     orphans: tuple[OrphanView, ...]
     warnings: tuple[ProblemView, ...]
@@ -157,6 +167,7 @@ def plan_document(recipe: str, found: Survey) -> PlanDocument:
     """Return `plan --json`: every step with its state, and why."""
     return PlanDocument(
         recipe=recipe,
+        defaults=view(DefaultsView, found.plan.defaults),
         steps=tuple(_step(found, status) for status in found.steps()),
         orphans=tuple(OrphanView(step=orphan.step, directory=orphan.directory.as_posix()) for orphan in found.orphans),
         warnings=problem_views(found.plan.warnings),

@@ -14,6 +14,7 @@ from epbuild.core.differences import shown
 from epbuild.core.errors import printable
 from epbuild.core.shown import shown_path
 from epbuild.core.units import about, counted
+from epbuild.recipe.model import Defaults
 from epbuild.report.formatting import join_names, shorten_list
 from epbuild.report.terminal.screen import BOLD, DIM, has_colors, paint, print_line, print_lines, wrap
 from epbuild.survey.snapshot import nothing_to_do
@@ -55,6 +56,21 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     counts = Counter(map(shown_state, everything))
     known = [shown for state in _COLORS for shown in (state, f"{state}{REMOTE}") if counts[shown]]
     print_line(f"{len(everything)} steps: " + ", ".join(f"{counts[shown]} {shown}" for shown in known))
+
+
+def print_defaults(defaults: Defaults) -> None:
+    """Print the defaults that a recipe takes, if there are any."""
+    parts = [f"name {defaults.name}"] if defaults.name is not None else []
+    parts += [f"toolchain {name} ({', '.join(packages)})" for name, packages in defaults.toolchains.items()]
+    of = "each of " if len(defaults.groups) > 1 else ""
+    parts += [f"a group for {of}{join_names(defaults.groups, _MAX_NAMED)}"] if defaults.groups else []
+    parts += [f"outputs in {defaults.output}".replace("${", "<").replace("}", ">")] if defaults.output is not None else []
+    title = "defaults: "
+    margin = " " * len(title)
+    lines = [line for part in parts for line in wrap(part, margin, f"{margin}  ", long_words=False)]
+    if lines:
+        color = has_colors(sys.stdout)
+        print_lines([paint(line, DIM, color) for line in [lines[0].replace(margin, title, 1), *lines[1:]]])
 
 
 def print_explanations(found: Sequence[Explanation]) -> None:

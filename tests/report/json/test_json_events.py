@@ -14,6 +14,7 @@ import pytest
 from epbuild.core.errors import Argument, Problem
 from epbuild.engine.events import Event, StepFailed, StepFinished, StepsCurrent
 from epbuild.plan.steps import Emission, Part, Plan, Step
+from epbuild.recipe.model import Defaults
 from epbuild.report.json.build import plan_document
 from epbuild.report.json.documents import json_text, print_json, problem_view
 from epbuild.report.terminal.progress import reporter
@@ -240,7 +241,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
     part = Part("g", target, "", ("compile:g/t/m",), {"m": "m.onnx"}, binaries)
     emission = Emission("emit", "directory", None, Path("dist"), (part,), WHERE)
     found = Survey(
-        Plan(steps, {"emit": emission}, (WARNING,)),
+        Plan(steps, {"emit": emission}, (WARNING,), defaults=Defaults(toolchains={"qnn": ("onnxruntime==1.31.1",)})),
         {
             "compile:g/t/m": ActionStatus("out of date", ("model m changed: 1 -> 2",), "ab" * 32),
             "emit": ActionStatus("new", ("needs compile:g/t/m",)),
@@ -273,6 +274,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
                 "outputs": ["dist/m.onnx", "dist/m.bin", "dist/m.xml"],
             },
         ],
+        "defaults": {"name": None, "toolchains": {"qnn": ["onnxruntime==1.31.1"]}, "groups": [], "output": None},
         "orphans": [{"step": "emit:g/t/old", "directory": "dist/old"}],
         "warnings": [json.loads(json_text(problem_view(WARNING)))],
     }

@@ -11,7 +11,8 @@ import pytest
 
 from epbuild.core.errors import Argument, Location, Position, Problem, StepId
 from epbuild.plan.steps import Plan, Step
-from epbuild.report.terminal.plan import print_plan
+from epbuild.recipe.model import NO_DEFAULTS, Defaults
+from epbuild.report.terminal.plan import print_defaults, print_plan
 from epbuild.report.terminal.problems import print_problems
 from epbuild.survey.action_status import ActionStatus, StepState
 from epbuild.survey.status import Survey
@@ -114,6 +115,25 @@ def shown(capsys: pytest.CaptureFixture[str], found: Survey, **options: bool) ->
     out, error = capsys.readouterr()
     assert error == ""
     return out.splitlines()
+
+
+def test_the_defaults_that_a_recipe_takes_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    packages = ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0", "a-package-of-a-long-name==1.2.3")
+    print_defaults(
+        Defaults("shop", {"qnn": packages, "cpu": ("onnxruntime==1.31.1",)}, ("a", "b", "c", "d"), "dist/shop/${group}/${target}")
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "defaults: name shop",
+        "          toolchain qnn (onnxruntime==1.31.1, onnxruntime-qnn==2.7.0,",
+        "            a-package-of-a-long-name==1.2.3)",
+        "          toolchain cpu (onnxruntime==1.31.1)",
+        "          a group for each of a, b, c and 1 more",
+        "          outputs in dist/shop/<group>/<target>",
+    ]
+    print_defaults(Defaults(groups=("det",)))
+    assert capsys.readouterr().out.splitlines() == ["defaults: a group for det"]
+    print_defaults(NO_DEFAULTS)
+    assert capsys.readouterr().out == ""
 
 
 def test_the_plan_shows_every_step_with_its_state_and_why(capsys: pytest.CaptureFixture[str]) -> None:
