@@ -23,6 +23,11 @@ def test_the_readme_shows_the_quickstart_as_it_is() -> None:
     assert f"```yaml\n{_text('recipes/quickstart.yaml')}```" in _text("README.md")
 
 
+def test_the_readme_lists_each_recipe() -> None:
+    listed = re.findall(r"\[`([a-z-]+\.yaml)`\]\(recipes/\1\)", _text("README.md"))
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "recipes").glob("*.yaml"))
+
+
 def test_every_error_code_is_explained_and_no_other() -> None:
     raised = {
         code

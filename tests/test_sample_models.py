@@ -18,7 +18,7 @@ Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Cache = dict[str, Floats]
 
-FIXED_MODELS = ["tiny-llm/prefill.onnx", "tiny-llm/decode.onnx", "classifier/classifier.onnx"]
+FIXED_MODELS = ["tiny-llm/prefill.onnx", "tiny-llm/decode.onnx", "classifier/classifier.onnx", "classifier/normalize.onnx"]
 EVERY_MODEL = [*FIXED_MODELS, "tiny-llm/decoder.onnx"]
 
 

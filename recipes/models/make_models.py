@@ -391,6 +391,16 @@ def classifier() -> onnx.ModelProto:
     return builder.model()
 
 
+def normalize() -> onnx.ModelProto:
+    """A model that scales the pixels of an image from 0..255 to -1..1, as the classifier takes it."""
+    builder = GraphBuilder("normalize")
+    pixels = builder.input("pixels", TensorProto.FLOAT, [1, 3, 32, 32])
+    scaled = builder.node("Mul", [pixels, builder.constant("scale", np.array(1 / 127.5, "<f4"))], "scaled")
+    builder.node("Sub", [scaled, builder.constant("mean", np.array(1, "<f4"))], "image")
+    builder.output("image", TensorProto.FLOAT, [1, 3, 32, 32])
+    return builder.model()
+
+
 def write_models(directory: Path) -> None:
     """Writes every sample model under `directory`, over what is there. Raises OSError."""
     decoder = directory / "tiny-llm"
@@ -405,6 +415,7 @@ def write_models(directory: Path) -> None:
             np.savez(file, allow_pickle=False, **sample)
     (directory / "classifier").mkdir(exist_ok=True)
     _write_model(classifier(), directory / "classifier" / "classifier.onnx")
+    _write_model(normalize(), directory / "classifier" / "normalize.onnx")
     (directory / "iclabel").mkdir(exist_ok=True)
     for name, sample in eeg_samples.samples(Randomness(seed=4)).items():
         with (directory / "iclabel" / f"{name}.npz").open("wb") as file:

@@ -8,12 +8,16 @@ import sys
 
 import pytest
 
+from epbuild.remote.keys import SigningKey
 from tests.e2e.ort_package import open_package
 from tests.support.projects import LONG_QUICKSTART, RECIPES, Project, compiled, toolchain_python
 
+KEY = SigningKey.generate()
+
 
 def _checked_in(project: Project, name: str) -> Project:
-    shutil.copytree(RECIPES / "models", project.folder / "models")
+    for folder in ("models", "parts"):
+        shutil.copytree(RECIPES / folder, project.folder / folder)
     for recipe in RECIPES.glob("*.yaml"):
         shutil.copy(recipe, project.folder)  # one may extend another
     shutil.copy(RECIPES / name, project.recipe)
@@ -24,6 +28,45 @@ def _checked_in(project: Project, name: str) -> Project:
 def test_every_recipe_is_valid(project: Project, name: str) -> None:
     done = _checked_in(project, name).epbuild("validate")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "folders"),
+    [
+        ("minimal", {"classifier/phone": {"classifier_qnn.bin"}}),
+        ("cpu", {"classifier/snapdragon": {"classifier_qnn.bin"}}),
+        ("openvino", {"classifier/intel": {"classifier_openvino.bin"}}),
+        ("vars", {"model/snapdragon": {"model_qnn.bin"}}),
+        ("merge", {"vision/snapdragon": {"classifier_qnn.bin", "normalize_qnn.bin"}}),
+        (
+            "include",
+            {
+                "classifier/snapdragon-SC8380XP": {"classifier_qnn.bin"},
+                "classifier/snapdragon-SM8750": {"classifier_qnn.bin"},
+                "classifier/intel-cpu": {"classifier_openvino.bin"},
+            },
+        ),
+    ],
+)
+def test_the_recipe_of_a_feature_builds(project: Project, name: str, folders: dict[str, set[str]]) -> None:
+    _checked_in(project, f"{name}.yaml").build()
+    [dist] = (project.folder / "dist").iterdir()
+    found = {path.parent.relative_to(dist).as_posix(): path.parent for path in dist.rglob("manifest.json")}
+    assert {folder: {path.name for path in place.glob("*.bin")} for folder, place in found.items()} == folders
+    for folder, place in found.items():
+        model = "vision" if name == "merge" else folder.partition("/")[0]
+        assert [path.name for path in place.glob("*.onnx")] == [f"{model}_ctx.onnx"]
+
+
+def test_one_machine_uses_what_another_one_shared_by_the_cache_of_a_recipe(project: Project) -> None:
+    _checked_in(project, "cache.yaml")
+    step = "emit:classifier/snapdragon-SM8750/*"
+    project.environment["EPBUILD_SIGNING_KEY"] = KEY.text
+    assert compiled(project.build("epbuild.yaml", step, "--remote-cache", "write"))
+    other = Project(project.folder, project.cache.with_name("other"))
+    shutil.rmtree(project.folder / ".epbuild")
+    shutil.rmtree(project.folder / "dist")
+    assert compiled(other.build("epbuild.yaml", step)) == set()
 
 
 def test_one_build_uses_two_toolchains_that_cannot_share_an_environment(project: Project) -> None:
