@@ -55,7 +55,7 @@ class Machine:
         name = kind.removeprefix("new_")
         folder.parent.mkdir()
         if name == "quickstart":
-            copy_of_quickstart(folder, cache)
+            copy_of_quickstart(folder, cache, recipe=(RECIPES / "quickstart.yaml").read_text(encoding="utf-8"))
         elif name == "checkout":
             shutil.copytree(RECIPES, folder / "recipes", ignore=shutil.ignore_patterns("dist", ".epbuild", "__pycache__"))
         elif name == "quick":

@@ -58,6 +58,16 @@ def test_the_recipe_of_a_feature_builds(project: Project, name: str, folders: di
         assert [path.name for path in place.glob("*.onnx")] == [f"{model}_ctx.onnx"]
 
 
+def test_three_lines_beside_one_model_are_a_whole_recipe(project: Project) -> None:
+    (project.folder / "models").mkdir()
+    shutil.copy(RECIPES / "models/classifier/classifier.onnx", project.folder / "models/det.onnx")
+    project.recipe.write_text("epbuild: 1\nmodels: models/*.onnx\ntargets: {phone: {ep: qnn, soc: SM8750}}\n", encoding="utf-8")
+    assert "defaults: " in project.epbuild("plan").stdout
+    project.build()
+    output = f"dist/{project.folder.name}/det/phone"
+    assert set(project.files(output)) == {"det_ctx.onnx", "det_qnn.bin", "manifest.json"}
+
+
 def test_one_machine_uses_what_another_one_shared_by_the_cache_of_a_recipe(project: Project) -> None:
     _checked_in(project, "cache.yaml")
     step = "emit:classifier/snapdragon-SM8750/*"
