@@ -86,7 +86,9 @@ def zoo(folder: Path, cluster: Cluster, name: str) -> Project:
     text = project.recipe.read_text(encoding="utf-8")
     begin, end = text.index("  npu:\n"), text.index("groups:\n")
     text = text[:begin] + ZOO + text[end:]
-    text = text.replace("  right: {models: [right], targets: [npu]}\n", "").replace("targets: [npu]", "targets: [npu-*]")
+    text = text.replace("  right: {models: [right], targets: [npu]}\n", "  default: none\n").replace(
+        "targets: [npu]", "targets: [npu-*]"
+    )
     project.recipe.write_text(text.replace("dist/${group}", "dist/${target}"), encoding="utf-8")
     return project
 

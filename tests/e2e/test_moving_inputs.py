@@ -70,7 +70,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> 
 def own(quick: Project, environment: Path) -> Project:
     """The project with a toolchain of the user's own, and one step that compiles."""
     quick.edit("packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]", f"interpreter: '{environment.as_posix()}'")
-    quick.edit("  right: {models: [right], targets: [npu]}\n", "")
+    quick.edit("  right: {models: [right], targets: [npu]}\n", "  default: none\n")
     return quick
 
 
