@@ -255,7 +255,7 @@ def _without_paths(action: Action) -> Action:
     """Return an action without planning data and without the names of the user's folders."""
     match action:
         case Preparation():
-            return replace(action, model=_sent_model(action.model), toolchain=_sent_toolchain(action.toolchain), folders=())
+            return replace(action, model=_sent_model(action.model), toolchain=_sent_toolchain(action.toolchain))
         case SessionGroup():
             return _sent_group(action)
         case Verification():
