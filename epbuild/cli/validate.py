@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 from epbuild.cli import arguments
 from epbuild.cli.build_files import Sarif, refuse_recipe
-from epbuild.cli.options import UsageError, application
+from epbuild.cli.options import Excludes, UsageError, application, option
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
 from epbuild.plan.possible import find_obstacles
@@ -21,28 +22,36 @@ from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
 
 app = application()
+_RULES = (Excludes(("--explain",), ("--json",), "--explain and --json exclude each other"),)
 
 
-@app.command()
+@app.command(rules=_RULES)
 def validate(
     recipes: arguments.Recipes,
     *,
     settings: arguments.Settings,
     sarif: Sarif = None,
+    explain: Annotated[bool, option("--explain", help="Print the recipe with its defaults written out, as YAML.")] = False,
     all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
     """Check RECIPE and the models that it names; build nothing.
 
+    --explain prints the recipe with every default written out. The text is a recipe with the same plan, for the same folder.
+
     Every mistake is shown at once, with its file, line and column; notes are of what can be built, and not on this machine. Exit code 0: it
     can be built. 2: it cannot.
     """
     if len(recipes) < 2:
-        return _validate(
-            recipes[0] if recipes else arguments.DEFAULT, tuple(settings), sarif, json=json, all_warnings=all_warnings
-        )
-    if json or sarif is not None:
-        raise UsageError("--json and --sarif are for one recipe")
+        recipe = recipes[0] if recipes else arguments.DEFAULT
+        code = _validate(recipe, tuple(settings), sarif, json=json, all_warnings=all_warnings, quiet=explain)
+        if explain:
+            from epbuild.recipe.explained import explain as explain_recipe  # few look at it
+
+            sys.stdout.write(explain_recipe(recipe, settings=settings))
+        return code
+    if json or explain or sarif is not None:
+        raise UsageError("--json, --explain and --sarif are for one recipe")
     errors: list[EpbuildError] = []
     for recipe in recipes:
         try:
@@ -55,7 +64,9 @@ def validate(
     return 0
 
 
-def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, *, json: bool, all_warnings: bool) -> int:
+def _validate(
+    recipe: Path, settings: tuple[str, ...], sarif: Path | None, *, json: bool, all_warnings: bool, quiet: bool = False
+) -> int:
     refuse_recipe(recipe, sarif)
     try:
         loaded, plan = read_plan(Request(recipe, settings=settings))
@@ -79,5 +90,6 @@ def _validate(recipe: Path, settings: tuple[str, ...], sarif: Path | None, *, js
     print_warnings(plan.warnings, all_warnings=all_warnings)
     print_warnings(notes, "note", all_warnings=all_warnings)
     counts = {"model": loaded.models, "target": loaded.targets, "group": loaded.groups, "step": plan.steps}
-    print_line(f"{recipe} is valid: " + ", ".join(counted(len(items), noun) for noun, items in counts.items()))
+    if not quiet:
+        print_line(f"{recipe} is valid: " + ", ".join(counted(len(items), noun) for noun, items in counts.items()))
     return 0

@@ -21,12 +21,16 @@ class MappingReader:
     it is absent.
     """
 
-    def __init__(self, node: Node, problems: list[Problem], home: Path) -> None:
+    def __init__(
+        self, node: Node, problems: list[Problem], home: Path, paths: dict[tuple[Position, str], str] | None = None
+    ) -> None:
         self.where: Position = node.where
         self.entries: Mapping[str, KeyedNode] = node.entries if isinstance(node, MappingNode) else {}
         self.gaps: frozenset[str] = node.gaps if isinstance(node, MappingNode) else frozenset()
         self.problems = problems
         self._home = home
+        self.rebased_paths = {} if paths is None else paths
+        """Paths relative to the recipe, by the position and the text that each was read from."""
         self._absent: MappingReader | None = None
 
     def lacks(self, key: str) -> bool:
@@ -87,7 +91,7 @@ class MappingReader:
 
     def of(self, node: Node) -> MappingReader:
         """Return the reader of another mapping of the same recipe."""
-        return MappingReader(node, self.problems, self._home)
+        return MappingReader(node, self.problems, self._home, self.rebased_paths)
 
     def expand_shorthand(self, node: Node, key: str) -> MappingReader:
         """Return the reader of a mapping, or of a scalar that is short for a mapping with one key."""
@@ -110,7 +114,8 @@ class MappingReader:
 
     def rebased(self, text: str, where: Position) -> Reference:
         """Return the path `text`, written at `where`, relative to the recipe."""
-        return Reference(rebased(text, where, self._home), where)
+        path = self.rebased_paths[where, text] = rebased(text, where, self._home)
+        return Reference(path, where)
 
     def setting(self, key: str) -> Setting | None:
         """Return a text with the positions of its value and key, or None."""

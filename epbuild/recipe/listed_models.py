@@ -68,12 +68,14 @@ class _Reader:
             if not _is_pattern(text):
                 self._add(models, spellings, text, item)
                 continue
-            for path in self._matches(text, item.where):
+            start, written_start = _starts(text, str(item.value))
+            for rest in self._matches(text, item.where):
+                path = f"{start}{rest}"
                 place = self._place(path, item.where)
                 if place not in named:
                     named.add(place)
-                    escaped = path.replace("${", "$${")
-                    self._add(models, spellings, path, ScalarNode(item.where, escaped, escaped))
+                    written = f"{written_start}{_escaped(rest)}"
+                    self._add(models, spellings, path, ScalarNode(item.where, written, written))
         entries = {name: entry for name, (_, entry) in models.items()}
         return ListedModels(entries, self._finder.folders, self._is_whole)
 
@@ -101,18 +103,16 @@ class _Reader:
             models[name] = path, KeyedNode(node.where, node)
 
     def _matches(self, pattern: str, where: Position) -> Iterator[str]:
-        """Yield the files that a pattern matches, as paths relative to the file that the pattern stands in."""
+        """Yield the files that a pattern matches, as paths relative to the folder before its first wildcard."""
         reference = Reference(rebased(pattern, where, self._recipe), where)
         found = self._finder.find(reference)
         if found is None:  # the finder has added the problem
             self._is_whole = False
             return
-        parts = Path(pattern).parts
-        start = PurePath(*parts[: next(index for index, part in enumerate(parts) if is_glob(part))])
         if not found.files:
             self._fail(unmatched(reference))
         for folder, name in found.files:
-            yield (start / PurePath(folder, name).relative_to(found.root)).as_posix()
+            yield PurePath(folder, name).relative_to(found.root).as_posix()
 
     def _place(self, path: str, where: Position) -> str:
         """Return a text by which two spellings of a path are equal."""
@@ -123,6 +123,21 @@ class _Reader:
     def _fail(self, problem: Problem) -> None:
         self._problems.append(problem)
         self._is_whole = False
+
+
+def _starts(pattern: str, written: str) -> tuple[str, str]:
+    """Return what comes before the first part with a wildcard in a pattern, and the same with its templates, if they all are there."""
+    path = Path(pattern).as_posix()
+    parts = path.split("/")
+    rest = "/".join(parts[next(index for index, part in enumerate(parts) if is_glob(part)) :])
+    start = path.removesuffix(rest)
+    has_template = "${" in written and written.endswith(f"/{rest}")
+    return start, written.removesuffix(rest) if has_template else _escaped(start)
+
+
+def _escaped(text: str) -> str:
+    """Return a text without references of a template."""
+    return text.replace("${", "$${")
 
 
 def _is_file_path(text: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
@@ -65,6 +66,23 @@ def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: 
 
     Raises RecipeError with every problem, a BrokenRecipe if a part of the recipe is valid.
     """
+    return load_with_nodes(path, environment=environment, settings=settings).recipe
+
+
+class LoadedRecipe(Struct, frozen=True):
+    """Recipe with the nodes that it was read from."""
+
+    recipe: Recipe
+    raw: MappingNode
+    """All of its files together, as they are."""
+    written: MappingNode
+    """The same with defaults written out."""
+    paths: Mapping[tuple[Position, str], str]
+    """Paths relative to the recipe, by the position and the text that each was read from."""
+
+
+def load_with_nodes(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> LoadedRecipe:
+    """Load a recipe as `load` does. Return its nodes too."""
     environment = os.environ if environment is None else environment
     composition = compose(path)
     digest = digest_of_texts(composition.contents, environment, settings)
@@ -77,7 +95,7 @@ def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: 
         broken = BrokenRecipe(*problems)
         broken.rest = recipe
         raise broken
-    return recipe
+    return assembler.loaded(recipe, composition.root)
 
 
 class _Assembler:
@@ -103,6 +121,9 @@ class _Assembler:
         self._all_targets_known = not any(path[:1] == ("targets",) for path in self._broken)
         self._all_groups_known = self._has_all("models")
         self._written_out = 0
+
+    def loaded(self, recipe: Recipe, raw: MappingNode) -> LoadedRecipe:
+        return LoadedRecipe(recipe, raw, self._written.root, self._root.rebased_paths)
 
     def recipe(self) -> Recipe:
         name = self._root_text("name")

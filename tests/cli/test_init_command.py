@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from epbuild.commands.init.choices import KINDS
-from epbuild.commands.init.recipe import RecipeChoices, model_names, recipe_text, scalar
+from epbuild.commands.init.recipe import RecipeChoices, model_names, recipe_text
 from epbuild.recipe.load import load
 from epbuild.recipe.model import Recipe
+from epbuild.recipe.yaml_text import scalar
 from tests.support.commands import environment, epbuild, write_model
 
 pytestmark = pytest.mark.slow  # each test starts the real command

@@ -166,3 +166,22 @@ def test_a_recipe_is_not_written_over(wrong: Path, arguments: tuple[str, ...]) -
     assert refused.returncode == 2
     assert "is the recipe: name another file" in refused.stderr.replace("\n", " ")
     assert (wrong / "epbuild.yaml").read_bytes() == before
+
+
+def test_a_recipe_is_explained_by_one_that_has_its_plan(tmp_path: Path) -> None:
+    write_model(tmp_path / "relu.onnx")
+    text = "epbuild: 1\nname: tiny\nmodels: '*.onnx'\ntargets: {phone: {ep: qnn, soc: SM8750}}\n"
+    (tmp_path / "epbuild.yaml").write_text(text, encoding="utf-8")
+    done = epbuild(tmp_path, "validate", "--explain")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "  relu: relu.onnx\n" in done.stdout
+    (tmp_path / "explained.yaml").write_text(done.stdout, encoding="utf-8")
+    plans = [json.loads(epbuild(tmp_path, "plan", name, "--json").stdout) for name in ("epbuild.yaml", "explained.yaml")]
+    assert [step["id"] for step in plans[0]["steps"]] == ["compile:relu/phone/relu", "emit:relu/phone/directory"]
+    assert plans[0]["steps"] == plans[1]["steps"]
+    assert plans[1]["defaults"] == {"name": None, "toolchains": {}, "groups": [], "output": None}
+    (tmp_path / "relu.onnx").unlink()
+    done = epbuild(tmp_path, "validate", "--explain")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no file matches '*.onnx'" in done.stderr
+    assert epbuild(tmp_path, "validate", "--explain", "--json").returncode == 2

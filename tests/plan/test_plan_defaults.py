@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from epbuild.plan.planner import make_plan
+from epbuild.plan.preparing import Preparation, preparation_document
 from epbuild.plan.request import compile_document
 from epbuild.plan.steps import Emission, SessionGroup
 from epbuild.recipe.load import load
@@ -14,12 +15,18 @@ from tests.support.projects import LONG_QUICKSTART, RECIPES
 
 
 def documents(file: Path) -> dict[str, object]:
-    """Return the key document of each compile of a recipe, and the place of each output, by step."""
+    """Return the key document of each compile and preparation of a recipe, and the place of each output, by step.
+
+    Without its files, which a remote model may lack, an action has no key document.
+    """
     found: dict[str, object] = {}
     for ident, action in make_plan(load(file)).actions.items():
+        digests = {path: path.name for path in action.files}
         if isinstance(action, SessionGroup):
-            digests = {path: path.name for path in action.files}
-            found[ident] = compile_document(action, digests, TOOLCHAIN)
+            is_known = all(member.has_files for member in action.members)
+            found[ident] = compile_document(action, digests, TOOLCHAIN) if is_known else None
+        elif isinstance(action, Preparation):
+            found[ident] = preparation_document(action, digests, TOOLCHAIN) if action.source is not None else None
         elif isinstance(action, Emission):
             found[ident] = action.path.relative_to(file.parent).as_posix()
     return found

@@ -22,9 +22,9 @@ from epbuild.plan.planner import make_plan
 from epbuild.recipe.defaults import DEFAULT_GROUPS
 from epbuild.recipe.load import load
 from epbuild.recipe.names import is_glob, name_problem
+from epbuild.recipe.yaml_text import scalar
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
-_PLAIN_TEXT = re.compile(r"(?![-.])[A-Za-z0-9_./=-]*[A-Za-z_/][A-Za-z0-9_./=-]*")
 _PREFIX = "node_name_prefix"
 _GROUP = "main"
 _OUTPUTS = (
@@ -34,7 +34,6 @@ _OUTPUTS = (
 _WIDTH = 120
 _Fields = Mapping[str, "str | Sequence[str] | _Fields"]
 """Settings by key. A text is YAML, a list is one of names."""
-_NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
 class CarriedOver(Struct, frozen=True):
@@ -277,15 +276,6 @@ def model_names(models: Sequence[str]) -> dict[str, str]:
         names[unique] = model
         taken.add(unique.lower())
     return names
-
-
-def scalar(text: str) -> str:
-    """Return a text as a YAML scalar, in quotes if it needs them."""
-    if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _NOT_TEXT and not re.fullmatch(r"[0-9.]+e[0-9]+", text.lower()):
-        return text
-    import yaml
-
-    return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 20)).strip()
 
 
 def _plain_name(text: str) -> str:

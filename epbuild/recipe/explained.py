@@ -1,0 +1,208 @@
+"""Text of a recipe with everything written out that it leaves to defaults.
+
+The text is a recipe with the same plan and keys, for the same folder. It stands alone: files that the recipe extends or includes are merged
+into it. Templates stay, and files that a pattern of `models` matches are named. A comment says where a value comes from that nobody wrote.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from epbuild.catalog.catalog import entries_for, known_eps
+from epbuild.catalog.preparations import preparation
+from epbuild.core.errors import Position
+from epbuild.core.schemas import schema
+from epbuild.recipe.defaults import DEFAULT_GROUPS, DEVICE_KEYS
+from epbuild.recipe.load import LoadedRecipe, load_with_nodes
+from epbuild.recipe.model import GroupSpec, PrepareStep, Recipe
+from epbuild.recipe.models import BUILT_IN
+from epbuild.recipe.nodes import KeyedNode, KeyPath, MappingNode, Node, Scalar, ScalarNode, SequenceNode, extent, pruned, render
+from epbuild.recipe.paths import rebased
+from epbuild.recipe.schema import judge
+from epbuild.recipe.variables import Override, read_overrides
+from epbuild.recipe.yaml_text import write_yaml
+
+_DEFAULT = "default"
+_SECTIONS = ("models", "targets", "groups", "outputs")
+"""Sections whose definitions get the defaults of the schema."""
+_EXPECT, _FALLBACK = "expect", "fallback_nodes"
+
+_Entries = dict[str, KeyedNode]
+
+
+def explain(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> str:
+    """Return the text of the recipe in the file at `path` with its defaults. Values of `settings` replace those of its variables.
+
+    Raises RecipeError.
+    """
+    loaded = load_with_nodes(path, environment=environment, settings=settings)
+    overrides, _ = read_overrides(settings)
+    return _Explanation(loaded, overrides).text()
+
+
+@dataclass
+class _Explanation:
+    loaded: LoadedRecipe
+    overrides: Mapping[str, Override]
+    comments: dict[KeyPath, str] = field(default_factory=dict)
+    """Where a value comes from that nobody wrote, by its path."""
+
+    def text(self) -> str:
+        raw, root = self.loaded.raw, self.loaded.written
+        self._compare(raw, root, ())
+        entries: _Entries = dict(root.entries)
+        if "vars" in entries:
+            entries["vars"] = entries["vars"]._replace(node=self._variables(entries["vars"].node))
+        for name in _SECTIONS:
+            if name in entries:
+                entries[name] = entries[name]._replace(node=self._definitions(name, entries[name].node))
+        written = raw.entries.get("groups")
+        if written is not None and isinstance(written.node, MappingNode) and DEFAULT_GROUPS in written.node.entries:
+            kept = written.node.entries[DEFAULT_GROUPS]
+            groups = entries["groups"].node
+            if isinstance(groups, MappingNode) and isinstance(kept.node, ScalarNode):
+                entries["groups"] = entries["groups"]._replace(node=_mapping(groups, {DEFAULT_GROUPS: kept, **groups.entries}))
+        order = [key for key in schema("recipe")["properties"] if key in entries]
+        paths = _Paths(self.loaded)
+        whole = {key: entries[key]._replace(node=paths.rebased(entries[key].node)) for key in order}
+        known = self.comments
+        # One comment is enough for a value and everything in it.
+        outer = {path: text for path, text in known.items() if not any(path[:end] in known for end in range(1, len(path)))}
+        return write_yaml(_mapping(root, whole), outer)
+
+    def _compare(self, raw: Node, full: Node, path: KeyPath, source: str = _DEFAULT) -> None:
+        """Comment on each value of `full` that is not in `raw`."""
+        if isinstance(full, SequenceNode) and isinstance(raw, SequenceNode) and len(full.items) == len(raw.items):
+            for index, (before, after) in enumerate(zip(raw.items, full.items, strict=True)):
+                self._compare(before, after, (*path, index))
+        if not isinstance(full, MappingNode) or not isinstance(raw, MappingNode):
+            return
+        short = [key for key in DEVICE_KEYS if key in raw.entries and raw.entries[key] != full.entries.get(key)]
+        for key, entry in full.entries.items():
+            inner = f"from {short[0]}" if short and key != "toolchain" else source
+            if key in raw.entries and key not in short:
+                self._compare(raw.entries[key].node, entry.node, (*path, key), inner)
+            else:
+                self.comments[*path, key] = inner
+
+    def _variables(self, section: Node) -> Node:
+        if not isinstance(section, MappingNode):
+            return section
+        entries: _Entries = dict(section.entries)
+        for name, override in self.overrides.items():
+            if name in entries:
+                entries[name] = entries[name]._replace(node=_scalar(section.where, override.value))
+                self.comments["vars", name] = "--set"
+        return _mapping(section, entries)
+
+    def _definitions(self, name: str, section: Node) -> Node:
+        """Return a section whose definitions have the defaults of the schema."""
+        part = schema("recipe")["properties"][name]
+        if isinstance(section, SequenceNode):
+            items = [self._definition(item, part["items"], (name, index)) for index, item in enumerate(section.items)]
+            return SequenceNode(section.where, tuple(items), *extent(items))
+        if not isinstance(section, MappingNode):
+            return section
+        entries = {}
+        for key, entry in section.entries.items():
+            node = entry.node
+            if name == "groups" and isinstance(node, MappingNode):
+                node = self._with_expectation(node, entry.name_where, (name, key))
+            entries[key] = entry._replace(node=self._definition(node, part["additionalProperties"], (name, key)))
+        return _mapping(section, entries)
+
+    def _definition(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
+        """Return a definition with the defaults of the schema that have a meaning in it."""
+        filled = self._filled(node, part, path)
+        wrong = [found.path for found in judge(path, filled) if self.comments.get(found.path) == _DEFAULT]
+        return pruned(filled, [place[len(path) :] for place in wrong])
+
+    def _filled(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
+        """Return a mapping with the defaults of the schema, also in the mappings in it. Keys are in the order of the schema."""
+        while "$ref" in part:
+            part = schema("recipe")["$defs"][part["$ref"].removeprefix("#/$defs/")]
+        if not isinstance(node, MappingNode):
+            return node
+        entries: _Entries = {}
+        for key, known in part.get("properties", {}).items():
+            if key in node.entries:
+                entries[key] = node.entries[key]._replace(node=self._filled(node.entries[key].node, known, (*path, key)))
+            elif isinstance(known.get("default"), str | int | float):
+                entries[key] = KeyedNode(node.where, _scalar(node.where, known["default"]))
+                self.comments[*path, key] = _DEFAULT
+        return _mapping(node, {**entries, **{key: entry for key, entry in node.entries.items() if key not in entries}})
+
+    def _with_expectation(self, group: MappingNode, where: Position, path: KeyPath) -> MappingNode:
+        """Return a group with the number of fallback nodes that it may have, if that is 0 for all of its targets."""
+        entry = group.entries.get(_EXPECT)
+        expect = entry.node if entry is not None else MappingNode(group.where, {}, 1, 0)
+        groups = [known for known in self.loaded.recipe.groups.values() if known.where == where]
+        if not isinstance(expect, MappingNode) or _FALLBACK in expect.entries or not _leave_none(groups, self.loaded.recipe):
+            return group
+        self.comments[(*path, _EXPECT) if entry is None else (*path, _EXPECT, _FALLBACK)] = _DEFAULT
+        number = KeyedNode(expect.where, _scalar(expect.where, 0))
+        filled = _mapping(expect, {**expect.entries, _FALLBACK: number})
+        return _mapping(group, {**group.entries, _EXPECT: KeyedNode(where, filled)})
+
+
+def _leave_none(groups: Sequence[GroupSpec], recipe: Recipe) -> bool:
+    """Return whether no target of some groups ends with an EP that takes what others leave."""
+    names = {reference.name for group in groups for reference in group.targets}
+    last = [recipe.targets[name].eps[-1].ep.name for name in names]
+    return bool(last) and all(ep in known_eps() and not entries_for(ep)[0].takes_every_node for ep in last)
+
+
+class _Paths:
+    """Paths of a recipe's files, relative to the folder of the recipe itself."""
+
+    def __init__(self, loaded: LoadedRecipe) -> None:
+        self._recipe = loaded.recipe.file
+        self._known: dict[Position, dict[str, str]] = {}
+        """Rebased paths by the position and the text that each was read from."""
+        for (where, text), path in loaded.paths.items():
+            self._known.setdefault(where, {})[text] = path
+        for model in loaded.recipe.models.values():
+            for step in model.prepare:
+                for item in _named_files(step):
+                    self._known.setdefault(item.where, {})[str(item.value)] = rebased(str(item.value), item.where, self._recipe)
+
+    def rebased(self, node: Node) -> Node:
+        """Return a node whose paths are relative to the folder of the recipe."""
+        if isinstance(node, MappingNode):
+            return _mapping(node, {key: entry._replace(node=self.rebased(entry.node)) for key, entry in node.entries.items()})
+        if isinstance(node, SequenceNode):
+            items = [self.rebased(item) for item in node.items]
+            return SequenceNode(node.where, tuple(items), *extent(items))
+        known = self._known.get(node.where)
+        if known is None or not isinstance(node.value, str) or node.where.file == str(self._recipe):
+            return node
+        if "${" not in node.value:
+            return _scalar(node.where, known.get(node.value, node.value))
+        if all(text == path for text, path in known.items()):
+            return node
+        folder = os.path.relpath(Path(node.where.file).parent, self._recipe.parent)
+        return _scalar(node.where, f"{PurePosixPath(Path(folder).as_posix())}/{node.value}")
+
+
+def _named_files(step: PrepareStep) -> Iterator[ScalarNode]:
+    """Yield the paths in the options of a built-in preparation."""
+    if step.kind not in BUILT_IN or not isinstance(step.options, MappingNode):
+        return
+    for option in preparation(step.kind).files:
+        entry = step.options.entries.get(option)
+        node = entry.node if entry is not None else None
+        for item in node.items if isinstance(node, SequenceNode) else (node,):
+            if isinstance(item, ScalarNode):
+                yield item
+
+
+def _scalar(where: Position, value: Scalar) -> ScalarNode:
+    return ScalarNode(where, value, render(value))
+
+
+def _mapping(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
+    return MappingNode(node.where, entries, *extent([entry.node for entry in entries.values()]), node.gaps)

@@ -1,0 +1,75 @@
+"""Writer of YAML that reads back as the same recipe, in YAML 1.1 too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, SequenceNode
+
+_PLAIN_TEXT = re.compile(r"(?![-.])[A-Za-z0-9_./=-]*[A-Za-z_/][A-Za-z0-9_./=-]*")
+_NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+_WIDTH = 100
+
+
+def scalar(text: str) -> str:
+    """Return a text as a YAML scalar, in quotes if it needs them."""
+    if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _NOT_TEXT and not re.fullmatch(r"[0-9.]+e[0-9]+", text.lower()):
+        return text
+    import yaml
+
+    return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 20)).strip()
+
+
+def write_yaml(root: MappingNode, comments: Mapping[KeyPath, str]) -> str:
+    """Return the text of a mapping, with a comment after the keys and items at some paths."""
+    return "\n".join(_Writer(comments).mapping(root, "", ())) + "\n"
+
+
+class _Writer:
+    def __init__(self, comments: Mapping[KeyPath, str]) -> None:
+        self._comments = comments
+
+    def mapping(self, node: MappingNode, margin: str, path: KeyPath) -> Iterator[str]:
+        for key, entry in node.entries.items():
+            yield from self._value(f"{margin}{scalar(key)}:", entry.node, f"{margin}  ", (*path, key))
+
+    def _value(self, beginning: str, node: Node, margin: str, path: KeyPath) -> Iterator[str]:
+        """Yield the lines of a value after its key or the dash of an item."""
+        comment = f"    # {self._comments[path]}" if path in self._comments else ""
+        short = _in_flow(node)
+        if short is not None and (not isinstance(node, SequenceNode) or len(f"{beginning} {short}") <= _WIDTH):
+            yield f"{beginning} {short}{comment}"
+            return
+        yield f"{beginning}{comment}"
+        if isinstance(node, MappingNode):
+            yield from self.mapping(node, margin, path)
+        elif isinstance(node, SequenceNode):
+            for index, item in enumerate(node.items):
+                yield from self._item(item, margin, (*path, index))
+
+    def _item(self, node: Node, margin: str, path: KeyPath) -> Iterator[str]:
+        if not isinstance(node, MappingNode) or not node.entries:
+            yield from self._value(f"{margin}-", node, f"{margin}  ", path)
+            return
+        first, *others = self.mapping(node, f"{margin}  ", path)
+        yield f"{margin}- {first.lstrip()}"
+        yield from others
+
+
+def _in_flow(node: Node) -> str | None:
+    """Return a scalar, or a list of scalars, on one line. A mapping has no such form unless it is empty."""
+    match node:
+        case ScalarNode():
+            return _scalar(node)
+        case SequenceNode():
+            items = [_scalar(item) for item in node.items if isinstance(item, ScalarNode)]
+            return f"[{', '.join(items)}]" if len(items) == len(node.items) else None
+        case _:
+            return None if node.entries else "{}"
+
+
+def _scalar(node: ScalarNode) -> str:
+    if isinstance(node.value, str):
+        return scalar(node.value)
+    return "null" if node.value is None else node.written
