@@ -66,7 +66,7 @@ PATCHED = {
     "support/fake_builds.py": 1,  # `toolchains_here`: the command line makes its own request
     "survey/test_status.py": 1,  # `__version__`: of a release to come
     "toolchain/test_process.py": 1,  # `_GRACE_SECONDS`: five seconds, each time that this is run
-    "output/test_every_field.py": 1,  # `push`: the address of a registry is part of what is compared
+    "output/test_every_field.py": 1,  # `registry`: the address of a registry is part of what is compared
 }
 """How often tests change names of epbuild under it, by file. This list only gets shorter: fakes are passed in."""
 

@@ -98,10 +98,10 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return action.target.known_differences
 
     def known_to_differ(self, action: SessionGroup) -> str | None:
-        return action.target.known_to_differ(reproducible=action.reproducible)
+        return action.target.known_to_differ(allow_nondeterminism=action.allow_nondeterminism)
 
     def accepts_other_bytes(self, action: SessionGroup) -> bool:
-        return not action.reproducible
+        return action.allow_nondeterminism
 
     def starts_another_process(self, action: SessionGroup) -> bool:
         return action.min_shared_ratio is not None

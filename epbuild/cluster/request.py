@@ -288,7 +288,7 @@ def _sent_model(model: ModelSpec) -> ModelSpec:
         model.where,
         "",
         model.path_where,
-        read=model.read,
+        load_from=model.load_from,
         inputs=model.inputs,
         free_dimensions=model.free_dimensions,
         denoted_dimensions=model.denoted_dimensions,

@@ -85,7 +85,7 @@ def read_traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> T
     models = tuple(_model_traits(model, listed.get(model.file), sha256) for model in artifact.models)
     if manifest is None:
         return Traits(has_manifest=False, whole={}, models=models)
-    accepts_other_bytes = bool(manifest.models) and "reproducible" in manifest.document["target"]
+    accepts_other_bytes = bool(manifest.models) and "allow_nondeterminism" in manifest.document["target"]
     return Traits(True, _manifest_facts(manifest), models, accepts_other_bytes)
 
 
@@ -103,7 +103,7 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         "settings": {
             **other_files,
             "share_weights": document["share_weights"],
-            "reproducible": target.get("reproducible", "yes"),
+            "allow_nondeterminism": target.get("allow_nondeterminism", False),
             "session_options": target["session_options"],
             "environment": target["environment"],
             "unchecked_options": ", ".join(target["unchecked_options"]),

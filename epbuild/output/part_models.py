@@ -88,7 +88,7 @@ def describe_target(part: Part) -> dict[str, Any]:
         "session_options": dict(target.session_options),
         "environment": concealed_values(target.environment),
         "unchecked_options": list(target.unchecked),
-        **({} if part.reproducible else {"reproducible": "no"}),
+        **({"allow_nondeterminism": True} if part.allow_nondeterminism else {}),
         **({"not_reproducible": part.known_to_differ} if part.known_to_differ else {}),
     }
 

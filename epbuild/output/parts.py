@@ -250,7 +250,7 @@ def _base_content(file: Path, digest: str, stored: Mapping[str, Blob]) -> Conten
 
 
 def _base_conflict(emission: Emission, what: str) -> BuildError:
-    hint = "Put ${model} into the folder of 'base', and let it hold nothing else."
+    hint = "Put ${model} into the folder of 'include_source', and let it hold nothing else."
     return BuildError(Problem("EPB422", f"with the models as they were before compiling, {what}", StepId(emission.id), hint))
 
 

@@ -95,7 +95,7 @@ def _build(built: Made, materials: Materials) -> dict[str, Any]:
             "group": group.group,
             "target": group.target.name,
             "toolchain": toolchain_of(built),
-            "reproducible": None if group.reproducible else "no",
+            "allow_nondeterminism": True if group.allow_nondeterminism else None,
             "models": [
                 {
                     **_member(listed, member.model.name, materials),

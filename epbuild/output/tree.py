@@ -117,7 +117,7 @@ def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digest
     layout, inputs = LAYOUTS[emission.layout], OutputInputs(emission, tuple(groups), recipe, digests)
     arrangement = layout.arrange(emission, parts, recipe.name, digests)
     documents = [*arrangement.part_manifests]
-    if emission.bom:
+    if emission.sbom:
         documents.append(OutputDocument(BOM, "bom", BillFile(inputs, tuple(parts), arrangement.base_models)))
     documents.append(OutputDocument(MANIFEST, "manifest", arrangement.manifest))
     document = {"format": FORMAT, **_describe_reasons(inputs), **_identify_files(inputs, arrangement.files, documents)}
@@ -153,14 +153,14 @@ class BillFile(Struct, frozen=True):
 def render_statement(inputs: OutputInputs, files: Sequence[FileEntry], key: str) -> JsonFile:
     """Return the statement of provenance about `files` of the output with a key."""
     emission = inputs.emission
-    push = str(emission.push) if emission.push is not None else None
+    push = str(emission.registry) if emission.registry is not None else None
     settings = {"layout": emission.layout, "pack": emission.pack, "push": push}
     return statement(inputs.gather_materials(), files, invocation=key, output=settings)
 
 
 def image_tag(emission: Emission) -> str:
     """Return the tag of an image in its layout."""
-    return emission.push.tag if emission.push is not None else DEFAULT_TAG
+    return emission.registry.tag if emission.registry is not None else DEFAULT_TAG
 
 
 def image_annotations(emission: Emission) -> dict[str, str]:
@@ -211,7 +211,7 @@ def _describe_reasons(inputs: OutputInputs) -> dict[str, Any]:
     emission, made, recipe, digests = inputs.emission, inputs.made, inputs.recipe, inputs.digests
     layout = LAYOUTS[emission.layout]
     described_as = layout.described_as or ("image" if emission.pack == "oci" else None)
-    documented = emission.provenance or emission.bom
+    documented = emission.provenance or emission.sbom
     return {
         "layout": emission.layout,
         "recipe": recipe.name,
@@ -223,7 +223,7 @@ def _describe_reasons(inputs: OutputInputs) -> dict[str, Any]:
         **(
             {"provenance": {file.name: file.sha256 for file in list_recipe_files(recipe, digests)}} if emission.provenance else {}
         ),
-        **({"bom": True} if emission.bom else {}),
+        **({"bom": True} if emission.sbom else {}),
         # Both name what made the output.
         **({"epbuild": __version__, "named": {item.group.id: _describe_names(item) for item in made}} if documented else {}),
         # Manifests list models in this order.
@@ -259,6 +259,6 @@ def _describe_pack(emission: Emission) -> dict[str, Any]:
         "form": emission.pack,
         # The statement about an archive names it.
         **({"name": emission.path.name} if emission.is_file and emission.provenance else {}),
-        **({"push": str(emission.push)} if emission.push is not None else {}),
+        **({"push": str(emission.registry)} if emission.registry is not None else {}),
         **compressed,
     }

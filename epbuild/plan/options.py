@@ -74,7 +74,7 @@ class TargetPlanner:
             unkeyed=session.unkeyed,
             environment={name: plain_text(setting.value) for name, setting in target.environment.items()},
             unchecked=(*session.unchecked, *(name for _, unchecked in filter(None, planned) for name in unchecked)),
-            reproducible=target.reproducible,
+            allow_nondeterminism=target.allow_nondeterminism,
             where=target.where,
             old_runtime=old_runtime,
         )

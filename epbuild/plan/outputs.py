@@ -102,7 +102,7 @@ def plan_part(
         target=target,
         folder=posixpath.join(group.name, target.name) if LAYOUT_FORMS[output.layout].gathers else "",
         session_groups=tuple(session.id for session in groups),
-        reproducible=all(session.reproducible for session in groups),
+        allow_nondeterminism=any(session.allow_nondeterminism for session in groups),
         models=work.models,
         binaries=work.binaries,
         base=work.base,
@@ -113,24 +113,24 @@ def plan_part(
     )
 
 
-def plan_push(output: OutputSpec, parts: Sequence[Part], problems: list[Problem]) -> ImageReference | None:
+def plan_registry(output: OutputSpec, parts: Sequence[Part], problems: list[Problem]) -> ImageReference | None:
     """Return the image reference that an output of these parts is pushed to; None if there is none or it is invalid.
 
     Its template may use the group's name if all parts have one group, and the target's name if they have one target.
     """
-    if output.push is None:
+    if output.registry is None:
         return None
     groups, targets = {part.group for part in parts}, {part.target.name for part in parts}
     names: dict[str, Scalar] = {"group": parts[0].group} if len(groups) == 1 else {}
     if len(targets) == 1:
         names["target"] = parts[0].target.name
-    text = _text(output.push, names, problems)
+    text = _text(output.registry, names, problems)
     if not text:
         return None
     try:
         return parse_image_reference(text)
     except BadImageReference as error:
-        problems.append(Problem("EPB239", error.message, output.push.where, error.hint))
+        problems.append(Problem("EPB239", error.message, output.registry.where, error.hint))
         return None
 
 
@@ -166,9 +166,9 @@ class _Part:
         self._problems = problems
         self._taken = dict(_RESERVED)
         self._names = _template_names(group, target)
-        if output.base is not None and LAYOUT_FORMS[output.layout].gathers and target.name.casefold() == BASE:
+        if output.include_source is not None and LAYOUT_FORMS[output.layout].gathers and target.name.casefold() == BASE:
             message = f"the target '{target.name}' has the name of the variant that was not compiled"
-            problems.append(Problem("EPB225", message, output.base.where, "Give the target another name."))
+            problems.append(Problem("EPB225", message, output.include_source.where, "Give the target another name."))
         self.models: dict[str, str] = {}
         self.binaries: dict[str, dict[str, str]] = {}
         self.base: dict[str, str] = {}
@@ -207,16 +207,18 @@ class _Part:
 
     def add_base(self, member: Member) -> None:
         output = self._output
-        if output.base is None:
+        if output.include_source is None:
             return
         if self._merging is not None:
             message = f"the group '{self._group.name}' merges its models: there is no one model from before compiling"
-            self._problems.append(Problem("EPB225", message, output.base.where, "Leave 'base' out, or name other groups."))
+            self._problems.append(
+                Problem("EPB225", message, output.include_source.where, "Leave 'include_source' out, or name other groups.")
+            )
             return
         name = member.name
-        self.base[name] = _relative(output.base, self._template_names(name, name), self._problems)
+        self.base[name] = _relative(output.include_source, self._template_names(name, name), self._problems)
         if not LAYOUT_FORMS[output.layout].gathers:  # in a package the base model has its own folder
-            self.take(self.base[name], f"the base model '{name}'", output.base.where)
+            self.take(self.base[name], f"the base model '{name}'", output.include_source.where)
         if member.prepared is not None:
             self.prepared[member.prepared] = None
 
@@ -226,11 +228,11 @@ class _Part:
         found: dict[str, str] = {}
         for model in self.models:
             name = self._group.name if len(self.models) == 1 else model
-            if self._output.component is not None:
-                name = _text(self._output.component, self._template_names(model, next(iter(self.models))), self._problems)
+            if self._output.component_name is not None:
+                name = _text(self._output.component_name, self._template_names(model, next(iter(self.models))), self._problems)
             if name in found.values():
                 message = f"two models of the group '{self._group.name}' would be the component '{name}'"
-                where = self._output.component.where if self._output.component else self._output.where
+                where = self._output.component_name.where if self._output.component_name else self._output.where
                 self._problems.append(Problem("EPB225", message, where, "Put ${model} into the component's name."))
             found[model] = name
         return found
@@ -272,8 +274,8 @@ def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
     owners: dict[str, Emission] = {}
     pushers: dict[ImageReference, Emission] = {}
     for emission in emissions.values():
-        if emission.push is not None and (pusher := pushers.setdefault(emission.push, emission)) is not emission:
-            message = f"two outputs would be pushed to {emission.push}: {pusher.id} and {emission.id}"
+        if emission.registry is not None and (pusher := pushers.setdefault(emission.registry, emission)) is not emission:
+            message = f"two outputs would be pushed to {emission.registry}: {pusher.id} and {emission.id}"
             problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into what is pushed to."))
         for path in filter(None, (emission.path, emission.statement)):
             owner = owners.setdefault(str(path).casefold(), emission)
@@ -317,7 +319,7 @@ def _twice(emission: Emission) -> Iterator[Problem]:
             if other is not part:
                 both = f"the groups '{other.group}' and '{part.group}' would both be"
                 message = f"{both} the component '{component}' for '{part.target.name}'"
-                hint = "Put ${group} into 'component', or name the groups of the output."
+                hint = "Put ${group} into 'component_name', or name the groups of the output."
                 yield Problem("EPB225", message, emission.where, hint)
 
 

@@ -25,7 +25,7 @@ from epbuild.plan.outputs import (
     output_path,
     package_refusals,
     plan_part,
-    plan_push,
+    plan_registry,
 )
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, plan_preparations, with_files
@@ -292,10 +292,10 @@ class _Work:
             path=self.recipe.directory / path,
             parts=tuple(parts),
             where=output.path.where,
-            push=plan_push(output, parts, self.problems),
+            registry=plan_registry(output, parts, self.problems),
             compression=output.compression,
             provenance=output.provenance,
-            bom=output.bom,
+            sbom=output.sbom,
             title=self.recipe.name,
             description=self.recipe.description,
         )
@@ -319,7 +319,7 @@ class _Work:
             target=target,
             members=tuple(self._member(member, target.graph_optimization_level) for member in members),
             share=group.share_weights,
-            reproducible=group.reproducible and target.reproducible,
+            allow_nondeterminism=group.allow_nondeterminism or target.allow_nondeterminism,
             timeout=group.timeout,
             memory=group.memory,
             steps=steps,

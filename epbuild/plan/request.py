@@ -113,7 +113,7 @@ def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
         "external": {location: digests[path] for location, path in member.external.items()},
         "source": member.source,
         "output": member.output,
-        "read": member.model.read,
+        "read": "bytes" if member.model.load_from == "memory" else "file",
         **_inputs(member),
         "free_dimensions": dict(member.model.free_dimensions),
         "denoted_dimensions": dict(member.model.denoted_dimensions),

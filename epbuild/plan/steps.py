@@ -123,8 +123,8 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     """Smallest size in bytes of initializers that go into the shared weights file; None if there is no such file."""
     custom_ops: tuple[CustomOpLibraries, ...] = ()
     """Custom operators of every session."""
-    reproducible: bool = True
-    """False if the recipe accepts that a repeated compile writes other bytes."""
+    allow_nondeterminism: bool = False
+    """True if the recipe accepts that a repeated compile writes other bytes."""
     may_fail: bool = False
     """True if a build counts as a success although this session group fails."""
 
@@ -213,13 +213,13 @@ class Part(Struct, frozen=True):
     genai: Genai | None = None
     verification: str | None = None
     """Id of the check of its numbers; None if the recipe asks for none."""
-    reproducible: bool = True
-    """False if the recipe accepts that a repeated compile writes other bytes."""
+    allow_nondeterminism: bool = False
+    """True if the recipe accepts that a repeated compile writes other bytes."""
 
     @property
     def known_to_differ(self) -> str | None:
         """Reasons why a repeated compile writes other bytes, as clauses; None if no reason is known."""
-        return self.target.known_to_differ(reproducible=self.reproducible)
+        return self.target.known_to_differ(allow_nondeterminism=self.allow_nondeterminism)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -238,14 +238,14 @@ class Emission(Struct, frozen=True, dict=True):
     """Path of the output's folder or archive."""
     parts: tuple[Part, ...]
     where: Position
-    push: ImageReference | None = None
+    registry: ImageReference | None = None
     """Image reference to push the output to; None if it is not pushed."""
     compression: Compression | None = None
     """Compression of the pack; None if the files are stored uncompressed."""
     push_only: bool = False
     """True if the output is only pushed, and not written to `path`."""
     provenance: bool = False
-    bom: bool = False
+    sbom: bool = False
     title: str = ""
     description: str = ""
 
@@ -353,7 +353,7 @@ class Plan(Struct, frozen=True, dict=True):
         kept: dict[str, Action] = {}
         needed: set[str] = set()
         for ident, action in reversed(list(self.actions.items())):
-            pushed = replace(action, push_only=True) if isinstance(action, Emission) and action.push is not None else None
+            pushed = replace(action, push_only=True) if isinstance(action, Emission) and action.registry is not None else None
             if pushed is not None or ident in needed:
                 kept[ident] = pushed or action
                 needed.update(action.needs)

@@ -66,8 +66,8 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     environment: Mapping[str, str]
     unchecked: tuple[str, ...]
     """Options and session keys that the catalog, or the pinned release, does not know and the recipe allows."""
-    reproducible: bool = True
-    """False if the recipe accepts that a repeated compile writes other bytes."""
+    allow_nondeterminism: bool = False
+    """True if the recipe accepts that a repeated compile writes other bytes."""
     where: Position | None = None
     """Position of its definition in the recipe."""
     old_runtime: str | None = None
@@ -109,12 +109,12 @@ class PlannedTarget(Struct, frozen=True, dict=True):
         """Known differences between the artifacts of repeated compiles, from the catalog. Empty does not mean reproducible."""
         return tuple(row for ep in self.compiling for row in ep.entry.known_differences(ep.provider_options))
 
-    def known_to_differ(self, *, reproducible: bool) -> str | None:
+    def known_to_differ(self, *, allow_nondeterminism: bool) -> str | None:
         """Return the reasons why a repeated compile writes other bytes, as clauses; None if no reason is known.
 
-        `reproducible` is False if the recipe accepts such differences for the target or for the compiled group.
+        `allow_nondeterminism` is True if the recipe accepts such differences for the target or for the compiled group.
         """
-        accepted = () if reproducible else (_ACCEPTED,)
+        accepted = (_ACCEPTED,) if allow_nondeterminism else ()
         return "; ".join(dict.fromkeys((*(row.why for row in self.known_differences), *accepted))) or None
 
     def limitations(self, reported: str, act: Literal["compile", "load"]) -> Iterator[tuple[str, Limitation]]:

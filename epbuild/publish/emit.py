@@ -173,13 +173,13 @@ class OutputWriter:
         made = image(self._compress_layers(artifacts), image_annotations(emission), tag=image_tag(emission))
         generated = [Artifact.generated(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *generated]
-        if emission.push_only and emission.push is not None:
-            self._pusher.push(made, emission.push, self.copy)  # each blob from where it is
+        if emission.push_only and emission.registry is not None:
+            self._pusher.push(made, emission.registry, self.copy)  # each blob from where it is
             return _record(files)
         self.write_folder(files)
-        if emission.push is not None:
+        if emission.registry is not None:
             emitted_blobs = (replace(blob, file=emission.path / blob.path) for blob in made.blobs)
-            self._pusher.push(replace(made, blobs=tuple(emitted_blobs)), emission.push, self.copy)
+            self._pusher.push(replace(made, blobs=tuple(emitted_blobs)), emission.registry, self.copy)
         return _record(files)
 
     def copy(self, artifact: Artifact, write: Write) -> None:

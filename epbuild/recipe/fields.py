@@ -47,10 +47,9 @@ class MappingReader:
         value = self._scalar(key)
         return value if isinstance(value, str) else None
 
-    def flag(self, key: str, *, default: bool = False) -> bool:
-        """Return a boolean, which may be written as yes or no."""
-        value = self._scalar(key)
-        return default if value is None else value in (True, "yes")
+    def flag(self, key: str) -> bool:
+        """Return a boolean, or False."""
+        return self._scalar(key) is True
 
     def number(self, key: str) -> float | None:
         """Return a number, or None."""

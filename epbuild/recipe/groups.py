@@ -40,7 +40,7 @@ def read_group(
         targets=targets,
         share_weights=fields.flag("share_weights"),
         share_initializers=_read_initializer_sharing(fields),
-        reproducible=fields.flag("reproducible", default=True),
+        allow_nondeterminism=fields.flag("allow_nondeterminism"),
         timeout=fields.number("timeout"),
         memory=fields.size("memory"),
         merge=_read_merge(fields.mapping("merge")) if "merge" in fields.entries else None,

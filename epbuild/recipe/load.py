@@ -299,7 +299,7 @@ class _Assembler:
         for base, entry in self._entries("groups"):
             for name, fields, members in self._each_group(base, entry, names):
                 if name in found:
-                    message = f"the group for each model of {quoted(base)} has the name of the group {quoted(name)}"
+                    message = f"a separate group of {quoted(base)} has the name of the group {quoted(name)}"
                     self.problems.append(Problem(BAD_NAME, message, entry.name_where))
                 elif name != base and (problem := name_problem(name, entry.name_where)):
                     self.problems.append(problem)
@@ -316,7 +316,7 @@ class _Assembler:
             self._all_groups_known = False
             return
         members = self._members(fields)
-        if "for_each" not in fields.entries:
+        if not fields.flag("separate"):
             yield base, fields, members
             return
         if not isinstance(entry.node, MappingNode) or fields.entries is entry.node.entries:  # without any template

@@ -151,8 +151,8 @@ class ModelSpec(Struct, frozen=True):
     """Sizes of symbolic dimensions by denotation, such as DATA_BATCH."""
     dimension_places: Mapping[str, Position] = field(default_factory=dict)
     """Position of each key of the two, as `by_denotation.KEY` or `by_name.KEY`."""
-    read: Literal["file", "bytes"] = "file"
-    """Form of the graph for ONNX Runtime: a path, or bytes with the folder of the external data."""
+    load_from: Literal["file", "memory"] = "file"
+    """Place from which ONNX Runtime loads the graph: its file, or bytes in memory with the folder of the external data."""
     external_data: Reference | None = None
     """Folder of external data, relative to the recipe. None means the folder of the graph."""
     verify: VerifyChoice | None = None
@@ -201,8 +201,8 @@ class Target(NamedTuple):
     """Environment variables for the worker."""
     allow_unknown_options: bool = False
     allow_unknown_session_keys: bool = False
-    reproducible: bool = True
-    """False if the recipe accepts that compiling again changes bytes."""
+    allow_nondeterminism: bool = False
+    """True if the recipe accepts that compiling again changes bytes."""
     whole: bool = True
     """False if an invalid part was removed. Missing parts are then no problems."""
     allow_failure: bool = False
@@ -299,8 +299,8 @@ class GroupSpec(NamedTuple):
     genai: GenaiChoice | None = None
     custom_ops: tuple[Reference, ...] = ()
     """Custom operators of its members, in addition to those of the toolchain."""
-    reproducible: bool = True
-    """False if the recipe accepts that compiling again changes bytes, as for a target."""
+    allow_nondeterminism: bool = False
+    """True if the recipe accepts that compiling again changes bytes, as for a target."""
     allow_failure: bool = False
     """True if failures of this group do not fail the build."""
 
@@ -320,20 +320,20 @@ class OutputSpec(Struct, frozen=True, dict=True):
     path: Setting
     model: Setting
     context_binary: Setting
-    base: Setting | None = None
+    include_source: Setting | None = None
     """Name of each source model, to ship these as well."""
-    component: Setting | None = None
+    component_name: Setting | None = None
     """Name of each model in a model package. None means the group's name if it has one model, else the model's."""
     groups: tuple[Reference, ...] | None = None
     """Groups of the output, in the recipe's order. None means all."""
     targets: tuple[Reference, ...] | None = None
     pack: Pack | None = None
-    push: Setting | None = None
+    registry: Setting | None = None
     """Reference of an image in a registry."""
     compression: Compression | None = None
     """None means uncompressed. A `tar.zst` always has a compression."""
     provenance: bool = False
-    bom: bool = False
+    sbom: bool = False
 
     def is_for(self, group: str, target: str) -> bool:
         groups, targets = self._chosen

@@ -34,7 +34,7 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
     elif path and package_file(path) is None:
         path = fields.rebased(path, path_where).name
     pins, sizes = fields.mapping("data_sha256"), fields.mapping("free_dimensions")
-    read: Any = fields.text("read") or "file"
+    load_from: Any = fields.text("load_from") or "file"
     return ModelSpec(
         name=name,
         where=where,
@@ -48,7 +48,7 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
         dimension_places={
             f"{kind}.{key}": entry.name_where for kind in sizes.entries for key, entry in sizes.mapping(kind).entries.items()
         },
-        read=read,
+        load_from=load_from,
         external_data=folder,
         verify=read_verify(fields),
         prepare=tuple(_read_preparation(fields.of(item)) for item in fields.items("prepare")),

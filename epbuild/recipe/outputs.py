@@ -14,7 +14,7 @@ from epbuild.recipe.nodes import MappingNode, ScalarNode
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.template import OUTPUT_NAMES
 
-LATER = dict.fromkeys(("path", "model", "context_binary", "base", "component", "push"), OUTPUT_NAMES)
+LATER = dict.fromkeys(("path", "model", "context_binary", "include_source", "component_name", "registry"), OUTPUT_NAMES)
 """Texts of an output that may refer to names of a group and a target."""
 
 _DEFAULT_MODEL = "${model}_ctx.onnx"
@@ -78,15 +78,15 @@ def read_output(fields: MappingReader, match: Match) -> OutputSpec:
         path=fields.setting("path") or Setting("", fields.where, fields.where),
         model=fields.setting("model") or Setting(_DEFAULT_MODEL, fields.where, fields.where),
         context_binary=fields.setting("context_binary") or Setting(_DEFAULT_CONTEXT_BINARY, fields.where, fields.where),
-        base=fields.setting("base"),
-        component=fields.setting("component"),
+        include_source=fields.setting("include_source"),
+        component_name=fields.setting("component_name"),
         groups=_chosen(fields, "groups", match),
         targets=_chosen(fields, "targets", match),
         pack=pack,
-        push=fields.setting("push"),
+        registry=fields.setting("registry"),
         compression=_compression(fields, pack),
         provenance=fields.flag("provenance"),
-        bom=fields.flag("bom"),
+        sbom=fields.flag("sbom"),
     )
 
 

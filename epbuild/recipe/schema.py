@@ -4,7 +4,8 @@
 takes longer than reading a small recipe.
 
 A subschema may have its own message, in keywords that editors know too: `errorMessage` for the whole subschema, `patternErrorMessage`
-for its pattern. `synonyms` has other tools' names for the values of an enumeration.
+for its pattern. `synonyms` has other names for the values of an enumeration, or for the keys
+of a mapping: those of other tools, or of earlier drafts of the language.
 """
 
 from __future__ import annotations
@@ -192,7 +193,9 @@ def _unknown_keys(error: SchemaError, path: KeyPath, node: MappingNode) -> Itera
     unused = [key for key in known if key not in node.entries]
     for key, entry in node.entries.items():
         if key not in known:
-            hint = nearest(key, unused) or nearest(key, known) or f"Allowed here: {one_of(known)}."
+            synonym = error.schema.get("synonyms", {}).get(key)
+            hint = f"Here it is called '{synonym}'." if synonym else nearest(key, unused) or nearest(key, known)
+            hint = hint or f"Allowed here: {one_of(known)}."
             problem = Problem(UNKNOWN_KEY, f"{quoted(key)} is not a key of {_dotted(path)}", entry.name_where, hint)
             yield Violation((*path, key), problem)
 

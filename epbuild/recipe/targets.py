@@ -52,7 +52,7 @@ def read_target(name: str, where: Position, fields: MappingReader, *, whole: boo
         environment=fields.settings("environment"),
         allow_unknown_options=fields.flag("allow_unknown_options"),
         allow_unknown_session_keys=fields.flag("allow_unknown_session_keys"),
-        reproducible=fields.flag("reproducible", default=True),
+        allow_nondeterminism=fields.flag("allow_nondeterminism"),
         whole=whole,
         allow_failure=fields.flag("allow_failure"),
     )

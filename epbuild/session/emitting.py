@@ -120,7 +120,7 @@ class Emitter:
         for problem in written.problems(emission):
             self._progress.report(Warned(problem))
         place = shown_path(emission.path)
-        note = f"{place}, pushed to {emission.push}" if emission.push is not None else place
+        note = f"{place}, pushed to {emission.registry}" if emission.registry is not None else place
         changed = compare_outputs(emission.id, place, last, files)
         self._end(emission, files, time.monotonic() - begin, note, changed)
 
@@ -130,7 +130,7 @@ class Emitter:
         begin = time.monotonic()
         tree, written = self._plan(emission), self._surveyor.written(emission, self._outputs.last(emission.path))
         _, files = self._write(tree, written, None)
-        self._end(emission, files, time.monotonic() - begin, f"pushed to {emission.push}")
+        self._end(emission, files, time.monotonic() - begin, f"pushed to {emission.registry}")
 
     def _end(self, emission: Emission, files: Mapping[str, Any], seconds: float, note: str, changed: Event | None = None) -> None:
         *merged, emitted = ends_of(emission, files)

@@ -57,7 +57,7 @@ class OutputPlanner:
         groups = [item.action for item in made if isinstance(item.action, SessionGroup) and not item.needed]
         if len(groups) < len(made) or emission.compression is not None:
             return None
-        recipe = (self._recipe.name, self._recipe.digest if emission.bom or emission.provenance else "")
+        recipe = (self._recipe.name, self._recipe.digest if emission.sbom or emission.provenance else "")
         results = [(item.key, item.result, *_fields_and_target(item.group)) for item in made]
         parts = [(*_fields_and_target(part), concealed_values(part.target.environment)) for part in emission.parts]
         own = [getattr(emission, name) for name in emission.__struct_fields__ if name != "parts"]

@@ -35,7 +35,7 @@ targets:
       soc_model: SM8750
 groups:
   main:
-    for_each: model
+    separate: true
     models: [a, b]
     targets: [SM8750]
     expect: {fallback_nodes: 0}
@@ -44,7 +44,7 @@ outputs:
   - layout: directory
     path: dist/${recipe.name}/${group}/${target}
 """
-SHARED = LONG.replace("for_each: model", "share_weights: true")
+SHARED = LONG.replace("separate: true", "share_weights: true")
 OPENVINO = """\
 epbuild: 1
 name: shop

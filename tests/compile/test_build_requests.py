@@ -156,7 +156,10 @@ def test_another_environment_is_another_result(workshop: Workshop) -> None:
 
 def test_each_member_is_compiled_with_its_own_settings_over_those_of_its_group(workshop: Workshop, heard: Heard) -> None:
     workshop.write_recipe(
-        ("classifier: classifier.onnx}", "classifier: {path: classifier.onnx, read: bytes, free_dimensions: {by_name: {n: 4}}}}"),
+        (
+            "classifier: classifier.onnx}",
+            "classifier: {path: classifier.onnx, load_from: memory, free_dimensions: {by_name: {n: 4}}}}",
+        ),
         (
             "models: [classifier]\n",
             "models: [{model: classifier, compile: {node_name_prefix: '${model}_', embed: true}}, decode]\n",

@@ -119,7 +119,7 @@ def test_an_ep_that_reads_the_sources_data_gets_the_one_file_in_place_of_theirs(
 
 def test_weights_that_both_the_ep_and_the_source_models_need_are_emitted_once(workshop: Workshop) -> None:
     workshop.packages = {"onnxruntime": "1.31.1", "onnxruntime-ep-openvino": "1.8.1"}
-    workshop.write_recipe(*OPENVINO, ("{layout: directory, ", '{layout: directory, base: "${model}.onnx", '))
+    workshop.write_recipe(*OPENVINO, ("{layout: directory, ", '{layout: directory, include_source: "${model}.onnx", '))
     assert workshop.build(EMIT_DECODER).exit_code == 0, workshop.failures
     contents = workshop.contents()
     assert contents["decode.data"] == (workshop.folder / "decode.data").read_bytes()

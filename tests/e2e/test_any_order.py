@@ -78,7 +78,7 @@ def new_recipe(name: str) -> Document:
             "models": {"left": {"path": "left.onnx", "prepare": prepare}, "right": "right.onnx"},
             "groups": {"left": {"models": ["left"], "targets": ["npu"]}, "right": {"models": ["right"], "targets": ["npu"]}},
             "outputs": [
-                {"layout": "directory", "path": "${vars.where}/${group}-${target}", "base": "base/${model}.onnx"},
+                {"layout": "directory", "path": "${vars.where}/${group}-${target}", "include_source": "base/${model}.onnx"},
                 {"layout": "directory", "path": "${vars.where}/${group}-${target}.zip", "pack": "zip", "groups": ["right"]},
             ],
         },

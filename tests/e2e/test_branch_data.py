@@ -92,7 +92,7 @@ def test_a_model_is_compiled_whose_branch_has_its_weights_in_a_file(branches: Pr
 
 
 def test_the_same_model_is_compiled_when_it_is_read_as_bytes(branches: Project) -> None:
-    branches.edit("{path: first.onnx}", "{path: first.onnx, read: bytes}")
+    branches.edit("{path: first.onnx}", "{path: first.onnx, load_from: memory}")
     branches.build()
     assert branches.epbuild("verify", "dist", "--load").returncode == 0
 

@@ -43,7 +43,7 @@ GENAI_KEY = """\
     genai: {config: genai.json, roles: {prefill: prefill, decode: decode}, files: [tokenizer.json]}
 """
 PACKAGE = """
-  - {layout: ort-model-package, path: "dist/${group}.ortpackage", groups: [decoder], base: "${model}.onnx"}
+  - {layout: ort-model-package, path: "dist/${group}.ortpackage", groups: [decoder], include_source: "${model}.onnx"}
 """
 
 

@@ -37,7 +37,7 @@ groups:
     share_weights: true
     expect: {ep_context_nodes: 1, fallback_nodes: 0, shared_bytes: {min_ratio: 0.2}}
 outputs:
-  - {layout: directory, path: dist, provenance: true, bom: true, base: "base/${model}.onnx"}
+  - {layout: directory, path: dist, provenance: true, sbom: true, include_source: "base/${model}.onnx"}
 """
 DIMS: list[Any] = [-1, 3, "?", "?"]
 """As Paddle's exporter declares an image: no dimension has a name of its own."""

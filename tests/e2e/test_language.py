@@ -100,7 +100,7 @@ def test_initializers_that_stay_in_the_sources_file_are_shipped_with_it(language
 def test_a_model_can_be_read_from_bytes_with_its_external_data(language: Project) -> None:
     language.build()
     from_file = language.files()
-    language.edit("    path: model.onnx\n", "    path: model.onnx\n    read: bytes\n")
+    language.edit("    path: model.onnx\n", "    path: model.onnx\n    load_from: memory\n")
     assert compiled(language.build()) == {"compile:group/npu/model"}
     assert language.files()["model_ctx.onnx"] != from_file["model_ctx.onnx"], "QNN names a part after the way it got the model"
 

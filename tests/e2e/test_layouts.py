@@ -29,11 +29,11 @@ pytestmark = pytest.mark.gate
 
 EVERY_FORM = """\
 outputs:
-  - {layout: directory, path: "dist/folder/${group}", base: "base/${model}.onnx", provenance: true, bom: true}
-  - {layout: ort-model-package, path: dist/all.ortpackage, base: "${model}.onnx", provenance: true, bom: true}
-  - {layout: ort-model-package, pack: tar.zst, path: dist/all.tar.zst, provenance: true, bom: true}
+  - {layout: directory, path: "dist/folder/${group}", include_source: "base/${model}.onnx", provenance: true, sbom: true}
+  - {layout: ort-model-package, path: dist/all.ortpackage, include_source: "${model}.onnx", provenance: true, sbom: true}
+  - {layout: ort-model-package, pack: tar.zst, path: dist/all.tar.zst, provenance: true, sbom: true}
   - {layout: directory, pack: zip, path: "dist/${group}.zip", provenance: true}
-  - {layout: directory, pack: oci, path: "dist/oci/${group}", provenance: true, bom: true}
+  - {layout: directory, pack: oci, path: "dist/oci/${group}", provenance: true, sbom: true}
 """
 KILLS, SAMPLE = 24, 4
 
@@ -81,7 +81,7 @@ def test_switching_forms_leaves_nothing_of_the_old_one_and_all_of_the_users(quic
         one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"): {
             *("left.zip", "left.zip.intoto.json", "right.zip", "right.zip.intoto.json"),
         },
-        one_output(layout="ort-model-package", path="dist/left", component='"${group}-x"'): {
+        one_output(layout="ort-model-package", path="dist/left", component_name='"${group}-x"'): {
             *("left/manifest.json", "left/left/npu/manifest.json", "left/left/npu/left_ctx.onnx", "left/left/npu/left_qnn.bin"),
             *("left/right/npu/manifest.json", "left/right/npu/right_ctx.onnx", "left/right/npu/right_qnn.bin"),
         },
@@ -261,7 +261,7 @@ def test_an_archive_that_moves_is_compared_with_itself_under_its_old_name(quick:
     with_outputs(quick, one_output(layout="directory", pack="zip", path="dist/a.zip", groups="[left]", provenance="true"))
     quick.build()
     with_outputs(
-        quick, one_output(layout="directory", pack="zip", path="dist/b.zip", groups="[left]", provenance="true", bom="true")
+        quick, one_output(layout="directory", pack="zip", path="dist/b.zip", groups="[left]", provenance="true", sbom="true")
     )
     (compared,) = [event for event in quick.build() if event["event"] == "output_compared"]
     assert {file["path"] for file in compared["files"]} == {"b.zip"}
@@ -289,7 +289,9 @@ def test_an_output_may_change_its_form_and_keep_its_path(quick: Project) -> None
 def test_a_folder_can_hold_binaries_below_it_under_the_eps_names_and_source_models(quick: Project) -> None:
     with_outputs(
         quick,
-        one_output(layout="directory", path='"dist/${group}"', context_binary='"bin/${ep.binary}"', base='"base/${model}.onnx"'),
+        one_output(
+            layout="directory", path='"dist/${group}"', context_binary='"bin/${ep.binary}"', include_source='"base/${model}.onnx"'
+        ),
     )
     quick.build()
     assert set(quick.files("dist/left")) == {"manifest.json", "left_ctx.onnx", "bin/left_ctx_qnn.bin", "base/left.onnx"}
@@ -313,8 +315,10 @@ def test_a_base_model_brings_its_external_data_under_a_plain_path(quick: Project
     move_weights(quick.folder / "left.onnx", location)
     with_outputs(
         quick,
-        one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", base='"base/${model}.onnx"')
-        + one_output(layout="ort-model-package", path="dist/package", groups="[left]", base='"${model}.onnx"').partition("\n")[2],
+        one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", include_source='"base/${model}.onnx"')
+        + one_output(
+            layout="ort-model-package", path="dist/package", groups="[left]", include_source='"${model}.onnx"'
+        ).partition("\n")[2],
     )
     quick.build()
     assert (quick.folder / "dist/package/left/base/weights.bin").read_bytes() == (quick.folder / "weights.bin").read_bytes()
@@ -330,7 +334,7 @@ def test_external_data_of_both_a_compiled_and_its_base_model_is_shipped_once(qui
     move_weights(quick.folder / "left.onnx", "weights.bin")
     left = "{models: [left], targets: [npu]"
     quick.edit(f"{left}}}", f"{left}, compile: {{initializers: {{store: source}}}}, expect: {{fallback_nodes: any}}}}")
-    with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", base='"${model}.onnx"'))
+    with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", include_source='"${model}.onnx"'))
     quick.build()
     ships_weights_once(quick, {"left.onnx"})
 
@@ -380,7 +384,7 @@ def test_external_data_that_openvino_leaves_in_its_place_is_shipped_once(quick: 
     )
     quick.recipe.write_text(text.replace("right: right.onnx", "right: right.onnx, twin: twin.onnx"), encoding="utf-8")
     shutil.copy(quick.folder / "left.onnx", quick.folder / "twin.onnx")
-    with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", base='"${model}.onnx"'))
+    with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", include_source='"${model}.onnx"'))
     quick.build()
     ships_weights_once(quick, {"left.onnx", "twin.onnx"})
 
@@ -400,7 +404,9 @@ def test_external_data_of_a_base_model_that_is_in_the_way_is_told_in_a_sentence(
     quick: Project, names: dict[str, str], words: str
 ) -> None:
     move_weights(quick.folder / "left.onnx", "weights.bin")
-    with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", base='"${model}.onnx"', **names))
+    with_outputs(
+        quick, one_output(layout="directory", path="dist/left", groups="[left]", include_source='"${model}.onnx"', **names)
+    )
     done = quick.epbuild("run")
     assert done.returncode == 1
     assert "EPB422" in done.stderr
@@ -443,7 +449,9 @@ def test_every_form_is_verified_as_it_is_and_damage_in_it_is_told(quick: Project
 
 
 def test_all_forms_of_one_artifact_are_the_same_to_diff(quick: Project) -> None:
-    with_outputs(quick, EVERY_FORM.replace(', base: "base/${model}.onnx"', "").replace(', base: "${model}.onnx"', ""))
+    with_outputs(
+        quick, EVERY_FORM.replace(', include_source: "base/${model}.onnx"', "").replace(', include_source: "${model}.onnx"', "")
+    )
     quick.build()
     forms = ["dist/folder/left", "dist/left.zip", "dist/oci/left"]
     for old, new in zip(forms, [*forms[1:], forms[0]], strict=True):
@@ -474,7 +482,7 @@ def test_what_a_compile_dumps_and_where_is_nothing_that_leaves_the_build(quick: 
 
 
 def test_the_statement_beside_an_archive_is_about_it_and_all_that_is_in_it(quick: Project) -> None:
-    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true", bom="true"))
+    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true", sbom="true"))
     quick.build()
     archive = quick.folder / "dist" / "left.zip"
     statement = json.loads(archive.with_name("left.zip.intoto.json").read_bytes())
@@ -499,7 +507,7 @@ def test_what_is_said_of_an_output_follows_the_recipe_without_a_compile(quick: P
 
 REFUSED = {
     "two models under one name": (
-        one_output(layout="ort-model-package", path="dist/p", component="same"),
+        one_output(layout="ort-model-package", path="dist/p", component_name="same"),
         "EPB225",
         "would both be the component 'same'",
     ),
@@ -514,26 +522,30 @@ REFUSED = {
         "does not end in .zip",
     ),
     "a base for a target called base": (
-        one_output(layout="ort-model-package", path="dist/p", base='"${model}.onnx"', targets="[nobody]"),
+        one_output(layout="ort-model-package", path="dist/p", include_source='"${model}.onnx"', targets="[nobody]"),
         "EPB108",
         "nobody",
     ),
     "a reference that is none": (
-        one_output(layout="directory", pack="oci", path='"dist/${group}"', push='"Registry/${group}"'),
+        one_output(layout="directory", pack="oci", path='"dist/${group}"', registry='"Registry/${group}"'),
         "EPB239",
         "registry",
     ),
     "a push without an image": (
-        one_output(layout="directory", path='"dist/${group}"', push="localhost:5000/x"),
+        one_output(layout="directory", path='"dist/${group}"', registry="localhost:5000/x"),
         "EPB106",
-        "'push' has a meaning only with 'pack: oci'",
+        "'registry' has a meaning only with 'pack: oci'",
     ),
     "a level that zstd does not have": (
         one_output(layout="directory", pack="tar.zst", path='"dist/${group}.tar.zst"', compression="30"),
         "EPB106",
         "19",
     ),
-    "a component in a folder": (one_output(layout="directory", path='"dist/${group}"', component="x"), "EPB106", "'component'"),
+    "a component in a folder": (
+        one_output(layout="directory", path='"dist/${group}"', component_name="x"),
+        "EPB106",
+        "'component_name'",
+    ),
 }
 
 
@@ -550,7 +562,7 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_done(quick: Proj
 
 
 def test_a_registry_that_is_not_there_is_told_in_a_sentence_and_the_image_stays(quick: Project) -> None:
-    outputs = one_output(layout="directory", pack="oci", path="dist/left", groups="[left]", push="localhost:1/models/left:1")
+    outputs = one_output(layout="directory", pack="oci", path="dist/left", groups="[left]", registry="localhost:1/models/left:1")
     with_outputs(quick, outputs)
     done = quick.epbuild("run")
     assert done.returncode == 3

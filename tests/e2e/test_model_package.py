@@ -26,7 +26,7 @@ OUTPUT = """\
 outputs:
   - layout: ort-model-package
     path: dist/${recipe.name}.ortpackage
-    base: ${model}.onnx
+    include_source: ${model}.onnx
 """
 GROUP = """\
 groups:

@@ -85,7 +85,7 @@ def test_models_are_compiled_checked_and_emitted_as_with_a_model_compiler(older:
     assert [model["fallback_nodes"] for model in json.loads(files[MANIFEST])["models"]] == [0, 1]
     assert older.epbuild("verify", "dist").returncode == 0
     # From bytes and embedded, the same goes through.
-    older.edit("{path: plain.onnx}", "{path: plain.onnx, read: bytes}")
+    older.edit("{path: plain.onnx}", "{path: plain.onnx, load_from: memory}")
     older.edit("models: [plain, ", "models: [{model: plain, compile: {embed: true}}, ")
     assert compiled(older.build()) == {"compile:both/cpu/plain"}
     (node,) = read_header(older.folder / "dist/plain_ctx.onnx").ep_context_nodes

@@ -121,7 +121,7 @@ def name_folder(project: Project) -> None:
 
 def test_external_data_may_lie_in_another_folder_and_the_same_is_built(folders: Project) -> None:
     folders.edit("    share_weights: true\n    share_initializers: true\n", "")
-    folders.edit("path: dist", 'path: dist, base: "base/${model}.onnx", bom: true')
+    folders.edit("path: dist", 'path: dist, include_source: "base/${model}.onnx", sbom: true')
     folders.build()
     before = folders.files()
     move_data(folders)
@@ -153,7 +153,7 @@ def test_external_data_in_another_folder_goes_into_the_one_weights_file(folders:
     assert SHARE_BOTH in compiled(folders.build())
     assert folders.files() == before
     folders.edit("    share_initializers: true\n", "")
-    folders.edit("external_data:", "read: bytes, external_data:")
+    folders.edit("external_data:", "load_from: memory, external_data:")
     assert SHARE_BOTH in compiled(folders.build())
 
 

@@ -67,7 +67,7 @@ def write(project: Project, name: str, text: str) -> None:
 
 
 def test_a_model_is_prepared_and_compiled_and_only_what_changes_runs_again(prepared: Project) -> None:
-    prepared.edit('path: "dist/${group}"', 'path: "dist/${group}", base: "base/${model}.onnx", provenance: true')
+    prepared.edit('path: "dist/${group}"', 'path: "dist/${group}", include_source: "base/${model}.onnx", provenance: true')
     assert {INFER, SCALED, COMPILED} <= compiled(prepared.build())
     base = onnx.load(prepared.folder / "dist/left/base/left.onnx")
     [weights] = map(numpy_helper.to_array, base.graph.initializer)

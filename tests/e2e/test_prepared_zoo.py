@@ -33,7 +33,7 @@ groups:
   zoo:
     models: [good, odd]
     targets: [npu]
-    for_each: model
+    separate: true
     allow_failure: true
 outputs:
   - {layout: directory, path: "dist/${group}"}

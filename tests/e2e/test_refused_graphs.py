@@ -21,7 +21,7 @@ models: {MODELS}
 targets:
   npu: {toolchain: qnn, ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}
 groups:
-  each: {for_each: model, models: ["*"], targets: [npu]}
+  each: {separate: true, models: ["*"], targets: [npu]}
 outputs:
   - {layout: directory, path: "dist/${group}"}
 """

@@ -34,9 +34,9 @@ model = onnx.load(sys.argv[1])
 onnx.save(model, sys.argv[2], save_as_external_data=True, location="left.data", size_threshold=0)
 """
 LAYOUTS = {
-    "directory": '{layout: directory, path: "dist/${group}", base: "base/${model}.onnx", provenance: true, bom: true}',
-    "archive": '{layout: directory, path: "dist/${group}.zip", pack: zip, base: "base/${model}.onnx"}',
-    "package": '{layout: ort-model-package, path: dist/quick.ortpackage, base: "${model}.onnx"}',
+    "directory": '{layout: directory, path: "dist/${group}", include_source: "base/${model}.onnx", provenance: true, sbom: true}',
+    "archive": '{layout: directory, path: "dist/${group}.zip", pack: zip, include_source: "base/${model}.onnx"}',
+    "package": '{layout: ort-model-package, path: dist/quick.ortpackage, include_source: "${model}.onnx"}',
 }
 PREPARATIONS = {"prepare:left/1-infer_shapes", "prepare:left/2-run"}  # the first was never fetched
 
@@ -90,7 +90,7 @@ def test_a_check_of_numbers_fetches_the_prepared_model(tmp_path: Path) -> None:
 
 def test_an_image_with_a_prepared_model_is_pushed_from_a_remote_cache(tmp_path: Path) -> None:
     with serving(Registry) as registry:
-        push = f"push: '127.0.0.1:{registry.port}/quick/${{group}}:1'"
+        push = f"registry: '127.0.0.1:{registry.port}/quick/${{group}}:1'"
         image = f'{{layout: directory, path: "images/${{group}}", pack: oci, {push}, base: "base/${{model}}.onnx"}}'
         writer, reader = (machine(tmp_path / name, image) for name in ("writer", "reader"))
         writer.build("--remote-cache", "write")

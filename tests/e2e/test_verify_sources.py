@@ -46,7 +46,7 @@ groups:
 outputs:
   - {layout: directory, path: "dist/folder/${group}"}
   - {layout: directory, path: "dist/${group}.zip", pack: zip}
-  - {layout: ort-model-package, path: dist/sources.ortpackage, groups: [alone, shared], component: "${group}-${model}"}
+  - {layout: ort-model-package, path: dist/sources.ortpackage, groups: [alone, shared], component_name: "${group}-${model}"}
 """
 MOVE = """\
 import sys

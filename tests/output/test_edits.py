@@ -45,10 +45,10 @@ def several() -> Document:
             "qnn": {"packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"]},
             "next": {"packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.1"], "python": "3.12"},
         },
-        "models": {"left": "left.onnx", "right": {"path": "right.onnx", "read": "bytes"}, "other": "other.onnx"},
+        "models": {"left": "left.onnx", "right": {"path": "right.onnx", "load_from": "memory"}, "other": "other.onnx"},
         "targets": {
             "small": {**QNN, "provider_options": {"soc_model": "SM8650", "vtcm_mb": "${vars.quality}"}},
-            "large": {**QNN, "provider_options": {"soc_model": "SM8750"}, "reproducible": False},
+            "large": {**QNN, "provider_options": {"soc_model": "SM8750"}, "allow_nondeterminism": True},
             "spare": {**QNN, "toolchain": "next", "environment": {"QNN_TRACE": "1"}, "allow_failure": False},
         },
         "groups": {
@@ -63,7 +63,7 @@ def several() -> Document:
             },
         },
         "outputs": [
-            {"layout": "directory", "path": "dist/plain/${group}/${target}", "bom": True},
+            {"layout": "directory", "path": "dist/plain/${group}/${target}", "sbom": True},
             {"layout": "ort-model-package", "path": "dist/packages/${group}", "groups": ["pair"], "targets": ["small", "large"]},
             {
                 "layout": "directory",

@@ -46,7 +46,7 @@ QNN = {"ep": "QNNExecutionProvider", "provider_options": {"backend_type": "htp",
 OPENVINO = "OpenVINOExecutionProvider"
 PACKS = {"folder": "", "zip": ".zip", "tar.zst": ".tar.zst", "oci": ""}
 LAYOUTS: tuple[str, ...] = ("directory", "ort-model-package")
-TOLD = {"provenance": True, "bom": True}
+TOLD = {"provenance": True, "sbom": True}
 PLAIN = "plain"
 """The folder of the outputs that say nothing of the recipe's files, and so change with what is built alone."""
 
@@ -65,7 +65,7 @@ def base_recipe() -> Document:
         "outputs": [
             *(output(PLAIN, layout, pack) for layout in LAYOUTS for pack in PACKS),
             *(
-                output("told", layout, pack, base="base/${model}.onnx", **TOLD)
+                output("told", layout, pack, include_source="base/${model}.onnx", **TOLD)
                 for layout, pack in zip(itertools.cycle(LAYOUTS), PACKS, strict=False)
             ),
         ],
@@ -133,11 +133,11 @@ UNGROUPED: Edits = {
 }
 MERGING: Edits = {
     "groups.pair.merge": {"name": "llm", "connect": {"left.logits": "right.input_ids"}, "prefixes": {"right": "r_"}},
-    **every("base", None),
+    **every("include_source", None),
 }
 GENAI: Edits = {
     "groups.pair.genai": {"config": "genai.json", "roles": {"prefill": "left", "decode": "right"}, "files": ["tokenizer.json"]},
-    **every("base", "${model}.base.onnx"),
+    **every("include_source", "${model}.base.onnx"),
 }
 ELSEWHERE: Edits = {"models.right": {"path": "external.onnx", "external_data": "one"}}
 TOOLS: Edits = {"toolchains.tools": {"packages": ["onnx==1.19.1"]}}
@@ -309,8 +309,8 @@ CASES: dict[str, Case | str] = {
     "targets.*.environment.*": Case({"targets.npu.environment": {"QNN_TRACE": "1"}}),
     "targets.*.allow_unknown_options": Case({"targets.npu.allow_unknown_options": True}, counts=False),
     "targets.*.allow_unknown_session_keys": Case({"targets.npu.allow_unknown_session_keys": True}, counts=False),
-    "targets.*.reproducible": Case({"targets.npu.reproducible": "no"}),
-    "groups.*.reproducible": Case({"groups.pair.reproducible": False}),
+    "targets.*.allow_nondeterminism": Case({"targets.npu.allow_nondeterminism": True}),
+    "groups.*.allow_nondeterminism": Case({"groups.pair.allow_nondeterminism": True}),
     "groups.default": Case({"groups.default": None}, given=UNGROUPED),
     "groups.*.models[]": Case({"groups.pair.models": ["right", "left"]}),
     "groups.*.models[].model": Case({"groups.pair.models": [{"model": "right"}, {"model": "left"}]}, given=LISTED),
@@ -347,8 +347,8 @@ CASES: dict[str, Case | str] = {
     },
     "groups.*.genai.files[]": Case({"groups.pair.genai.files": ["special.json"]}, given=GENAI),
     "groups.*.timeout": Case({"groups.pair.timeout": 600}, counts=False),
-    "groups.*.for_each": Case(
-        {"groups.pair.for_each": "model"}, given={"outputs": [{"layout": "directory", "path": "dist/plain/${group}"}]}
+    "groups.*.separate": Case(
+        {"groups.pair.separate": True}, given={"outputs": [{"layout": "directory", "path": "dist/plain/${group}"}]}
     ),
     "groups.*.allow_failure": Case({"groups.pair.allow_failure": True}, counts=False),
     "targets.*.allow_failure": Case({"targets.npu.allow_failure": True}, counts=False),
@@ -390,8 +390,8 @@ CASES: dict[str, Case | str] = {
     "outputs[].targets[]": Case({"outputs.0.targets": ["gpu"]}, given=TWO),
     "outputs[].model": Case(every("model", "${model}.onnx")),
     "outputs[].context_binary": Case(every("context_binary", "${model}.bin")),
-    "outputs[].base": Case(every("base", "before/${model}.onnx")),
-    "outputs[].component": Case(every("component", "${group}-${model}", PACKAGES)),
+    "outputs[].include_source": Case(every("include_source", "before/${model}.onnx")),
+    "outputs[].component_name": Case(every("component_name", "${group}-${model}", PACKAGES)),
     "outputs[].pack": Case({"outputs.1.path": "dist/plain/other.tar.zst", "outputs.1.pack": "tar.zst"}),
     "outputs[].compression": Case({**every("compression", "zstd", IMAGES), **every("compression", 9, SQUEEZED)}),
     "outputs[].compression.method": Case(every("compression", {"method": "deflate"}, ZIPPED)),
@@ -399,11 +399,12 @@ CASES: dict[str, Case | str] = {
         every("compression", {"method": "zstd", "level": 9}, IMAGES),
         given=every("compression", {"method": "zstd", "level": 1}, IMAGES),
     ),
-    "outputs[].push": Case(
-        every("push", "localhost:1/fields:second", IMAGES[:1]), given=every("push", "localhost:1/fields:first", IMAGES[:1])
+    "outputs[].registry": Case(
+        every("registry", "localhost:1/fields:second", IMAGES[:1]),
+        given=every("registry", "localhost:1/fields:first", IMAGES[:1]),
     ),
     "outputs[].provenance": Case(every("provenance", True)),
-    "outputs[].bom": Case(every("bom", True)),
+    "outputs[].sbom": Case(every("sbom", True)),
 }
 VERIFIED = {"models.*": "models.right", "groups.*": "groups.pair", "groups.*.models[]": "groups.pair.models.1"}
 """Where numbers are said to be checked: by a field's place in the schema, and in the recipe."""

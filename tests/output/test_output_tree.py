@@ -16,8 +16,8 @@ from epbuild.survey.status import Survey
 from tests.support.fake_builds import Workshop
 
 MORE = """outputs:
-  - {layout: directory, path: "dist/stated/${group}", bom: true, provenance: true, base: "base/${model}.onnx"}
-  - {layout: ort-model-package, path: "dist/package", bom: true, provenance: true}
+  - {layout: directory, path: "dist/stated/${group}", sbom: true, provenance: true, include_source: "base/${model}.onnx"}
+  - {layout: ort-model-package, path: "dist/package", sbom: true, provenance: true}
 """
 
 

@@ -18,7 +18,7 @@ Keys = tuple[str | int, ...]
 MISSING = object()
 FULL = edited(  # with an option and a session key that change nothing of what is compiled
     RECIPE,
-    ("classifier: models/classifier.onnx", "classifier: {path: models/classifier.onnx, read: bytes}"),
+    ("classifier: models/classifier.onnx", "classifier: {path: models/classifier.onnx, load_from: memory}"),
     (
         "soc_model: SM8750\n",
         "soc_model: SM8750\n      rpc_control_latency: 5\n    session_options: {session.intra_op.allow_spinning: '0'}\n",

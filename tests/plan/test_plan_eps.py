@@ -809,7 +809,7 @@ def test_the_order_of_a_recipes_keys_never_changes_an_action_key(seed: int) -> N
 def test_a_target_says_why_it_differs_when_compiled_again_and_others_claim_nothing(workshop: Path) -> None:
     socs, alone = ("soc_model: SM8750", "soc_model: 'SM8750,SC8380XP'"), ("share_weights: true", "share_weights: false")
     groups = plan_of(workshop, edited(RECIPE, socs, alone)).session_groups.values()
-    assert {group.target.name: group.target.known_to_differ(reproducible=True) for group in groups} == {
+    assert {group.target.name: group.target.known_to_differ(allow_nondeterminism=False) for group in groups} == {
         "phone": "a context for several SoCs is an archive with the time of day in it",
         "cpu": None,
     }

@@ -171,7 +171,7 @@ def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) 
         ),
         (
             "decode: models/decode.onnx",
-            "decode: {path: models/decode.onnx, read: bytes}",
+            "decode: {path: models/decode.onnx, load_from: memory}",
             "model decode: read changed: file -> bytes",
         ),
         (

@@ -481,7 +481,7 @@ def test_an_output_in_the_place_of_what_is_said_about_an_archive_is_refused(work
 @pytest.mark.parametrize("push", ["registry.example/models", "registry.example/models:latest", "Registry.example/models"])
 def test_two_outputs_with_one_tag_are_refused_before_one_takes_it_from_the_other(workshop: Path, push: str) -> None:
     steps = "emit:decoder/phone/oci and emit:vision/cpu/oci"
-    text = edited(RECIPE, (OUTPUT, f"path: {MARK}dist/${{group}}/${{target}}\n    pack: oci\n    push: {push}\n"))
+    text = edited(RECIPE, (OUTPUT, f"path: {MARK}dist/${{group}}/${{target}}\n    pack: oci\n    registry: {push}\n"))
     check(workshop, text, ("EPB222", f"two outputs would be pushed to registry.example/models:latest: {steps}"))
 
 

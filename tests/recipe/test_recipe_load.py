@@ -43,14 +43,20 @@ def target(soc: str) -> dict[str, Any]:
         "environment": {},
         "allow_unknown_options": False,
         "allow_unknown_session_keys": False,
-        "reproducible": True,
+        "allow_nondeterminism": False,
         "allow_failure": False,
         "whole": True,
     }
 
 
 def model(name: str, path: str, **more: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = {"sha256": None, "data_sha256": {}, "free_dimensions": {}, "denoted_dimensions": {}, "read": "file"}
+    plain: dict[str, Any] = {
+        "sha256": None,
+        "data_sha256": {},
+        "free_dimensions": {},
+        "denoted_dimensions": {},
+        "load_from": "file",
+    }
     return (
         {"name": name, "path": path, "external_data": None, "inputs": {}, "dimension_places": {}, "prepare": [], "verify": None}
         | plain
@@ -92,7 +98,7 @@ def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: 
         "merge": None,
         "genai": None,
         "custom_ops": [],
-        "reproducible": True,
+        "allow_nondeterminism": False,
         "allow_failure": False,
     } | more
 
@@ -102,10 +108,10 @@ def output(path: str) -> dict[str, Any]:
     return {
         "layout": "directory",
         **{name: {"value": text} for name, text in texts.items()},
-        **dict.fromkeys(("base", "component", "groups", "targets", "pack", "push")),
+        **dict.fromkeys(("include_source", "component_name", "groups", "targets", "pack", "registry")),
         "compression": None,
         "provenance": False,
-        "bom": False,
+        "sbom": False,
     }
 
 
@@ -152,7 +158,7 @@ EXPECTED = {
             "environment": {},
             "allow_unknown_options": True,
             "allow_unknown_session_keys": False,
-            "reproducible": True,
+            "allow_nondeterminism": False,
             "allow_failure": False,
             "whole": True,
         },
@@ -368,9 +374,9 @@ TYPED = {
     ),
     "a flag of an output": (
         "layout: directory",
-        "layout: directory\n    bom: ${vars.it}",
+        "layout: directory\n    sbom: ${vars.it}",
         "true",
-        lambda r: r.outputs[0].bom,
+        lambda r: r.outputs[0].sbom,
         True,
     ),
     "a flag of a target": (

@@ -311,7 +311,9 @@ ACCEPTED = "the recipe accepts that the same compile gives other bytes"
 
 def accepts(fickle: Fickle, *, group: bool) -> None:
     old = "    models: [classifier]\n" if group else "  plain: {"
-    fickle.workshop.write_recipe((old, f"{old}    reproducible: no\n" if group else f"{old}reproducible: no, "))
+    fickle.workshop.write_recipe(
+        (old, f"{old}    allow_nondeterminism: true\n" if group else f"{old}allow_nondeterminism: true, ")
+    )
 
 
 def writes_other_bytes(name: str) -> Change:
@@ -360,4 +362,4 @@ def test_accepting_other_bytes_compiles_nothing_anew_and_is_told_in_the_manifest
     assert fickle.workshop.build().exit_code == 0
     assert fickle.seen == []
     target = json.loads(fickle.workshop.contents("classifier")["manifest.json"])["target"]
-    assert (target["reproducible"], target["not_reproducible"]) == ("no", ACCEPTED)
+    assert (target["allow_nondeterminism"], target["not_reproducible"]) == (True, ACCEPTED)

@@ -180,7 +180,7 @@ def test_an_output_whose_remote_model_is_gone_is_no_longer_known_to_be_right(wor
     assert workshop.contents() == before
 
 
-@pytest.mark.parametrize("output", ["provenance: true", "bom: true", "provenance: true, bom: true"])
+@pytest.mark.parametrize("output", ["provenance: true", "sbom: true", "provenance: true, sbom: true"])
 def test_another_secret_gives_the_same_output_and_no_secret_is_printed(
     workshop: Workshop, network: FakeFetcher, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:

@@ -18,7 +18,7 @@ ALLOWED = ("    models: [classifier]\n", "    models: [classifier]\n    allow_fa
 ALLOWED_BY_TARGET = ("plain: {toolchain: qnn, ", "plain: {allow_failure: true, toolchain: qnn, ")
 EACH = (
     "    models: [prefill, decode]\n    targets: [npu]\n    share_weights: true\n    expect: {ep_context_nodes: 1, fallback_nodes: 1}\n",
-    "    models: [prefill, decode]\n    targets: [npu]\n    for_each: model\n    allow_failure: true\n    expect: {fallback_nodes: any}\n",
+    "    models: [prefill, decode]\n    targets: [npu]\n    separate: true\n    allow_failure: true\n    expect: {fallback_nodes: any}\n",
 )
 
 

@@ -391,7 +391,7 @@ def test_external_data_that_is_not_what_is_pinned_is_refused(workshop: Workshop,
 
 
 def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = '  - {layout: directory, path: "dist/told/${group}", bom: true}\n'
+    told = '  - {layout: directory, path: "dist/told/${group}", sbom: true}\n'
     workshop.write_recipe(("outputs:\n", f"outputs:\n{told}"))
     workshop.build()
     for module in ("output.bom", "output.tree", "output.provenance"):
@@ -428,7 +428,7 @@ def test_an_impossible_output_is_reported_before_it_is_emitted_and_fails_alone(b
     (built.folder / "weights.bin").write_bytes(tensor.raw_data)
     tensor.ClearField("raw_data")
     (built.folder / "classifier.onnx").write_bytes(model.SerializeToString())
-    names = 'base: "${model}.base.onnx", context_binary: weights.bin, groups: [classifier]'
+    names = 'include_source: "${model}.base.onnx", context_binary: weights.bin, groups: [classifier]'
     built.write_recipe(
         ('  - {layout: directory, path: "dist/${group}"}', f'  - {{layout: directory, path: "dist/${{group}}", {names}}}')
     )

@@ -204,7 +204,7 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
     if choices.share_weights:
         group = _entry(_GROUP, {"models": [*models], "share_weights": "true", **settings})
     elif several and settings:
-        group = _entry(_GROUP, {"models": ["*"], "for_each": "model", **settings})
+        group = _entry(_GROUP, {"models": ["*"], "separate": "true", **settings})
     elif settings:
         [model] = models
         group = _entry(_GROUP, {"models": [model], **settings}) if model == DEFAULT_GROUPS else _entry(model, settings)

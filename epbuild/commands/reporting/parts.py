@@ -161,7 +161,7 @@ def output_of(emission: Emission, status: ActionStatus, outputs: Outputs) -> Rep
         path=Path(os.path.normpath(outputs.place(emission.path))).as_posix(),
         layout=emission.layout,
         pack=emission.pack,
-        push=str(emission.push) if emission.push is not None else None,
+        push=str(emission.registry) if emission.registry is not None else None,
         groups=tuple(dict.fromkeys(part.group for part in emission.parts)),
         targets=tuple(dict.fromkeys(part.target.name for part in emission.parts)),
         in_place=status.state == "current",

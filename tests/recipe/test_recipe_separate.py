@@ -1,4 +1,4 @@
-"""`for_each: model`: a group for each model, with its name in its texts, and refused where several models are needed."""
+"""`separate: true`: a group for each model, with its name in its texts, and refused where several models are needed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ groups:
   zoo:
     models: [big, "?"]
     targets: [npu]
-    for_each: model
+    separate: true
 outputs:
   - {layout: directory, path: "dist/${group}", groups: ["zoo-*"]}
 """
-EACH = "    for_each: model\n"
+EACH = "    separate: true\n"
 
 
 def changed(old: str, new: str) -> str:
