@@ -6,7 +6,6 @@ of the line without this digest. So every change of the line is detected, also o
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -19,7 +18,7 @@ from epbuild.cache.drafts import Drafts, touch
 from epbuild.cache.entries import CacheEntry, files_below
 from epbuild.cache.errors import NewerRecord, translate_os_errors
 from epbuild.core.atomic import rename
-from epbuild.core.canonical import canonical_json
+from epbuild.core.canonical import canonical_json, parse_json
 from epbuild.core.digest import digest_of, document_digest
 from epbuild.core.safepath import open_raw
 
@@ -126,7 +125,7 @@ class ActionRecords:
             with translate_os_errors(f"read {place}"):
                 raise
         try:
-            envelope = json.loads(data)
+            envelope = parse_json(data)
         except (ValueError, RecursionError):
             envelope = None
         match envelope:

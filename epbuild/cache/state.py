@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from epbuild.cache.database import Damage, Database, storable
 from epbuild.cache.digests import StatKey
-from epbuild.core.canonical import canonical_json
+from epbuild.core.canonical import canonical_json, parse_json
 from epbuild.core.digest import digest_of
 from epbuild.core.safepath import is_anchored, leaves
 
@@ -328,11 +328,11 @@ def _outputs(database: Database, connection: sqlite3.Connection) -> list[OutputR
 def _output(row: Sequence[Any]) -> OutputRecord:
     """Return the record in a row. Raises Damage for a path that leaves its folder, since files are deleted by these paths."""
     place, step, action_key, results, text, owners = row
-    files = json.loads(text)
+    files = parse_json(text)
     if not all(map(_stays, (place, *files))):
         raise Damage
-    owned = tuple(Configuration(recipe, ident) for recipe, ident in json.loads(owners))
-    return OutputRecord(place, step, action_key, tuple(json.loads(results)), files, owned)
+    owned = tuple(Configuration(recipe, ident) for recipe, ident in parse_json(owners))
+    return OutputRecord(place, step, action_key, tuple(parse_json(results)), files, owned)
 
 
 def _stays(path: str) -> bool:
@@ -341,8 +341,8 @@ def _stays(path: str) -> bool:
 
 def _step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:
     step, action_key, key_document, result, finished, ident, recipe = row
-    record = StepRecord(step, action_key, json.loads(key_document), json.loads(result), finished)
-    return Configuration(json.loads(f'"{recipe}"'), ident), record
+    record = StepRecord(step, action_key, parse_json(key_document), parse_json(result), finished)
+    return Configuration(parse_json(f'"{recipe}"'), ident), record
 
 
 def _chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:

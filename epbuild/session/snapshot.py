@@ -70,8 +70,9 @@ def last_outputs(plan: Plan, surveyor: Surveyor) -> dict[str, OutputRecord]:
     not have the digests in these records.
     """
     emissions = [action for action in plan.actions.values() if isinstance(action, Emission)]
-    records = {emission.id: surveyor.outputs.last(emission.path) for emission in emissions}
-    return {ident: record for ident, record in records.items() if record is not None}
+    places = {emission.id: surveyor.outputs.place(emission.path) for emission in emissions}
+    records = surveyor.memory.outputs_at(places.values())
+    return {ident: records[place] for ident, place in places.items() if place in records}
 
 
 def ends_of_actions(
