@@ -2,9 +2,9 @@
 
 Each model is compiled for each target at four levels of graph optimisation (disable_all, basic, extended, all), by a script of sixty
 lines in a fresh process: no line of epbuild runs. Of the recipe it reads the toolchains' packages, the models' `path: package:...` and
-`inputs`, and the targets' EP and options. The table says, per model and target, what the best level makes (the fewest nodes outside; of
-equals the first level), and why nodes stay outside where the EP's log says it. With `--coverage FILE`, which `epbuild coverage --json`
-wrote, the outcome of epbuild is beside it, and the exit code is 1 where epbuild's is less whole.
+`input_shapes`, and the targets' EP and options. The table says, per model and target, what the best level makes (the fewest nodes
+outside; of equals the first level), and why nodes stay outside where the EP's log says it. With `--coverage FILE`, which
+`epbuild coverage --json` wrote, the outcome of epbuild is beside it, and the exit code is 1 where epbuild's is less whole.
 
 Environments and packages come from the package index by uv, into its cache. A compile that takes longer than `--timeout` seconds counts
 as failed.
@@ -204,7 +204,7 @@ def main() -> int:
             if target.name not in wanted:
                 continue
             python = interpreter(target.packages, given.environments)
-            found = best(python, source, model.get("inputs", {}), target, given.levels, given.timeout)
+            found = best(python, source, model.get("input_shapes", {}), target, given.levels, given.timeout)
             line = f"| {name} | {target.name} | {found.level} | {found} | {found.size:,} | {found.seconds} |"
             if beside:
                 row = beside.get((name, target.name), {"outcome": "not built", "left": []})

@@ -98,7 +98,7 @@ def _find_problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Ch
 
 def _requested_stage(genai: Genai, member: Member) -> Stage:
     """Return the stage of a model that has not been fetched: it has only the sizes in the recipe."""
-    shapes = {name: shape.sizes for name, shape in member.input_sizes.items()}
+    shapes = {name: shape.sizes for name, shape in member.input_shapes.items()}
     return Stage(genai.roles[member.name], member.name, "model.onnx", tuple(shapes), (), shapes=shapes)
 
 

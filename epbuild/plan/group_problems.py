@@ -41,11 +41,11 @@ def runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Proble
 
 def size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Problem]:
     """Yield a problem for each input of a member whose sizes differ from those that its model fixes."""
-    for name, shape in member.inputs.items():
-        fixed = model.inputs.get(name) if model is not None else None
+    for name, shape in member.input_shapes.items():
+        fixed = model.input_shapes.get(name) if model is not None else None
         if fixed is not None and fixed.sizes != shape.sizes:
             message = f"the input '{name}' of '{member.name}' is {list(shape.sizes)} here, and the model fixes it to {list(fixed.sizes)}"
-            hint = "Leave it out of the model's 'inputs', so that each member can have sizes of its own."
+            hint = "Leave it out of the model's 'input_shapes', so that each member can have sizes of its own."
             yield Problem("EPB262", message, shape.where, hint)
 
 

@@ -40,7 +40,7 @@ class Member(Struct, frozen=True):
     expect: Expectation
     compiled_from: ModelFiles | None = None
     """Files that are compiled; None until the model has been found, fetched or prepared."""
-    input_sizes: Mapping[str, InputShape] = field(default_factory=dict)
+    input_shapes: Mapping[str, InputShape] = field(default_factory=dict)
     """Sizes that the recipe gives to inputs of the source, by the input's name."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
     """Shapes of the inputs that these sizes change, if the model's header is known. The model is staged with these shapes."""

@@ -339,7 +339,7 @@ class _Work:
                 compile=settings_at(level, member.compile),
                 expect=member.expect,
                 # Sizes of a model that is prepared apply to the input of its first preparation.
-                input_sizes={**(model.inputs if not model.prepare else {}), **member.inputs},
+                input_shapes={**(model.input_shapes if not model.prepare else {}), **member.input_shapes},
                 where=member.model.where,
                 prepared=self.prepared.get(model.name),
             )
@@ -364,7 +364,7 @@ class _Work:
                 prepared = with_files(item, self.recipe.file, finder, self.problems)
                 source = found.get(item.model.name) if item.after is None else None
                 if source is not None:
-                    self.problems += input_problems(item.model.name, item.model.inputs, source.header)
+                    self.problems += input_problems(item.model.name, item.model.input_shapes, source.header)
                     self.problems += data_name_problems(item.model.name, item.model, source.files.external)
                     prepared = prepared.with_source(source)
                 self.preparations[ident] = prepared
@@ -450,4 +450,4 @@ def _with_files(member: Member, source: SourceModel) -> Member:
     if member.prepared is not None:
         return replace(member, original=source.files)
     found = replace(member, original=source.files, compiled_from=source.files)
-    return fit_inputs(found, source.header) if member.input_sizes else found
+    return fit_inputs(found, source.header) if member.input_shapes else found

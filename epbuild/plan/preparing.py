@@ -74,11 +74,11 @@ class Preparation(Struct, frozen=True):
     source: ModelFiles | None = None
     """Files of the model that it reads; None while they are unknown."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
-    """Shapes of the inputs that the sizes in the model's `inputs` change. The model is staged with these shapes."""
+    """Shapes of the inputs that the sizes in the model's `input_shapes` change. The model is staged with these shapes."""
 
     def with_source(self, source: SourceModel) -> Preparation:
         """Return a copy of the preparation that reads the files of `source`, with the shapes of its inputs."""
-        asked = {name: shape.sizes for name, shape in self.model.inputs.items()}
+        asked = {name: shape.sizes for name, shape in self.model.input_shapes.items()}
         return replace(self, source=source.files, inputs=fit_sizes(source.header, asked).shapes)
 
     @property

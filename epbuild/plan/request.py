@@ -133,7 +133,7 @@ def _setting_names() -> list[str]:
 
 def _inputs(member: Member) -> dict[str, Any]:
     """Return the shapes of resized inputs. For a prepared model, these are the recipe's sizes, as the graph is not known yet."""
-    shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.input_sizes.items()}
+    shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.input_shapes.items()}
     return {"inputs": {name: list(shape) for name, shape in shapes.items()}} if shapes else {}
 
 

@@ -34,7 +34,7 @@ _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null
 
 def fit_inputs(member: Member, header: ModelHeader) -> Member:
     """Return a copy of a member with the shapes that its inputs get from the recipe's sizes, as they are in the key."""
-    return replace(member, inputs=_fit(member.input_sizes, header).shapes)
+    return replace(member, inputs=_fit(member.input_shapes, header).shapes)
 
 
 def header_as_compiled(member: Member, header: ModelHeader) -> ModelHeader:
@@ -57,7 +57,7 @@ def shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -
 
     These are invalid sizes of inputs and dimensions, and open dimensions if an EP takes static shapes only. `header` is the source's.
     """
-    problems = [*input_problems(member.name, member.input_sizes, header), *_dimension_problems(member, header)]
+    problems = [*input_problems(member.name, member.input_shapes, header), *_dimension_problems(member, header)]
     if not problems and not _may_fall_back(member, target):
         problems += _open_inputs(member, header, target)
     return problems
@@ -96,13 +96,15 @@ def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem
             if key not in known:
                 message = f"no dimension of an input of the model '{member.name}' has the {kind} '{key}'"
                 listed = f"There is: {_few(sorted(known))}."
-                none = f"None of its dimensions has a {kind}: give the sizes of whole inputs with 'inputs'."
+                none = f"None of its dimensions has a {kind}: give the sizes of whole inputs with 'input_shapes'."
                 hint = nearest(key, known) or (listed if known else none)
                 yield Problem("EPB263", message, _place(model, kind, key), hint)
-    symbols = _fit(member.input_sizes, header).symbols
+    symbols = _fit(member.input_shapes, header).symbols
     for name, size in model.free_dimensions.items():
         if symbols.get(name, size) != size:
-            message = f"the dimension '{name}' of the model '{member.name}' is {size} here, and {symbols[name]} by its 'inputs'"
+            message = (
+                f"the dimension '{name}' of the model '{member.name}' is {size} here, and {symbols[name]} by its 'input_shapes'"
+            )
             yield Problem("EPB262", message, _place(model, "name", name), "Give it one size.")
 
 
@@ -133,7 +135,7 @@ def has_fixed_inputs(member: Member) -> bool:
 
 def _open_inputs(member: Member, header: ModelHeader, target: PlannedTarget) -> Iterator[Problem]:
     ep = next((ep for ep in target.compiling if ep.entry.static_shapes is not None), None)
-    inputs = [_overridden(value, member.model) for value in sized_header(header, _fit(member.input_sizes, header).shapes).inputs]
+    inputs = [_overridden(value, member.model) for value in sized_header(header, _fit(member.input_shapes, header).shapes).inputs]
     found = [value for value in inputs if value.elem_type and not _is_fixed(value)]
     if ep is not None and found:
         yield _open(member, ep, found, header)
@@ -148,16 +150,16 @@ def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: Mod
         f"the model '{member.name}' has {inputs} with open dimensions, {listed}{more}; {ep.entry.ep} takes static shapes only: "
         f"{rule.why if rule is not None else ''}"
     )
-    given = {name: shape.sizes for name, shape in member.input_sizes.items()}
+    given = {name: shape.sizes for name, shape in member.input_shapes.items()}
     sizes = {**given, **suggest_sizes(found)}
     lines = [f"  {_line(*item)}" for item in sizes.items()]
-    hint = f"Give the sizes that you need, such as `inputs: {{{', '.join(line.strip() for line in lines)}}}`."
+    hint = f"Give the sizes that you need, such as `input_shapes: {{{', '.join(line.strip() for line in lines)}}}`."
     if not sizes:
-        hint = "Give the sizes of these inputs, with 'inputs'."
+        hint = "Give the sizes of these inputs, with 'input_shapes'."
     # A problem of a model that is the same in all groups is reported at the model, once.
-    own = member.name != member.model.name or member.input_sizes != member.model.inputs
+    own = member.name != member.model.name or member.input_shapes != member.model.input_shapes
     where = member.where if own and member.where is not None else member.model.where
-    return Problem("EPB264", message, where, hint, lines=("inputs:", *lines) if lines else ())
+    return Problem("EPB264", message, where, hint, lines=("input_shapes:", *lines) if lines else ())
 
 
 def _is_fixed(value: ValueInfo) -> bool:

@@ -61,7 +61,7 @@ def read_member(model: Reference, group: MappingReader, own: MappingReader) -> G
         model,
         _read_compile_settings(settings, name) if settings is not None else CompileSettings(),
         _read_expectation(expected) if expected is not None else Expectation(),
-        own.shapes("inputs"),
+        own.shapes("input_shapes"),
         overlaid(read_verify(own), read_verify(group)),
     )
 

@@ -143,7 +143,7 @@ class ModelSpec(Struct, frozen=True):
     sha256: str | None = None
     data_sha256: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each external data file of a remote model, by its location in the graph."""
-    inputs: Mapping[str, InputShape] = field(default_factory=dict)
+    input_shapes: Mapping[str, InputShape] = field(default_factory=dict)
     """Sizes of inputs by name, for every use of the model."""
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
     """Sizes of symbolic dimensions by name."""
@@ -253,7 +253,7 @@ class GroupMember(NamedTuple):
     model: Reference
     compile: CompileSettings
     expect: Expectation
-    inputs: Mapping[str, InputShape] = NONE
+    input_shapes: Mapping[str, InputShape] = NONE
     """Sizes of inputs in this group, in addition to those of the model."""
     verify: VerifyChoice | None = None
 

@@ -42,7 +42,7 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
         path_where=path_where,
         sha256=sha256.lower() if sha256 else None,
         data_sha256={file: (pins.text(file) or "").lower() for file in pins.entries},
-        inputs=fields.shapes("inputs"),
+        input_shapes=fields.shapes("input_shapes"),
         free_dimensions=_dimensions(sizes.mapping("by_name")),
         denoted_dimensions=_dimensions(sizes.mapping("by_denotation")),
         dimension_places={
@@ -94,12 +94,12 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
     reference: Any = fields.text("reference")
     unjudged: Any = fields.text("unjudged")
     device: Any = fields.text("device")
-    inputs = fields.entries.get("inputs")
+    data = fields.entries.get("data")
     metrics = fields.mapping("metrics")
     return VerifyChoice(
         where=entry.node.where,
-        files=_globs(fields, inputs.node) if inputs and not isinstance(inputs.node, MappingNode) else None,
-        made=_made(fields.mapping("inputs")) if inputs and isinstance(inputs.node, MappingNode) else None,
+        files=_globs(fields, data.node) if data and not isinstance(data.node, MappingNode) else None,
+        made=_made(fields.mapping("data")) if data and isinstance(data.node, MappingNode) else None,
         metrics={name: metrics.number(name) or 0.0 for name in metrics.entries} if "metrics" in fields.entries else None,
         reference=reference,
         unjudged=unjudged,
@@ -111,11 +111,11 @@ def overlaid(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoic
     """Overlay the choice of a group with a member's own, key by key."""
     if own is None or base is None or not base.wanted or not own.wanted:
         return base if own is None else own
-    has_inputs = own.files is not None or own.made is not None
+    has_data = own.files is not None or own.made is not None
     return VerifyChoice(
         where=own.where,
-        files=own.files if has_inputs else base.files,
-        made=own.made if has_inputs else base.made,
+        files=own.files if has_data else base.files,
+        made=own.made if has_data else base.made,
         metrics=base.metrics if own.metrics is None else own.metrics,
         reference=own.reference or base.reference,
         unjudged=own.unjudged or base.unjudged,
@@ -126,7 +126,7 @@ def overlaid(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoic
 def _globs(fields: MappingReader, node: Node) -> tuple[Reference, ...]:
     """Return one glob, or those of a list."""
     several = isinstance(node, SequenceNode)
-    written = fields.texts("inputs") if several else [(fields.text("inputs") or "", node.where)]
+    written = fields.texts("data") if several else [(fields.text("data") or "", node.where)]
     return tuple(fields.rebased(text, where) for text, where in written)
 
 

@@ -27,11 +27,11 @@ def server() -> Iterator[LanguageServer]:
     ("text", "offered"),
     [
         (f"{FIRST}|", {"models", "toolchains", "targets", "groups", "outputs"}),
-        (f"{MODEL}    |", {"inputs", "prepare", "verify", "sha256"}),
+        (f"{MODEL}    |", {"input_shapes", "prepare", "verify", "sha256"}),
         (f"{MODEL}    prepare:\n      - |", {"run", "quantize", "float16", "simplify", "toolchain", "files"}),
         (f"{MODEL}    prepare:\n      - quantize:\n          |", {"calibration", "activation_type", "weight_type"}),
         (f"{MODEL}    prepare:\n      - quantize:\n          activation_type: |", {"uint8", "uint16"}),
-        (f"{FIRST}groups:\n  a:\n    verify:\n      |", {"inputs", "metrics", "device", "reference"}),
+        (f"{FIRST}groups:\n  a:\n    verify:\n      |", {"data", "metrics", "device", "reference"}),
         (f"{FIRST}targets:\n  a:\n    ep: |", {"QNNExecutionProvider", "OpenVINOExecutionProvider"}),
         (f"{TARGET}      |", {"backend_type", "soc_model", "offload_graph_io_quantization"}),
         (f"{TARGET}      soc_model: |", {"SM8750", "SC8380XP"}),

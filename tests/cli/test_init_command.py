@@ -78,7 +78,7 @@ targets:
   # A line for each target. `soc`: the SoC, by chip name or number.
   SM8750: {ep: qnn, soc: SM8750}
 groups:
-  # Compares numbers with the source model's on generated inputs. Your inputs are a gate: `verify: {inputs: samples/*.npz}`.
+  # Compares numbers with the source model's on generated inputs. Your inputs are a gate: `verify: {data: samples/*.npz}`.
   relu: {verify: true}
 # Each group and target gets a folder below dist/. For one package instead:
 # outputs: [{layout: ort-model-package, path: "dist/${recipe.name}.ortpackage"}]
@@ -194,7 +194,7 @@ def write_open_model(path: Path, *shape: int | str | None, name: str = "x") -> P
 
 
 def sizes(recipe: Recipe, model: str) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(shape.sizes) for name, shape in recipe.models[model].inputs.items()}
+    return {name: tuple(shape.sizes) for name, shape in recipe.models[model].input_shapes.items()}
 
 
 def test_a_folders_models_are_taken_and_what_is_none_is_left_out_with_the_reason(folder: Path) -> None:

@@ -138,7 +138,7 @@ CASES = {
         "EPB401",
         BuildError,
         (
-            "can execute at least one subgraph in the model. Most often the model has open dimensions, which need sizes (`inputs`)",
+            "can execute at least one subgraph in the model. Most often the model has open dimensions, which need sizes (`input_shapes`)",
         ),
     ),
     "an option that the EP refuses in its own log format": Case(
@@ -359,7 +359,7 @@ def test_if_no_node_was_taken_the_reasons_for_single_nodes_are_reported() -> Non
     assert (problem.code, problem.hint) == (
         "EPB401",
         (
-            "Give every open dimension a size, with `inputs` on the model, and leave graph_optimization_level at `basic`, "
+            "Give every open dimension a size, with `input_shapes` on the model, and leave graph_optimization_level at `basic`, "
             f"which folds what computes shapes. The whole log: {LOG}."
         ),
     )

@@ -25,8 +25,8 @@ targets:
 groups:
   decoder:
     models:
-      - {model: decoder, name: prefill, inputs: {x: [1, 1, 64, 8], past_key_0: [1, 1, PREFILL, 8], past_value_0: [1, 1, PREFILL, 8]}}
-      - {model: decoder, name: decode, inputs: {x: [1, 1, 1, 8], past_key_0: [1, 1, DECODE, 8], past_value_0: [1, 1, DECODE, 8]}}
+      - {model: decoder, name: prefill, input_shapes: {x: [1, 1, 64, 8], past_key_0: [1, 1, PREFILL, 8], past_value_0: [1, 1, PREFILL, 8]}}
+      - {model: decoder, name: decode, input_shapes: {x: [1, 1, 1, 8], past_key_0: [1, 1, DECODE, 8], past_value_0: [1, 1, DECODE, 8]}}
     targets: [npu]
     genai: {config: genai.json, roles: {prefill: prefill, decode: decode}}
 outputs:

@@ -31,8 +31,8 @@ targets:
 groups:
   pages:
     models:
-      - {model: reader, name: line, inputs: {x: [1, 3, 32, 96]}}
-      - {model: reader, name: page, inputs: {x: [1, 3, 64, 96]}}
+      - {model: reader, name: line, input_shapes: {x: [1, 3, 32, 96]}}
+      - {model: reader, name: page, input_shapes: {x: [1, 3, 64, 96]}}
     targets: [phone]
     share_weights: true
     expect: {ep_context_nodes: 1, fallback_nodes: 0, shared_bytes: {min_ratio: 0.2}}
@@ -118,7 +118,7 @@ def test_one_model_at_two_sizes_shares_its_weights_and_is_told_of_under_two_name
 
 
 def test_validate_tells_the_lines_to_write_and_takes_them(pages: Project) -> None:
-    open_sizes = RECIPE.replace("{model: reader, name: line, inputs: {x: [1, 3, 32, 96]}}", "reader")
+    open_sizes = RECIPE.replace("{model: reader, name: line, input_shapes: {x: [1, 3, 32, 96]}}", "reader")
     pages.recipe.write_text(open_sizes, encoding="utf-8")
     refused = pages.epbuild("validate", "--json")
     (problem,) = json.loads(refused.stdout)["problems"]
@@ -130,5 +130,5 @@ def test_validate_tells_the_lines_to_write_and_takes_them(pages: Project) -> Non
     refused = pages.epbuild("validate")
     assert refused.returncode == 2, "the other member has sizes that do not agree with those"
     assert "the model fixes it to [1, 3, 224, 224]" in refused.stderr
-    pages.edit(", inputs: {x: [1, 3, 64, 96]}", "")
+    pages.edit(", input_shapes: {x: [1, 3, 64, 96]}", "")
     succeed(pages, "validate")

@@ -256,7 +256,7 @@ def test_samples_that_are_no_inputs_of_the_model_are_refused_by_their_file(
 def test_open_sizes_are_named_where_samples_are_to_be_made(bench: Bench, tmp_path: Path) -> None:
     message, hint = bench.refused("quantize", network_in(tmp_path, "batch"), {"generate": RANGES})
     assert "'image' has the open sizes [batch, 3, 8, 8]" in message
-    assert "'inputs' of the model" in hint
+    assert "'input_shapes' of the model" in hint
     model = bench.made("quantize", network_in(tmp_path, "batch"), {"generate": {**RANGES, "sizes": {"image": [2, 3, 8, 8]}}})
     assert "QuantizeLinear" in operators(model)
 

@@ -98,7 +98,7 @@ def test_data_dependent_sizes_are_reported_with_the_node_where_they_begin(projec
         "row": numpy.ones((1, 8), numpy.float32),
     }
     write_graph(project.folder / "voice.onnx", voice, constants, {"x": (TensorProto.FLOAT, ["words", 16])})
-    [told] = failures(project, "{voice: {path: voice.onnx, inputs: {x: [4, 16]}}}")
+    [told] = failures(project, "{voice: {path: voice.onnx, input_shapes: {x: [4, 16]}}}")
     assert "of the model 'voice' stayed outside QNNExecutionProvider" in told
     assert "depends on the data, and no size in the recipe fixes it" in told
     assert "The first is Range '/Range'." in told
@@ -119,7 +119,7 @@ def test_an_if_whose_branches_want_different_sizes_is_told_as_that(project: Proj
     ]
     inputs = {"x": (TensorProto.FLOAT, ["batch", "samples"]), "rate": (TensorProto.INT64, [])}
     write_graph(project.folder / "speech.onnx", nodes, {"sixteen": numpy.int64(16000)}, inputs)
-    [told] = failures(project, "{speech: {path: speech.onnx, inputs: {x: [1, 16]}}}")
+    [told] = failures(project, "{speech: {path: speech.onnx, input_shapes: {x: [1, 16]}}}")
     assert "If its branches want different ones, no size suits all" in told
     assert "silero_vad_16k_op15.onnx" in told
     assert "Change them in the recipe" not in told

@@ -27,7 +27,7 @@ toolchains:
   qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
   tools: {packages: [onnx==1.19.1]}
 models:
-  sized: {path: sized.onnx, inputs: {x: [1, 64]}}
+  sized: {path: sized.onnx, input_shapes: {x: [1, 64]}}
   data: {path: data.onnx}
   package: {path: "package:my-models==1.0/model.onnx"}
   prepared: {path: data.onnx, prepare: [{run: [python, move.py, "${in}", "${out}", y], files: [move.py], toolchain: tools}]}
@@ -36,7 +36,7 @@ models:
     path: data.onnx
     prepare: [{run: [python, move.py, "${in}", "${out}", y], files: [move.py], toolchain: tools}]
     verify: {reference: prepared}
-  scaled: {path: sized.onnx, inputs: {x: [1, 64]}, prepare: [{infer_shapes: {}, toolchain: tools}]}
+  scaled: {path: sized.onnx, input_shapes: {x: [1, 64]}, prepare: [{infer_shapes: {}, toolchain: tools}]}
 targets:
   npu: {toolchain: qnn, ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}
 groups:

@@ -243,8 +243,8 @@ CASES: dict[str, Case | str] = {
     "models.*.sha256": Case({"models.right.sha256": DIGESTS["right.onnx"]}, counts=False),
     "models.*.data_sha256.*": Case({"models.right.data_sha256": {"w.bin": DIGESTS["one/w.bin"]}}, given=ELSEWHERE, counts=False),
     "models.*.external_data": Case({"models.right.external_data": "two"}, given=ELSEWHERE),
-    "models.*.inputs.*[]": Case(
-        {"models.right.inputs.input_ids.0": 2}, given={"models.right": sized(inputs={"input_ids": [4, 8]})}
+    "models.*.input_shapes.*[]": Case(
+        {"models.right.input_shapes.input_ids.0": 2}, given={"models.right": sized(input_shapes={"input_ids": [4, 8]})}
     ),
     "models.*.free_dimensions.by_name.*": Case(
         {"models.right.free_dimensions.by_name.n": 2}, given={"models.right": sized(free_dimensions={"by_name": {"n": 4}})}
@@ -315,9 +315,9 @@ CASES: dict[str, Case | str] = {
     "groups.*.models[]": Case({"groups.pair.models": ["right", "left"]}),
     "groups.*.models[].model": Case({"groups.pair.models": [{"model": "right"}, {"model": "left"}]}, given=LISTED),
     "groups.*.models[].name": Case({"groups.pair.models.0.name": "first"}, given=LISTED),
-    "groups.*.models[].inputs.*[]": Case(
-        {"groups.pair.models.1.inputs.input_ids.0": 2},
-        given={**LISTED, "models.right.path": "open.onnx", "groups.pair.models.1.inputs": {"input_ids": [4, 8]}},
+    "groups.*.models[].input_shapes.*[]": Case(
+        {"groups.pair.models.1.input_shapes.input_ids.0": 2},
+        given={**LISTED, "models.right.path": "open.onnx", "groups.pair.models.1.input_shapes": {"input_ids": [4, 8]}},
     ),
     "groups.*.targets[]": Case({"groups.pair.targets": ["npu"]}, given=TWO),
     "groups.*.share_weights": Case(SHARING),
@@ -408,7 +408,7 @@ CASES: dict[str, Case | str] = {
 }
 VERIFIED = {"models.*": "models.right", "groups.*": "groups.pair", "groups.*.models[]": "groups.pair.models.1"}
 """Where numbers are said to be checked: by a field's place in the schema, and in the recipe."""
-RANGES: Document = {"inputs": {"seed": 1, "ranges": {"input_ids": [0, 1]}}}
+RANGES: Document = {"data": {"seed": 1, "ranges": {"input_ids": [0, 1]}}}
 CASES |= {
     f"{place}.verify{name}": Case(
         {f"{there}.verify{change}": value},
@@ -418,11 +418,11 @@ CASES |= {
     for place, there in VERIFIED.items()
     for name, change, value, given, counts in (
         ("", "", True, None, True),
-        (".inputs", ".inputs", "first.npz", {"inputs": "second.npz"}, True),
-        (".inputs[]", ".inputs", ["first.npz", "sec*.npz"], {"inputs": ["first.npz"]}, True),
-        (".inputs.seed", ".inputs.seed", 3, RANGES, True),
-        (".inputs.samples", ".inputs.samples", 2, RANGES, True),
-        (".inputs.ranges.*[]", ".inputs.ranges.input_ids.1", 5, RANGES, True),
+        (".data", ".data", "first.npz", {"data": "second.npz"}, True),
+        (".data[]", ".data", ["first.npz", "sec*.npz"], {"data": ["first.npz"]}, True),
+        (".data.seed", ".data.seed", 3, RANGES, True),
+        (".data.samples", ".data.samples", 2, RANGES, True),
+        (".data.ranges.*[]", ".data.ranges.input_ids.1", 5, RANGES, True),
         *((f".metrics.{metric}", f".metrics.{metric}", 0.5, {"metrics": {"max_abs": 9}}, False) for metric in METRICS),
         (".reference", ".reference", "prepared", RANGES, False),
         (".unjudged", ".unjudged", "publish", RANGES, False),
@@ -431,7 +431,7 @@ CASES |= {
 }
 OF_FILES = {
     "the inputs of a check of numbers": Case(
-        {}, given={"groups.pair.verify": {"inputs": "first.npz"}}, files={"first.npz": arrays(7)}
+        {}, given={"groups.pair.verify": {"data": "first.npz"}}, files={"first.npz": arrays(7)}
     ),
     "a source model": Case({}, files={"left.onnx": model(4)}),
     "a file of a preparation": Case({}, given=PREPARED, files={"fold.py": b"print(2)"}),

@@ -190,7 +190,7 @@ def test_a_change_of_the_recipe_is_told_as_that_change_and_no_other(workshop: Pa
     [
         ("free_dimensions: {by_name: {batch: 4}}", "free dimensions batch added: 4"),
         ("free_dimensions: {by_denotation: {DATA_BATCH: 4}}", "denoted dimensions DATA_BATCH added: 4"),
-        ("inputs: {x: [4, 3]}", "sizes of input x added: 4, 3"),
+        ("input_shapes: {x: [4, 3]}", "sizes of input x added: 4, 3"),
     ],
 )
 def test_the_sizes_of_a_model_are_part_of_what_is_compiled(workshop: Path, sizes: str, sentence: str) -> None:
@@ -202,8 +202,8 @@ def test_the_sizes_of_a_model_are_part_of_what_is_compiled(workshop: Path, sizes
 def test_how_sizes_are_spelt_is_no_part_of_what_is_compiled(workshop: Path) -> None:
     write_model(workshop / "models" / "classifier.onnx", shape=["batch", 3])
     old = "classifier: models/classifier.onnx"
-    of_model = edited(RECIPE, (old, "classifier: {path: models/classifier.onnx, inputs: {x: [4, 3]}}"))
-    of_member = edited(RECIPE, ("[classifier, prefill]", "[{model: classifier, inputs: {x: [4, 3]}}, prefill]"))
+    of_model = edited(RECIPE, (old, "classifier: {path: models/classifier.onnx, input_shapes: {x: [4, 3]}}"))
+    of_member = edited(RECIPE, ("[classifier, prefill]", "[{model: classifier, input_shapes: {x: [4, 3]}}, prefill]"))
     compiled = "compile:vision/cpu/classifier"
     assert changed(workshop, of_model, of_member, compiled) == []
     write_model(workshop / "models" / "classifier.onnx", shape=[4, 3])

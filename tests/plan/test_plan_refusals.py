@@ -50,7 +50,7 @@ def test_a_missing_model_is_told_at_its_path_with_what_paths_are_relative_to(wor
 
 def test_each_of_many_models_with_mistakes_is_reported(workshop: Path) -> None:
     names = [f"m{number}" for number in range(30)]
-    models = "".join(f"  {name}: {{path: models/prefill.onnx, inputs: {{nothing: [1]}}}}\n" for name in names)
+    models = "".join(f"  {name}: {{path: models/prefill.onnx, input_shapes: {{nothing: [1]}}}}\n" for name in names)
     text = edited(RECIPE, ("targets:\n  phone", f"{models}targets:\n  phone"), ("[classifier, prefill]", f"[{', '.join(names)}]"))
     assert codes(problems_of(workshop, text)) == ["EPB260"] * len(names)
 

@@ -38,40 +38,40 @@ def write_prefill(folder: Path, *shape: int | str | None, denotation: str = "") 
 @pytest.mark.parametrize(
     ("shape", "text", "code", "words"),
     [
-        ((1, 3), recipe(model=f", inputs: {{{MARK}X: [1, 3]}}"), "EPB260", "has no input 'X'. Its inputs are x."),
+        ((1, 3), recipe(model=f", input_shapes: {{{MARK}X: [1, 3]}}"), "EPB260", "has no input 'X'. Its inputs are x."),
         (
             (None, 3),
-            recipe(model=f", inputs: {{x: {MARK}[1, 3, 3]}}"),
+            recipe(model=f", input_shapes: {{x: {MARK}[1, 3, 3]}}"),
             "EPB261",
             "it has 2 dimensions, [?, 3], and 3 sizes are given",
         ),
-        ((None, 3), recipe(model=f", inputs: {{x: [1, {MARK}4]}}"), "EPB262", "the model has 3 there, and not 4"),
-        (("n", "n"), recipe(model=f", inputs: {{x: [1, {MARK}4]}}"), "EPB262", "'n' is both 1 and 4"),
-        ((1, 3), recipe(model=f", inputs: {{x: [1, {MARK}0]}}"), "EPB106", "at least 1"),
-        ((1, 3), recipe(model=f", inputs: {{x: [1, {MARK}-3]}}"), "EPB106", "at least 1"),
-        ((1, 3), recipe(model=f", inputs: {{x: [1, {MARK}x]}}"), "EPB106", "a size is a whole number"),
-        ((1, 3), recipe(model=f", inputs: {{x: {MARK}3}}"), "EPB105", "write a list"),
+        ((None, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}4]}}"), "EPB262", "the model has 3 there, and not 4"),
+        (("n", "n"), recipe(model=f", input_shapes: {{x: [1, {MARK}4]}}"), "EPB262", "'n' is both 1 and 4"),
+        ((1, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}0]}}"), "EPB106", "at least 1"),
+        ((1, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}-3]}}"), "EPB106", "at least 1"),
+        ((1, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}x]}}"), "EPB106", "a size is a whole number"),
+        ((1, 3), recipe(model=f", input_shapes: {{x: {MARK}3}}"), "EPB105", "write a list"),
         (
             ("n", 3),
-            recipe(model=", inputs: {x: [1, 3]}", member=f"{{model: prefill, inputs: {{x: {MARK}[2, 3]}}}}"),
+            recipe(model=", input_shapes: {x: [1, 3]}", member=f"{{model: prefill, input_shapes: {{x: {MARK}[2, 3]}}}}"),
             "EPB262",
             "the model fixes it to [1, 3]",
         ),
         (
             ("n", 3),
-            recipe(model=f", inputs: {{x: [1, 3]}}, free_dimensions: {{by_name: {{{MARK}n: 2}}}}"),
+            recipe(model=f", input_shapes: {{x: [1, 3]}}, free_dimensions: {{by_name: {{{MARK}n: 2}}}}"),
             "EPB262",
-            "is 2 here, and 1 by its 'inputs'",
+            "is 2 here, and 1 by its 'input_shapes'",
         ),
         (
             ("batch", 3),
-            recipe(model=f", inputs: {{x: [1, 3]}}, free_dimensions: {{by_name: {{{MARK}bacth: 1}}}}"),
+            recipe(model=f", input_shapes: {{x: [1, 3]}}, free_dimensions: {{by_name: {{{MARK}bacth: 1}}}}"),
             "EPB263",
             "has the name 'bacth'. Did you mean 'batch'?",
         ),
         (
             ("batch", 3),
-            recipe(model=f", inputs: {{x: [1, 3]}}, free_dimensions: {{by_denotation: {{{MARK}DATA_BACTH: 1}}}}"),
+            recipe(model=f", input_shapes: {{x: [1, 3]}}, free_dimensions: {{by_denotation: {{{MARK}DATA_BACTH: 1}}}}"),
             "EPB263",
             "has the denotation 'DATA_BACTH'. Did you mean 'DATA_BATCH'?",
         ),
@@ -95,8 +95,8 @@ def test_an_open_dimension_is_refused_where_the_ep_takes_static_shapes_only(work
     assert told([problem]) == [("EPB264", *where)]
     shown = "?" if shape[0] in (None, -1) else shape[0]
     assert f"an input with open dimensions, x[{shown}, 3]; QNNExecutionProvider takes static shapes only" in problem.message
-    assert problem.hint == "Give the sizes that you need, such as `inputs: {x: [1, 3]}`."
-    assert problem.lines == ("inputs:", "  x: [1, 3]")
+    assert problem.hint == "Give the sizes that you need, such as `input_shapes: {x: [1, 3]}`."
+    assert problem.lines == ("input_shapes:", "  x: [1, 3]")
 
 
 def test_what_is_suggested_for_open_dimensions_is_yaml_that_is_enough(workshop: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_is_suggested_for_open_dimensions_is_yaml_that_is_enough(workshop: 
     (problem,) = problems_of(workshop)
     assert problem.hint is not None
     suggested = problem.hint.split("`")[1]
-    assert yaml.safe_load(suggested) == {"inputs": {"x": [1, 3, 224, 224]}}
+    assert yaml.safe_load(suggested) == {"input_shapes": {"x": [1, 3, 224, 224]}}
     assert problems_of(workshop, recipe(model=f", {suggested}")) == ()
     assert problems_of(workshop, recipe(member=f"{{model: prefill, {suggested}}}")) == ()
 
@@ -139,7 +139,7 @@ def test_an_ep_that_takes_open_dimensions_is_given_them(workshop: Path) -> None:
     assert problems_of(workshop) == ()
 
 
-TWO = "{model: prefill, name: small, inputs: {x: [1, 3]}}, {model: prefill, name: large, inputs: {x: [4, 3]}}"
+TWO = "{model: prefill, name: small, input_shapes: {x: [1, 3]}}, {model: prefill, name: large, input_shapes: {x: [4, 3]}}"
 
 
 def test_one_model_at_two_sizes_is_two_members_with_names_of_their_own(workshop: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_check_can_be_asked_for_alone_and_brings_what_it_needs(workshop: Pat
 def test_a_models_check_applies_wherever_compiled_unless_overridden(workshop: Path) -> None:
     own = (
         "  prefill: models/prefill.onnx",
-        "  prefill: {path: models/prefill.onnx, verify: {inputs: models/*.npz, metrics: {top1: 1}}}",
+        "  prefill: {path: models/prefill.onnx, verify: {data: models/*.npz, metrics: {top1: 1}}}",
     )
     plan = plan_of(workshop, edited(RECIPE, own))
     assert [step.id for step in plan.steps if step.kind == "verify"] == [VERIFY, "verify:vision/cpu"]
@@ -88,10 +88,10 @@ def test_an_output_that_needs_no_check_has_none_of_another_target(workshop: Path
 @pytest.mark.parametrize(
     ("verify", "code", "words"),
     [
-        (f"{{inputs: {MARK}models/none*.npz}}", "EPB290", "no file of inputs is named by 'models/none*.npz'"),
-        (f"{{inputs: {MARK}/**/*.npz}}", "EPB273", "'/**/*.npz' reaches everything in"),
-        (f"{{inputs: [models/a.npz, {MARK}models/a.txt]}}", "EPB290", "the inputs 'a.txt' are no .npz file"),
-        (f"{{inputs: {{ranges: {{{MARK}ids: [0, 9]}}}}}}", "EPB291", "the model 'prefill' has no input 'ids'; it has: x"),
+        (f"{{data: {MARK}models/none*.npz}}", "EPB290", "no file of inputs is named by 'models/none*.npz'"),
+        (f"{{data: {MARK}/**/*.npz}}", "EPB273", "'/**/*.npz' reaches everything in"),
+        (f"{{data: [models/a.npz, {MARK}models/a.txt]}}", "EPB290", "the inputs 'a.txt' are no .npz file"),
+        (f"{{data: {{ranges: {{{MARK}ids: [0, 9]}}}}}}", "EPB291", "the model 'prefill' has no input 'ids'; it has: x"),
     ],
 )
 def test_inputs_that_are_not_there_are_told_with_their_place(workshop: Path, verify: str, code: str, words: str) -> None:

@@ -236,7 +236,7 @@ def test_texts_of_all_kinds_are_read_back(folder: Path) -> None:
         "epbuild": 1,
         "name": "a",
         "vars": {f"v{number}": value for number, value in enumerate([*odd, 1, 1.5, True, 10**15])},
-        "models": {"m": {"path": "m.onnx", "inputs": {"x: y": [1, 2]}}},
+        "models": {"m": {"path": "m.onnx", "input_shapes": {"x: y": [1, 2]}}},
         "targets": {"t": {"ep": "qnn", "provider_options": {"${": 1} | {name: name for name in odd if name}}},
     }
     explained(folder, json.dumps(document).replace("${", "$$"))

@@ -58,7 +58,15 @@ def model(name: str, path: str, **more: Any) -> dict[str, Any]:
         "load_from": "file",
     }
     return (
-        {"name": name, "path": path, "external_data": None, "inputs": {}, "dimension_places": {}, "prepare": [], "verify": None}
+        {
+            "name": name,
+            "path": path,
+            "external_data": None,
+            "input_shapes": {},
+            "dimension_places": {},
+            "prepare": [],
+            "verify": None,
+        }
         | plain
         | more
     )
@@ -78,7 +86,7 @@ NOTHING_EXPECTED = {"ep_context_nodes": None, "fallback_nodes": None, "min_share
 def member(name: str, compile_: dict[str, Any] | None = None, expect: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "name": name,
-        "inputs": {},
+        "input_shapes": {},
         "model": {"name": name},
         "compile": COMPILE | (compile_ or {}),
         "expect": NOTHING_EXPECTED | (expect or {}),
@@ -409,7 +417,7 @@ TYPED = {
     ),
     "a bound of a range": (
         "targets: [npu]",
-        "targets: [npu]\n    verify: {inputs: {ranges: {ids: [0, '${vars.it}']}}}",
+        "targets: [npu]\n    verify: {data: {ranges: {ids: [0, '${vars.it}']}}}",
         "99",
         lambda r: r.groups["decoder"].members[0].verify.made.ranges,
         {"ids": (0.0, 99.0)},

@@ -119,7 +119,7 @@ def test_a_new_file_of_inputs_is_noticed_too(workshop: Workshop) -> None:
     samples = workshop.folder / "samples"
     samples.mkdir()
     np.savez(samples / "1.npz", x=np.zeros(4, np.float32))
-    text = RECIPE.replace("all: {", "all: {verify: {inputs: 'samples/*.npz', metrics: {max_abs: 1}}, ")
+    text = RECIPE.replace("all: {", "all: {verify: {data: 'samples/*.npz', metrics: {max_abs: 1}}, ")
     (workshop.folder / "epbuild.yaml").write_text(text, encoding="utf-8")
     _, plan = read_plan(workshop.request)
     assert [folder.name for folder in plan.folders] == ["models", "samples"]

@@ -173,7 +173,7 @@ def _sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, S
         try:
             sizes[path] = Sizing(dict(build.sizes)).sizes_of(name, header, static=build.kind.static)
         except BadSizes as error:
-            build.leave("sizes of inputs", str(error).rstrip("."), "Give them in the recipe, with the model's `inputs`.")
+            build.leave("sizes of inputs", str(error).rstrip("."), "Give them in the recipe, with the model's `input_shapes`.")
             sizes[path] = Sizing().sizes_of(name, header, static=build.kind.static)
     return sizes
 

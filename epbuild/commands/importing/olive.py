@@ -20,7 +20,7 @@ _COMPILER = "epcontextbinarygenerator"
 _LEVELS = {0: "disable_all", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 """onnxruntime.GraphOptimizationLevel."""
 _PASSES = {
-    "staticllm": ("fixed shapes", "Where the model has open dimensions, give them sizes with `inputs`."),
+    "staticllm": ("fixed shapes", "Where the model has open dimensions, give them sizes with `input_shapes`."),
     "composeonnxmodels": ("glued parts", "A group's `merge` glues compiled models into one."),
     "onnxstaticquantization": (
         "quantisation with a calibration script",

@@ -146,7 +146,7 @@ def _model(name: str, path: str, sizes: Mapping[str, Sized]) -> Iterator[str]:
         return
     yield f"  {scalar(name)}:"
     yield f"    path: {path}"
-    yield "    inputs:"
+    yield "    input_shapes:"
     for value, sized in sizes.items():
         by_names = " from another model with these dimensions" if sized.by_names else ""
         guess = "" if sized.chosen else f", and this is a guess{by_names}: look at it"
@@ -214,7 +214,7 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
         return
     yield "groups:"
     if "verify" in settings:
-        yield "  # Compares numbers with the source model's on generated inputs. Your inputs are a gate: `verify: {inputs: samples/*.npz}`."
+        yield "  # Compares numbers with the source model's on generated inputs. Your inputs are a gate: `verify: {data: samples/*.npz}`."
     else:
         yield "  # `verify: true` compares numbers with the source model's, where compiled models can be loaded."
     if "expect" in settings:

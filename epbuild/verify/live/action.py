@@ -127,7 +127,7 @@ class _VerificationRun:
             self._unjudged.append(UnjudgedMember(checked.name, str(error), by_inputs=True))
             return None
         except BadInputs as error:
-            hint = "Change `inputs` of its `verify`."
+            hint = "Change `data` of its `verify`."
             raise VerifyError(
                 Problem("EPB648", f"the inputs of the model '{checked.name}': {error}", self._step, hint)
             ) from error

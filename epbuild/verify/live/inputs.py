@@ -168,7 +168,9 @@ def _made_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
         if size is None:
             named = value.shape[number]
             which = f"'{named}'" if isinstance(named, str) and named else f"number {number}, which has no name,"
-            cure = f"write its sizes in the recipe (`inputs: {{{value.name}: [...]}}` of the model), or give it with --inputs"
+            cure = (
+                f"write its sizes in the recipe (`input_shapes: {{{value.name}: [...]}}` of the model), or give it with --inputs"
+            )
             raise NoInputs(f"the input '{value.name}' leaves its dimension {which} open, and its size is unknown: {cure}")
     return tuple(size for size in shape if size is not None)
 

@@ -15,7 +15,7 @@ from epbuild.verify.live.verdict import OTHER_INPUTS, OutputVerdict, Rules, figu
 _UNSHARED = "These are the numbers of the same model compiled un-shared"
 _PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then has the reason."
 _CHANGE = "What is asked is in `metrics` of its `verify`; without them, it is what the catalog has for the EP."
-_WEAK = "It is published: made inputs are weak evidence. With `inputs` from files, or with `metrics`, its `verify` is a gate."
+_WEAK = "It is published: made inputs are weak evidence. With `data` from files, or with `metrics`, its `verify` is a gate."
 _PUBLISHED = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
 """Figures of an output in a manifest."""
 

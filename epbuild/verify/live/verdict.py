@@ -22,7 +22,7 @@ _MAX_SHOWN = 3
 # An overflow gives a multiple of the largest number, within this relative distance, and at most this multiple.
 _AT_LIMIT = 1e-3
 _MAX_MULTIPLE = 16
-OTHER_INPUTS = "Give inputs like those in use (--inputs, or `inputs` of a recipe's `verify`)."
+OTHER_INPUTS = "Give inputs like those in use (--inputs, or `data` of a recipe's `verify`)."
 
 
 class OutputVerdict(Struct, frozen=True):

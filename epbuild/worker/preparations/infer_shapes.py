@@ -39,7 +39,7 @@ def infer_symbolically(model: Any, options: dict[str, Any]) -> Any:
     try:
         return SymbolicShapeInference.infer_shapes(model, **options)
     except Exception as error:
-        hint = "Fix sizes by 'inputs' of the model, try 'auto_merge: true', or leave 'symbolic' out."
+        hint = "Fix sizes by 'input_shapes' of the model, try 'auto_merge: true', or leave 'symbolic' out."
         raise step.Refused(f"onnxruntime's symbolic shape inference does not get through the model: {error}", hint) from error
 
 

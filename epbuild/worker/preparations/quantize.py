@@ -173,7 +173,7 @@ class Generated(Samples):
     def _sizes_of(self, value: Any) -> list[int]:
         own, given = step.sizes_of(value), self._sizes.get(value.name)
         if given is None and (own is None or not all(isinstance(size, int) for size in own)):
-            hint = "Fix them by 'inputs' of the model, or give those of the samples in 'sizes'."
+            hint = "Fix them by 'input_shapes' of the model, or give those of the samples in 'sizes'."
             shown = "unknown sizes" if own is None else f"the open sizes [{', '.join(map(str, own))}]"
             raise step.Refused(f"the input '{value.name}' has {shown}", hint)
         if given is None:
@@ -224,7 +224,7 @@ def preprocess(request: dict[str, Any], options: dict[str, Any]) -> None:
         opened = step.open_inputs(step.load_header(request))
         inputs = ", ".join(f"{name} [{', '.join(map(str, sizes or ['?']))}]" for name, sizes in opened.items())
         advice = "set 'skip_symbolic_shape: true'"
-        hint = f"Fix the sizes of {inputs} by 'inputs' of the model, or {advice}." if opened else f"Else {advice}."
+        hint = f"Fix the sizes of {inputs} by 'input_shapes' of the model, or {advice}." if opened else f"Else {advice}."
         raise step.Refused(f"onnxruntime's symbolic shape inference does not get through the model: {error}", hint) from error
     finally:
         logger.removeHandler(errors)

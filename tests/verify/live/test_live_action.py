@@ -116,7 +116,7 @@ FAR = "y: snr_db is 6.0, and has to be 20, max_rel is 0.5, and may be 0.1"
 
 def test_a_failure_on_users_inputs_is_not_published_and_has_its_figures(bench: Bench) -> None:
     np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
-    bench.asks("{inputs: given.npz}")
+    bench.asks("{data: given.npz}")
     bench.factor = 0.5
     assert bench.build("*classifier*").exit_code == 1
     (problem,) = bench.problems
@@ -145,7 +145,7 @@ def test_what_fails_on_made_inputs_alone_is_published_with_a_warning(bench: Benc
     assert bench.failures == ["EPB646"]
 
 
-@pytest.mark.parametrize("verify", ["true", "{inputs: {seed: 3}}"])
+@pytest.mark.parametrize("verify", ["true", "{data: {seed: 3}}"])
 def test_made_inputs_that_show_nothing_are_a_warning_unless_the_recipe_is_strict(bench: Bench, verify: str) -> None:
     bench.asks(verify)
     bench.factor = bench.reference = 1e-6
@@ -174,7 +174,7 @@ def test_made_inputs_that_the_source_refuses_are_a_warning_unless_strict(bench: 
     assert bench.build("*classifier*").exit_code == 1
     assert bench.failures == ["EPB665"]
     np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
-    bench.asks("{inputs: given.npz}")
+    bench.asks("{data: given.npz}")
     assert bench.build("*classifier*").exit_code == 1
     assert bench.failures[-1] == "EPB649"
 
@@ -195,7 +195,7 @@ def test_metrics_that_change_judge_what_is_known_and_run_nothing(bench: Bench) -
 
 @pytest.mark.parametrize(
     "change",
-    ["{inputs: {seed: 1}}", "{inputs: {samples: 2}}", "{inputs: {ranges: {x: [0, 1]}}}", "{inputs: given.npz}"],
+    ["{data: {seed: 1}}", "{data: {samples: 2}}", "{data: {ranges: {x: [0, 1]}}}", "{data: given.npz}"],
 )
 def test_other_inputs_are_run_and_compile_nothing(bench: Bench, change: str) -> None:
     np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
@@ -213,7 +213,7 @@ def test_other_inputs_are_run_and_compile_nothing(bench: Bench, change: str) -> 
 
 def test_given_inputs_that_do_not_fit_or_change_are_told(bench: Bench) -> None:
     np.savez(bench.folder / "given.npz", x=np.array([1, 2], np.float32))
-    bench.asks("{inputs: given.npz}")
+    bench.asks("{data: given.npz}")
     assert bench.build("*classifier*").exit_code == 1
     assert bench.failures == ["EPB648"]
     assert "'x' in given.npz has the shape [2]; the model takes [4]" in bench.problems[0].message
@@ -225,11 +225,11 @@ def test_given_inputs_that_do_not_fit_or_change_are_told(bench: Bench) -> None:
 
 def test_numbers_that_show_nothing_are_never_published_as_if_they_were_right(bench: Bench) -> None:
     np.savez(bench.folder / "given.npz", x=np.full(4, np.nan, np.float32))
-    bench.asks("{inputs: given.npz}")
+    bench.asks("{data: given.npz}")
     assert bench.build("*classifier*").exit_code == 1
     assert bench.failures == ["EPB665"]
     assert "the CPU EP itself gives NaN or infinity for 4 of 4 numbers" in bench.problems[0].message
-    bench.asks("{inputs: given.npz, unjudged: publish}")
+    bench.asks("{data: given.npz, unjudged: publish}")
     assert bench.build("*classifier*").exit_code == 0
     assert "the CPU EP itself gives NaN" in bench.figures()["classifier"]["unjudged"]
 
@@ -287,7 +287,7 @@ def test_what_cannot_run_here_fails_unless_the_recipe_accepts_it(bench: Bench) -
     assert not bench.output("classifier").exists()
     bench.broken = ""
     assert bench.build("*classifier*").exit_code == 0  # where it can be run, nothing of that is remembered
-    bench.asks("{inputs: {seed: 1}, unjudged: publish}")
+    bench.asks("{data: {seed: 1}, unjudged: publish}")
     bench.broken = "Compatible cache not found"
     assert bench.build("*classifier*").exit_code == 0
     assert bench.figures()["classifier"]["figures"] == []
@@ -305,7 +305,7 @@ def test_a_model_that_the_ep_cannot_run_fails_as_that(bench: Bench) -> None:
 def test_one_model_of_a_group_can_be_left_out_and_has_the_inputs_of_its_groups(bench: Bench) -> None:
     bench.write_recipe((SHARED, "    models: [prefill, {model: decode, verify: false}]\n    verify: {metrics: {cosine: 0.5}}\n"))
     text = (bench.folder / "epbuild.yaml").read_text(encoding="utf-8")
-    own = "{path: prefill.onnx, verify: {inputs: {seed: 7}}}"
+    own = "{path: prefill.onnx, verify: {data: {seed: 7}}}"
     (bench.folder / "epbuild.yaml").write_text(text.replace("prefill: prefill.onnx", f"prefill: {own}"), encoding="utf-8")
     assert bench.build("*decoder*").exit_code == 0
     assert bench.runs[0] == "CPU: prefill"

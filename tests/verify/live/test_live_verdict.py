@@ -71,7 +71,7 @@ def test_a_reference_that_is_no_number_is_never_passed_whatever_came_out(value: 
         found = judged([1.0, 2.0, value], [1.0, 2.0, got])
         assert (found.outcome, found.hint) == (
             "unjudgeable",
-            "Give inputs like those in use (--inputs, or `inputs` of a recipe's `verify`).",
+            "Give inputs like those in use (--inputs, or `data` of a recipe's `verify`).",
         )
         assert "the CPU EP itself gives NaN or infinity for 1 of 3 numbers" in found.reason
 
