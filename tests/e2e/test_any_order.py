@@ -54,6 +54,7 @@ MAX_GROWTH = 1.5
 """How much longer than at first a recipe may get by edits."""
 RECIPES = ("epbuild.yaml", "b.yaml")
 MODELS = {"left": 0, "right": 1}
+THIRD = "last"
 PLACES = ("dist", "out")
 SEEDS = (0, 1, 2)
 QUALITIES = (1, 2)
@@ -70,7 +71,10 @@ with open(source, "rb") as file, open(made, "wb") as new:
 
 
 def new_recipe(name: str) -> Document:
-    """A recipe as it is at first. `epbuild.yaml` prepares a model and packs an output; `b.yaml` verifies one group and merges another."""
+    """A recipe as it is at first. `epbuild.yaml` prepares a model and packs an output; `b.yaml` verifies one group and merges another.
+
+    `b.yaml` names its models by a pattern, which a third one may match.
+    """
     prepare = [{"run": ["python", "mark.py", "${in}", "${out}", "marked"], "files": ["mark.py"], "toolchain": "qnn"}]
     quick = {"htp_graph_finalization_optimization_mode": "${vars.quality}"}
     own: dict[str, Document] = {
@@ -83,7 +87,7 @@ def new_recipe(name: str) -> Document:
             ],
         },
         "b.yaml": {
-            "models": {"left": "left.onnx", "right": "right.onnx"},
+            "models": "[lr]*.onnx",
             "groups": {
                 "left": {"models": ["left"], "targets": ["npu"], "verify": True},
                 "chain": {
@@ -236,6 +240,17 @@ class Projects(RuleBasedStateMachine):
         if how == "keep time":
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         self.models[model] = number
+
+    @step(number=st.sampled_from((*SEEDS, None)))
+    def add_or_remove_model(self, number: int | None) -> None:
+        """Add, change or remove the model that only a pattern matches."""
+        path = self.project.folder / f"{THIRD}.onnx"
+        if number is None:
+            path.unlink(missing_ok=True)
+            self.models.pop(THIRD, None)
+        else:
+            write_model(path, number)
+            self.models[THIRD] = number
 
     @step(recipe=st.sampled_from(RECIPES), name=st.sampled_from(("quality", "where")), first=st.booleans())
     def edit_variable(self, recipe: str, name: str, first: bool) -> None:

@@ -104,6 +104,16 @@ def test_files_that_match_nothing_change_nothing(workshop: Workshop, capsys: pyt
     assert sorted(workshop.compiled) == ["cls", "det"]
 
 
+def test_models_beside_the_recipe_are_watched_too(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+    (workshop.folder / "epbuild.yaml").write_text(RECIPE.replace("models/*.onnx", "'*.onnx'"), encoding="utf-8")
+    assert execute(["run"]) == 0  # it creates `dist`, so that the time of the folder shows nothing
+    settle()
+    (workshop.folder / "seg.onnx").write_bytes(source_model(7.0))
+    assert fast() is None
+    assert len(steps(capsys, "compile")) == 4
+    settle()
+
+
 def test_the_last_model_that_goes_is_an_error_until_one_is_back(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     settle()
     models = workshop.folder / "models"
