@@ -91,7 +91,7 @@ def test_a_check_of_numbers_fetches_the_prepared_model(tmp_path: Path) -> None:
 def test_an_image_with_a_prepared_model_is_pushed_from_a_remote_cache(tmp_path: Path) -> None:
     with serving(Registry) as registry:
         push = f"registry: '127.0.0.1:{registry.port}/quick/${{group}}:1'"
-        image = f'{{layout: directory, path: "images/${{group}}", pack: oci, {push}, base: "base/${{model}}.onnx"}}'
+        image = f'{{layout: directory, path: "images/${{group}}", pack: oci, {push}, include_source: "base/${{model}}.onnx"}}'
         writer, reader = (machine(tmp_path / name, image) for name in ("writer", "reader"))
         writer.build("--remote-cache", "write")
         made = dict(registry.blobs)
