@@ -181,7 +181,7 @@ def describe_part(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:
         "environment": concealed_values(part.target.environment),
         "unchecked": list(part.target.unchecked),
         **({"not reproducible": part.known_to_differ} if part.known_to_differ else {}),
-        **({"base": dict(part.base)} if part.base else {}),
+        **({"include_source": dict(part.base)} if part.base else {}),
         **({"components": dict(part.components)} if part.components else {}),
         **({"merge": describe_merging(part.merging)} if part.merging is not None else {}),
         **({"genai": _describe_genai(genai, digests)} if genai is not None else {}),

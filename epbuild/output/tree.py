@@ -38,8 +38,9 @@ from epbuild.plan.outputs import BOM, PROVENANCE
 from epbuild.plan.steps import Emission, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.recipe.image_reference import DEFAULT_TAG
+from epbuild.recipe.model import Archive, Recipe
 from epbuild.recipe.model import Layout as LayoutName
-from epbuild.recipe.model import Recipe
+from epbuild.recipe.outputs import ARCHIVE_FORMS
 
 FORMAT = 5
 """Raised when equal identities lead to other bytes: because models are relinked or merged, archives packed, or JSON formatted otherwise.
@@ -153,8 +154,8 @@ class BillFile(Struct, frozen=True):
 def render_statement(inputs: OutputInputs, files: Sequence[FileEntry], key: str) -> JsonFile:
     """Return the statement of provenance about `files` of the output with a key."""
     emission = inputs.emission
-    push = str(emission.registry) if emission.registry is not None else None
-    settings = {"layout": emission.layout, "pack": emission.pack, "push": push}
+    registry = str(emission.registry) if emission.registry is not None else None
+    settings = {"layout": emission.layout, "archive": emission.archive_format, "registry": registry}
     return statement(inputs.gather_materials(), files, invocation=key, output=settings)
 
 
@@ -186,7 +187,10 @@ def _identify_files(inputs: OutputInputs, files: Sequence[OutputFile], documents
         # The statement may have the name of a file in the archive.
         beside = render_statement(inputs, [archive, *entries], key="")
         return {"files": {**identities, f"../{emission.statement.name}": beside.identity}}
-    return {"files": identities, **({"image files": _identify_image(emission, entries)} if emission.pack == "oci" else {})}
+    return {
+        "files": identities,
+        **({"image files": _identify_image(emission, entries)} if emission.archive_format == "oci" else {}),
+    }
 
 
 def _identify_image(emission: Emission, entries: Sequence[FileEntry]) -> dict[str, str]:
@@ -195,7 +199,7 @@ def _identify_image(emission: Emission, entries: Sequence[FileEntry]) -> dict[st
     from epbuild.archive.zstd import SUFFIX, is_compressed
 
     layers = [Layer(entry) for entry in entries]
-    if emission.compression is not None:  # its level and its library are in the key beside the identities
+    if emission.compression_level is not None:  # its level and its library are in the key beside the identities
         layers = [
             Layer(entry._replace(path=f"{entry.path}{SUFFIX}", size=0), Blob(entry.digest, entry.size))
             if is_compressed(entry.role)
@@ -210,20 +214,20 @@ def _describe_reasons(inputs: OutputInputs) -> dict[str, Any]:
     """Return why the files of the output are what they are, in the recipe's words."""
     emission, made, recipe, digests = inputs.emission, inputs.made, inputs.recipe, inputs.digests
     layout = LAYOUTS[emission.layout]
-    described_as = layout.described_as or ("image" if emission.pack == "oci" else None)
+    described_as = layout.described_as or ("image" if emission.archive_format == "oci" else None)
     documented = emission.provenance or emission.sbom
     return {
         "layout": emission.layout,
         "recipe": recipe.name,
         **layout.describe(emission, digests),
         "made": {item.group.id: {"key": item.key, "artifacts": item.result.digests} for item in made},
-        **({"pack": _describe_pack(emission)} if emission.pack is not None else {}),
+        **({"archive": _describe_archive(emission.archive, emission)} if emission.archive is not None else {}),
         **({described_as: {"name": emission.title, "description": emission.description}} if described_as else {}),
         # A statement names the files of the recipe by their digests.
         **(
             {"provenance": {file.name: file.sha256 for file in list_recipe_files(recipe, digests)}} if emission.provenance else {}
         ),
-        **({"bom": True} if emission.sbom else {}),
+        **({"sbom": True} if emission.sbom else {}),
         # Both name what made the output.
         **({"epbuild": __version__, "named": {item.group.id: _describe_names(item) for item in made}} if documented else {}),
         # Manifests list models in this order.
@@ -249,16 +253,17 @@ def _describe_names(item: Made) -> dict[str, Any]:
     }
 
 
-def _describe_pack(emission: Emission) -> dict[str, Any]:
-    compression, compressed = emission.compression, dict[str, Any]()
-    if compression is not None:
+def _describe_archive(archive: Archive, emission: Emission) -> dict[str, Any]:
+    compressed: dict[str, Any] = {}
+    if archive.level is not None:
         from epbuild.archive.formats import compressor
 
-        compressed = {"compression": compression.level, "compressor": compressor(compression.method, StepId(emission.id))}
+        method = ARCHIVE_FORMS[archive.format].method
+        compressed = {"level": archive.level, "compressor": compressor(method, StepId(emission.id))}
     return {
-        "form": emission.pack,
+        "format": archive.format,
         # The statement about an archive names it.
         **({"name": emission.path.name} if emission.is_file and emission.provenance else {}),
-        **({"push": str(emission.registry)} if emission.registry is not None else {}),
+        **({"registry": str(emission.registry)} if emission.registry is not None else {}),
         **compressed,
     }

@@ -19,7 +19,7 @@ from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.image_reference import BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.model import GroupSpec, OutputSpec, Setting
 from epbuild.recipe.nodes import Scalar
-from epbuild.recipe.outputs import LAYOUT_FORMS, PACK_FORMS
+from epbuild.recipe.outputs import ARCHIVE_FORMS, LAYOUT_FORMS
 from epbuild.recipe.template import TemplateError, substitute
 
 GENAI_CONFIG = "genai_config.json"
@@ -45,8 +45,8 @@ def name_outputs(outputs: Iterable[OutputSpec]) -> Iterator[str]:
     counts: dict[str, int] = {}
     for output in outputs:
         form: str = output.layout
-        if output.pack is not None:
-            form = f"{LAYOUT_FORMS[output.layout].prefix}{output.pack}"
+        if output.archive is not None:
+            form = f"{LAYOUT_FORMS[output.layout].prefix}{output.archive.format}"
         counts[form] = number = counts.get(form, 0) + 1
         yield form + (f"-{number}" if number > 1 else "")
 
@@ -58,9 +58,10 @@ def output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, pro
         message = f"the output path '{path}' lies where epbuild keeps what it remembers"
         problems.append(Problem("EPB221", message, output.path.where, f"Write a path outside {WORKSPACE}."))
         return ""
-    if path and output.pack is not None and PACK_FORMS[output.pack].is_file and not path.endswith(f".{output.pack}"):
-        message = f"the archive '{path}' has a name that does not end in .{output.pack}"
-        problems.append(Problem("EPB224", message, output.path.where, f"Let the path end in .{output.pack}."))
+    suffix = f".{output.archive.format}" if output.archive is not None and ARCHIVE_FORMS[output.archive.format].is_file else ""
+    if path and not path.endswith(suffix):
+        message = f"the archive '{path}' has a name that does not end in {suffix}"
+        problems.append(Problem("EPB224", message, output.path.where, f"Let the path end in {suffix}."))
         return ""
     return path
 

@@ -288,12 +288,11 @@ class _Work:
         emission = Emission(
             id=f"emit:{place}{self.labels[index]}",
             layout=output.layout,
-            pack=output.pack,
+            archive=output.archive,
             path=self.recipe.directory / path,
             parts=tuple(parts),
             where=output.path.where,
             registry=plan_registry(output, parts, self.problems),
-            compression=output.compression,
             provenance=output.provenance,
             sbom=output.sbom,
             title=self.recipe.name,

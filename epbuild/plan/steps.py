@@ -31,8 +31,8 @@ from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.image_reference import ImageReference
-from epbuild.recipe.model import NO_DEFAULTS, Compression, Defaults, GenaiRole, Layout, ModelSpec, Pack, ToolchainSpec
-from epbuild.recipe.outputs import PACK_FORMS
+from epbuild.recipe.model import NO_DEFAULTS, Archive, ArchiveFormat, Defaults, GenaiRole, Layout, ModelSpec, ToolchainSpec
+from epbuild.recipe.outputs import ARCHIVE_FORMS
 
 StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
 
@@ -228,20 +228,18 @@ class Part(Struct, frozen=True):
 
 
 class Emission(Struct, frozen=True, dict=True):
-    """Emission of one output: its compiled models and their places, its layout, and its pack."""
+    """Emission of one output: its compiled models and their places, its layout, and its archive."""
 
     id: str
     layout: Layout
-    pack: Pack | None
-    """Format of the archive or image; None for a folder."""
+    archive: Archive | None
+    """Archive or image; None for a folder."""
     path: Path
     """Path of the output's folder or archive."""
     parts: tuple[Part, ...]
     where: Position
     registry: ImageReference | None = None
     """Image reference to push the output to; None if it is not pushed."""
-    compression: Compression | None = None
-    """Compression of the pack; None if the files are stored uncompressed."""
     push_only: bool = False
     """True if the output is only pushed, and not written to `path`."""
     provenance: bool = False
@@ -250,9 +248,19 @@ class Emission(Struct, frozen=True, dict=True):
     description: str = ""
 
     @property
+    def archive_format(self) -> ArchiveFormat | None:
+        """Format of the archive or image; None for a folder."""
+        return self.archive.format if self.archive is not None else None
+
+    @property
+    def compression_level(self) -> int | None:
+        """Compression level of the archive or image; None if the files are stored as they are."""
+        return self.archive.level if self.archive is not None else None
+
+    @property
     def is_file(self) -> bool:
         """True if the output is an archive."""
-        return self.pack is not None and PACK_FORMS[self.pack].is_file
+        return self.archive is not None and ARCHIVE_FORMS[self.archive.format].is_file
 
     @property
     def root(self) -> Path:
@@ -288,7 +296,7 @@ class Emission(Struct, frozen=True, dict=True):
     def main_files(self) -> tuple[str, ...]:
         """POSIX paths of its main files: the archive, or the models and context binaries of a folder."""
         place = self.path.as_posix()
-        if self.pack is not None:
+        if self.archive is not None:
             return (place,)
         found: list[str] = []
         for part in self.parts:

@@ -80,7 +80,7 @@ def materialize(
     with workplace(draft) as work:
         artifacts = ArtifactBuilder(tree, work / "made", store, progress).build()
         writer = OutputWriter(emission, draft, work, store, digests, written, pusher)
-        match emission.pack:
+        match emission.archive_format:
             case "zip" | "tar.zst" as form:
                 return writer.write_archive(form, artifacts, tree)
             case "oci":
@@ -141,9 +141,8 @@ class OutputWriter:
         emission, draft = self._emission, self._draft
         path, packed = emission.path, draft / emission.path.name
         self._refuse_foreign(path, owned=path.name in self._written.wrote(path))
-        level = emission.compression.level if emission.compression is not None else None
         with packed.open("xb") as file:
-            made = write_archive(form, artifacts, self.copy, file, level=level, step=StepId(emission.id))
+            made = write_archive(form, artifacts, self.copy, file, level=emission.compression_level, step=StepId(emission.id))
         files: Files = {path.name: {"digest": made.digest, "size": made.size}}
         if emission.statement is not None:
             beside = emission.statement
@@ -197,14 +196,14 @@ class OutputWriter:
 
     def _compress_layers(self, artifacts: Sequence[Artifact]) -> list[Artifact | Compressed]:
         """Return the layers of an image, compressed if the emission asks for it."""
-        compression = self._emission.compression
-        if compression is None:
+        level = self._emission.compression_level
+        if level is None:
             return list(artifacts)
         from epbuild.archive.zstd import compress, is_compressed
 
         folder, step = self._work / "compressed", StepId(self._emission.id)
         return [
-            compress(artifact, self.copy, compression.level, folder, step) if is_compressed(artifact.role) else artifact
+            compress(artifact, self.copy, level, folder, step) if is_compressed(artifact.role) else artifact
             for artifact in artifacts
         ]
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 Layout = Literal["directory", "ort-model-package"]
 """Arrangement of an output's files."""
 
-Pack = Literal["zip", "tar.zst", "oci"]
-"""Archive or image of an output's files."""
+ArchiveFormat = Literal["zip", "tar.zst", "oci"]
+"""Format of an archive or image of an output's files."""
 
 CompressionMethod = Literal["zstd", "deflate"]
 """Compression of an output's files."""
@@ -305,11 +305,11 @@ class GroupSpec(NamedTuple):
     """True if failures of this group do not fail the build."""
 
 
-class Compression(NamedTuple):
-    """Compression of an output: the method, and its level (zstd: 1 to 19, deflate: 1 to 9)."""
+class Archive(NamedTuple):
+    """Archive or image of an output's files, and its compression level. None means that the files are stored as they are."""
 
-    method: CompressionMethod
-    level: int
+    format: ArchiveFormat
+    level: int | None = None
 
 
 class OutputSpec(Struct, frozen=True, dict=True):
@@ -327,11 +327,10 @@ class OutputSpec(Struct, frozen=True, dict=True):
     groups: tuple[Reference, ...] | None = None
     """Groups of the output, in the recipe's order. None means all."""
     targets: tuple[Reference, ...] | None = None
-    pack: Pack | None = None
+    archive: Archive | None = None
+    """None means a folder."""
     registry: Setting | None = None
     """Reference of an image in a registry."""
-    compression: Compression | None = None
-    """None means uncompressed. A `tar.zst` always has a compression."""
     provenance: bool = False
     sbom: bool = False
 

@@ -1,17 +1,16 @@
-"""Reader of outputs, and the properties of their layouts and packs."""
+"""Reader of outputs, and the properties of their layouts and archives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.model import Compression, CompressionMethod, Layout, OutputSpec, Pack, Reference, Setting
-from epbuild.recipe.nodes import MappingNode, ScalarNode
-from epbuild.recipe.problems import WRONG_VALUE, quoted
+from epbuild.recipe.model import Archive, ArchiveFormat, CompressionMethod, Layout, OutputSpec, Reference, Setting
+from epbuild.recipe.problems import WRONG_VALUE
 from epbuild.recipe.template import OUTPUT_NAMES
 
 LATER = dict.fromkeys(("path", "model", "context_binary", "include_source", "component_name", "registry"), OUTPUT_NAMES)
@@ -19,8 +18,6 @@ LATER = dict.fromkeys(("path", "model", "context_binary", "include_source", "com
 
 _DEFAULT_MODEL = "${model}_ctx.onnx"
 _DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
-# Maximum and default level. Beyond 19, zstd needs far more memory, also for unpacking.
-_LEVELS: Mapping[CompressionMethod, tuple[int, int]] = {"zstd": (19, 3), "deflate": (9, 6)}
 
 Match = Callable[[str, Position, str], tuple[str, ...] | None]
 """Function that returns the names a glob matches in a section of the recipe, or None if they are unknown."""
@@ -30,24 +27,22 @@ class LayoutForm(Struct, frozen=True):
     """Properties of a layout that plans need."""
 
     prefix: str
-    """Prefix of a pack's name in the ids of steps."""
+    """Prefix of an archive format in the ids of steps."""
     gathers: bool = False
     """True if all groups and targets of one path are one output. Each has its own folder there, and each model is a component."""
 
 
-class PackForm(Struct, frozen=True):
-    """Properties of a pack that plans need."""
+class ArchiveForm(Struct, frozen=True):
+    """Properties of an archive format that plans need."""
 
     method: CompressionMethod
     """Compression method."""
+    max_level: int
+    """Level with the smallest files."""
+    default_level: int | None = None
+    """Level if the recipe has none. None means that the files are then stored as they are."""
     is_file: bool = False
-    """True if the output is one file with the pack's suffix."""
-    always: bool = False
-    """True if the pack is always compressed. Then a level alone is enough."""
-    hint: str = ""
-    """Alternative to another method, as the end of a hint."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Reason why another method is refused, by its name."""
+    """True if the output is one file with the format's suffix."""
 
 
 LAYOUT_FORMS: Mapping[Layout, LayoutForm] = {
@@ -55,23 +50,18 @@ LAYOUT_FORMS: Mapping[Layout, LayoutForm] = {
     "ort-model-package": LayoutForm("ort-model-package.", gathers=True),
 }
 
-PACK_FORMS: Mapping[Pack, PackForm] = {
+ARCHIVE_FORMS: Mapping[ArchiveFormat, ArchiveForm] = {
     # Only the method that all readers of zip archives support: many do not open zstd members.
-    "zip": PackForm(
-        "deflate",
-        is_file=True,
-        hint=", or take 'pack: tar.zst', which zstd compresses",
-        refused={"zstd": ": many programs could not open it"},
-    ),
-    "tar.zst": PackForm("zstd", is_file=True, always=True),
-    "oci": PackForm("zstd"),
+    "zip": ArchiveForm("deflate", 9, is_file=True),
+    # Beyond 19, zstd needs far more memory, also for unpacking.
+    "tar.zst": ArchiveForm("zstd", 19, default_level=3, is_file=True),
+    "oci": ArchiveForm("zstd", 19),
 }
 
 
 def read_output(fields: MappingReader, match: Match) -> OutputSpec:
     """Read an entry of `outputs`."""
     layout: Any = fields.text("layout") or "directory"  # required by the schema; it is absent if it was a violation
-    pack: Any = fields.text("pack")
     return OutputSpec(
         where=fields.where,
         layout=layout,
@@ -82,52 +72,28 @@ def read_output(fields: MappingReader, match: Match) -> OutputSpec:
         component_name=fields.setting("component_name"),
         groups=_chosen(fields, "groups", match),
         targets=_chosen(fields, "targets", match),
-        pack=pack,
+        archive=_read_archive(fields),
         registry=fields.setting("registry"),
-        compression=_compression(fields, pack),
         provenance=fields.flag("provenance"),
         sbom=fields.flag("sbom"),
     )
 
 
-def _compression(fields: MappingReader, pack: Pack | None) -> Compression | None:
-    """Read a method, a method and its level, or the level of the only method of a `tar.zst`."""
-    form = PACK_FORMS.get(pack) if pack is not None else None
-    entry = fields.entries.get("compression")
-    if form is None:
-        return None  # without a pack, the schema refuses it
-    method = form.method
-    most, default = _LEVELS[method]
-    if entry is None:
-        return Compression(method, default) if form.always else None
-    example = f"{{method: {method}, level: {default}}}"
-    level: int | None = None
-    asked: str | None = method
-    where = entry.node.where
-    if isinstance(entry.node, MappingNode):
-        own = fields.mapping("compression")
-        asked, level = own.text("method"), own.integer("level")
-        level_where = own.where_of("level")
-        where = own.where_of("method")
-    elif isinstance(entry.node, ScalarNode) and isinstance(entry.node.value, str):
-        asked = fields.text("compression")
-    else:
-        level, level_where = fields.integer("compression"), where
-        if not form.always:
-            message = f"a level alone does not state by which method 'pack: {pack}' is compressed"
-            fields.problems.append(Problem(WRONG_VALUE, message, where, f"Write {method}, or {example}."))
-            return None
-    if asked != method:
-        hint = f"Write {method}, or {example}{form.hint}."
-        reason = form.refused.get(asked or "", "")
-        fields.problems.append(
-            Problem(WRONG_VALUE, f"'pack: {pack}' is not compressed by {quoted(asked or '')}{reason}", where, hint)
-        )
+def _read_archive(output: MappingReader) -> Archive | None:
+    """Read a format, or a mapping with its compression level."""
+    if "archive" not in output.entries:
         return None
-    if level is not None and not 1 <= level <= most:
-        fields.problems.append(Problem(WRONG_VALUE, f"the level of {method} must be between 1 and {most}", level_where))
+    fields = output.expand_shorthand(output.entries["archive"].node, "format")
+    name: Any = fields.text("format")
+    if name is None:
         return None
-    return Compression(method, default if level is None else level)
+    form, level = ARCHIVE_FORMS[name], fields.integer("level")
+    if level is None:
+        level = form.default_level
+    elif level > form.max_level:
+        message = f"the level of {name} must be between 1 and {form.max_level}"
+        fields.problems.append(Problem(WRONG_VALUE, message, fields.where_of("level")))
+    return Archive(name, level)
 
 
 def _chosen(fields: MappingReader, key: str, match: Match) -> tuple[Reference, ...] | None:

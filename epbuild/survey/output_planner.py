@@ -55,7 +55,7 @@ class OutputPlanner:
     def _memo_inputs(self, emission: Emission, made: Sequence[Made]) -> object:
         """Return all inputs of the key; None if the key depends on other things too, such as the release of a compression library."""
         groups = [item.action for item in made if isinstance(item.action, SessionGroup) and not item.needed]
-        if len(groups) < len(made) or emission.compression is not None:
+        if len(groups) < len(made) or emission.compression_level is not None:
             return None
         recipe = (self._recipe.name, self._recipe.digest if emission.sbom or emission.provenance else "")
         results = [(item.key, item.result, *_fields_and_target(item.group)) for item in made]

@@ -83,7 +83,7 @@ def new_recipe(name: str) -> Document:
             "groups": {"left": {"models": ["left"], "targets": ["npu"]}, "right": {"models": ["right"], "targets": ["npu"]}},
             "outputs": [
                 {"layout": "directory", "path": "${vars.where}/${group}-${target}", "include_source": "base/${model}.onnx"},
-                {"layout": "directory", "path": "${vars.where}/${group}-${target}.zip", "pack": "zip", "groups": ["right"]},
+                {"layout": "directory", "path": "${vars.where}/${group}-${target}.zip", "archive": "zip", "groups": ["right"]},
             ],
         },
         "b.yaml": {

@@ -106,7 +106,7 @@ def test_the_same_models_are_compiled_when_they_share_one_weights_file(branches:
 @pytest.mark.parametrize("store", ["source", 'external, file: "${model}.rest.bin", threshold: 16'])
 def test_an_image_is_loaded_whose_models_left_branches_with_external_weights(branches: Project, store: str) -> None:
     branches.edit("    targets: [npu]\n", f"    targets: [npu]\n    compile: {{initializers: {{store: {store}}}}}\n")
-    branches.edit("path: dist}", "path: dist, pack: oci}")
+    branches.edit("path: dist}", "path: dist, archive: oci}")
     branches.build()
     blobs = list((branches.folder / "dist/blobs/sha256").iterdir())
     done = branches.epbuild("verify", "dist", "--load")

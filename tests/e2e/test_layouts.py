@@ -31,9 +31,9 @@ EVERY_FORM = """\
 outputs:
   - {layout: directory, path: "dist/folder/${group}", include_source: "base/${model}.onnx", provenance: true, sbom: true}
   - {layout: ort-model-package, path: dist/all.ortpackage, include_source: "${model}.onnx", provenance: true, sbom: true}
-  - {layout: ort-model-package, pack: tar.zst, path: dist/all.tar.zst, provenance: true, sbom: true}
-  - {layout: directory, pack: zip, path: "dist/${group}.zip", provenance: true}
-  - {layout: directory, pack: oci, path: "dist/oci/${group}", provenance: true, sbom: true}
+  - {layout: ort-model-package, archive: tar.zst, path: dist/all.tar.zst, provenance: true, sbom: true}
+  - {layout: directory, archive: zip, path: "dist/${group}.zip", provenance: true}
+  - {layout: directory, archive: oci, path: "dist/oci/${group}", provenance: true, sbom: true}
 """
 KILLS, SAMPLE = 24, 4
 
@@ -78,7 +78,7 @@ def test_switching_forms_leaves_nothing_of_the_old_one_and_all_of_the_users(quic
     quick.build()
     (quick.folder / "dist" / "left" / "notes.txt").write_text("mine", encoding="utf-8")
     forms = {
-        one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"): {
+        one_output(layout="directory", archive="zip", path='"dist/${group}.zip"', provenance="true"): {
             *("left.zip", "left.zip.intoto.json", "right.zip", "right.zip.intoto.json"),
         },
         one_output(layout="ort-model-package", path="dist/left", component_name='"${group}-x"'): {
@@ -88,7 +88,7 @@ def test_switching_forms_leaves_nothing_of_the_old_one_and_all_of_the_users(quic
         one_output(layout="directory", path='"dist/${group}"'): {
             f"{name}/{file}" for name in ("left", "right") for file in ("manifest.json", f"{name}_ctx.onnx", f"{name}_qnn.bin")
         },
-        one_output(layout="directory", pack="oci", path="dist/left", groups="[left]"): {"left/index.json", "left/oci-layout"},
+        one_output(layout="directory", archive="oci", path="dist/left", groups="[left]"): {"left/index.json", "left/oci-layout"},
         one_output(layout="directory", path="dist/left", groups="[right]"): {
             *("left/manifest.json", "left/right_ctx.onnx", "left/right_qnn.bin"),
         },
@@ -107,7 +107,7 @@ def test_switching_forms_leaves_nothing_of_the_old_one_and_all_of_the_users(quic
 
 @pytest.mark.parametrize("pack", ["zip", "tar.zst"])
 def test_an_archive_is_whole_whenever_somebody_opens_it(quick: Project, pack: str) -> None:
-    with_outputs(quick, one_output(layout="directory", pack=pack, path=f'"dist/${{group}}.{pack}"'))
+    with_outputs(quick, one_output(layout="directory", archive=pack, path=f'"dist/${{group}}.{pack}"'))
     quick.build()
     archive, stop, seen = quick.folder / "dist" / f"left.{pack}", threading.Event(), set[str]()
     look = opened_zip if pack == "zip" else opened_tar
@@ -129,8 +129,8 @@ def test_an_archive_is_whole_whenever_somebody_opens_it(quick: Project, pack: st
 
 
 def test_a_killed_build_leaves_archives_whole_and_the_next_one_cleans_up(quick: Project, exhaustive: bool) -> None:
-    outputs = one_output(layout="ort-model-package", pack="tar.zst", path="dist/all.tar.zst", provenance="true")
-    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"') + outputs.partition("\n")[2])
+    outputs = one_output(layout="ort-model-package", archive="tar.zst", path="dist/all.tar.zst", provenance="true")
+    with_outputs(quick, one_output(layout="directory", archive="zip", path='"dist/${group}.zip"') + outputs.partition("\n")[2])
     quick.build()
     moments = random.Random(6)
     for turn in range(KILLS if exhaustive else SAMPLE):
@@ -176,7 +176,7 @@ def checked(files: dict[str, bytes], name: str = "left") -> str:
 def test_a_damaged_archive_is_emitted_again_and_a_foreign_one_is_not_touched(
     quick: Project,
 ) -> None:
-    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"))
+    with_outputs(quick, one_output(layout="directory", archive="zip", path='"dist/${group}.zip"', provenance="true"))
     quick.build()
     archive = quick.folder / "dist" / "left.zip"
     whole = archive.read_bytes()
@@ -203,7 +203,7 @@ def test_a_damaged_archive_is_emitted_again_and_a_foreign_one_is_not_touched(
 
 
 def test_a_checkout_without_memory_takes_the_archives_that_lie_there_for_its_own(quick: Project) -> None:
-    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"))
+    with_outputs(quick, one_output(layout="directory", archive="zip", path='"dist/${group}.zip"', provenance="true"))
     quick.build()
     before = quick.files()
     shutil.rmtree(quick.folder / ".epbuild")
@@ -212,7 +212,7 @@ def test_a_checkout_without_memory_takes_the_archives_that_lie_there_for_its_own
 
 
 def test_clean_removes_archives_with_their_statements_and_keeps_changed_ones(quick: Project) -> None:
-    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"))
+    with_outputs(quick, one_output(layout="directory", archive="zip", path='"dist/${group}.zip"', provenance="true"))
     quick.build()
     (quick.folder / "dist" / "right.zip").write_bytes(b"changed")
     (quick.folder / "dist" / "mine.zip").write_bytes(b"mine")
@@ -225,18 +225,18 @@ def test_clean_removes_archives_with_their_statements_and_keeps_changed_ones(qui
 
 @pytest.mark.parametrize("after", ["the same without provenance", "a package"])
 def test_an_archive_without_statements_keeps_no_old_statement_beside_it(quick: Project, after: str) -> None:
-    with_outputs(quick, one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance="true"))
+    with_outputs(quick, one_output(layout="directory", archive="zip", path="dist/left.zip", groups="[left]", provenance="true"))
     quick.build()
     assert set(quick.files()) == {"left.zip", "left.zip.intoto.json"}
     layout = "ort-model-package" if after == "a package" else "directory"
-    with_outputs(quick, one_output(layout=layout, pack="zip", path="dist/left.zip", groups="[left]"))
+    with_outputs(quick, one_output(layout=layout, archive="zip", path="dist/left.zip", groups="[left]"))
     quick.build()
     assert set(quick.files()) == {"left.zip"}
 
 
 def test_a_file_beside_an_archive_is_replaced_only_if_epbuild_made_it(quick: Project) -> None:
     outputs = [
-        one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance=provenance)
+        one_output(layout="directory", archive="zip", path="dist/left.zip", groups="[left]", provenance=provenance)
         for provenance in ("false", "true")
     ]
     with_outputs(quick, outputs[0])
@@ -258,10 +258,10 @@ def test_a_file_beside_an_archive_is_replaced_only_if_epbuild_made_it(quick: Pro
 
 
 def test_an_archive_that_moves_is_compared_with_itself_under_its_old_name(quick: Project) -> None:
-    with_outputs(quick, one_output(layout="directory", pack="zip", path="dist/a.zip", groups="[left]", provenance="true"))
+    with_outputs(quick, one_output(layout="directory", archive="zip", path="dist/a.zip", groups="[left]", provenance="true"))
     quick.build()
     with_outputs(
-        quick, one_output(layout="directory", pack="zip", path="dist/b.zip", groups="[left]", provenance="true", sbom="true")
+        quick, one_output(layout="directory", archive="zip", path="dist/b.zip", groups="[left]", provenance="true", sbom="true")
     )
     (compared,) = [event for event in quick.build() if event["event"] == "output_compared"]
     assert {file["path"] for file in compared["files"]} == {"b.zip"}
@@ -271,7 +271,7 @@ def test_an_archive_that_moves_is_compared_with_itself_under_its_old_name(quick:
 
 def test_an_output_may_change_its_form_and_keep_its_path(quick: Project) -> None:
     folder = one_output(layout="directory", path="dist/left.zip", groups="[left]")
-    archive = one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance="true")
+    archive = one_output(layout="directory", archive="zip", path="dist/left.zip", groups="[left]", provenance="true")
     for _ in range(2):
         with_outputs(quick, archive)
         quick.build()
@@ -315,7 +315,9 @@ def test_a_base_model_brings_its_external_data_under_a_plain_path(quick: Project
     move_weights(quick.folder / "left.onnx", location)
     with_outputs(
         quick,
-        one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", include_source='"base/${model}.onnx"')
+        one_output(
+            layout="directory", archive="zip", path="dist/left.zip", groups="[left]", include_source='"base/${model}.onnx"'
+        )
         + one_output(
             layout="ort-model-package", path="dist/package", groups="[left]", include_source='"${model}.onnx"'
         ).partition("\n")[2],
@@ -482,7 +484,7 @@ def test_what_a_compile_dumps_and_where_is_nothing_that_leaves_the_build(quick: 
 
 
 def test_the_statement_beside_an_archive_is_about_it_and_all_that_is_in_it(quick: Project) -> None:
-    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true", sbom="true"))
+    with_outputs(quick, one_output(layout="directory", archive="zip", path='"dist/${group}.zip"', provenance="true", sbom="true"))
     quick.build()
     archive = quick.folder / "dist" / "left.zip"
     statement = json.loads(archive.with_name("left.zip.intoto.json").read_bytes())
@@ -517,7 +519,7 @@ REFUSED = {
         "have one path",
     ),
     "an archive with another ending": (
-        one_output(layout="directory", pack="zip", path='"dist/${group}.tar"'),
+        one_output(layout="directory", archive="zip", path='"dist/${group}.tar"'),
         "EPB224",
         "does not end in .zip",
     ),
@@ -527,17 +529,17 @@ REFUSED = {
         "nobody",
     ),
     "a reference that is none": (
-        one_output(layout="directory", pack="oci", path='"dist/${group}"', registry='"Registry/${group}"'),
+        one_output(layout="directory", archive="oci", path='"dist/${group}"', registry='"Registry/${group}"'),
         "EPB239",
         "registry",
     ),
     "a push without an image": (
         one_output(layout="directory", path='"dist/${group}"', registry="localhost:5000/x"),
         "EPB106",
-        "'registry' has a meaning only with 'pack: oci'",
+        "'registry' has a meaning only with 'archive: oci'",
     ),
     "a level that zstd does not have": (
-        one_output(layout="directory", pack="tar.zst", path='"dist/${group}.tar.zst"', compression="30"),
+        one_output(layout="directory", archive="{format: tar.zst, level: 30}", path='"dist/${group}.tar.zst"'),
         "EPB106",
         "19",
     ),
@@ -562,7 +564,9 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_done(quick: Proj
 
 
 def test_a_registry_that_is_not_there_is_told_in_a_sentence_and_the_image_stays(quick: Project) -> None:
-    outputs = one_output(layout="directory", pack="oci", path="dist/left", groups="[left]", registry="localhost:1/models/left:1")
+    outputs = one_output(
+        layout="directory", archive="oci", path="dist/left", groups="[left]", registry="localhost:1/models/left:1"
+    )
     with_outputs(quick, outputs)
     done = quick.epbuild("run")
     assert done.returncode == 3

@@ -130,7 +130,7 @@ def test_a_pipe_in_the_place_of_an_output_folder_is_reported_and_stays(built: Pr
 
 
 def test_a_pipe_in_the_place_of_an_archive_is_reported_and_stays(piped: Project) -> None:
-    piped.edit('{layout: directory, path: "dist/${group}"}', '{layout: directory, pack: zip, path: "dist/${group}.zip"}')
+    piped.edit('{layout: directory, path: "dist/${group}"}', '{layout: directory, archive: zip, path: "dist/${group}.zip"}')
     piped.build()
     pipe = replaced(piped.folder / "dist" / "left.zip")
     assert answer(piped, "run", "--check").returncode == 1

@@ -290,7 +290,7 @@ def test_a_build_pushes_what_it_emits(registry: DebianRegistry, quickstart: Proj
     plain = quickstart.files("dist/quickstart/classifier/snapdragon-SM8750")
     path = "    path: dist/${recipe.name}/${group}/${target}\n"
     packed = path.replace("${group}", "image/${group}")
-    push_there = f"    pack: oci\n    registry: {registry.host}/built/${{group}}:${{target}}\n"
+    push_there = f"    archive: oci\n    registry: {registry.host}/built/${{group}}:${{target}}\n"
     quickstart.edit(path, f"{packed}{push_there}")
     assert len(emitted(quickstart.build("epbuild.yaml", step))) == 1
     found = pulled(registry, "built/classifier", "snapdragon-SM8750", tmp_path / "pulled")
@@ -310,7 +310,7 @@ def test_what_another_machine_compiled_is_pushed_without_a_folder(
     other = copy_of_quickstart(tmp_path / "other" / "quickstart", tmp_path / "other" / "cache")
     other.recipe.write_bytes(quickstart.recipe.read_bytes())
     path = "    path: dist/${recipe.name}/${group}/${target}\n"
-    other.edit(path, f"{path}    pack: oci\n    registry: {registry.host}/direct/${{group}}:${{target}}\n")
+    other.edit(path, f"{path}    archive: oci\n    registry: {registry.host}/direct/${{group}}:${{target}}\n")
     events = other.build("epbuild.yaml", step, "--push-only", "--no-compile")
     assert len(emitted(events)) == 1
     assert pulled(registry, "direct/classifier", "snapdragon-SM8750", tmp_path / "pulled") == plain
@@ -322,7 +322,7 @@ def test_what_another_machine_compiled_is_pushed_without_a_folder(
 def test_a_build_that_may_not_push_says_so_in_one_line(program: Path, quickstart: Project) -> None:
     with running(program, HTPASSWD) as registry:
         path = "    path: dist/${recipe.name}/${group}/${target}\n"
-        quickstart.edit(path, f"{path}    pack: oci\n    registry: {registry.host}/built/${{group}}:${{target}}\n")
+        quickstart.edit(path, f"{path}    archive: oci\n    registry: {registry.host}/built/${{group}}:${{target}}\n")
         quickstart.environment["DOCKER_CONFIG"] = os.devnull
         done = quickstart.epbuild("run", "epbuild.yaml", "emit:classifier/snapdragon-SM8750/*")
     assert done.returncode == 3, done.stdout + done.stderr

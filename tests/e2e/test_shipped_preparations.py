@@ -35,7 +35,7 @@ onnx.save(model, sys.argv[2], save_as_external_data=True, location="left.data", 
 """
 LAYOUTS = {
     "directory": '{layout: directory, path: "dist/${group}", include_source: "base/${model}.onnx", provenance: true, sbom: true}',
-    "archive": '{layout: directory, path: "dist/${group}.zip", pack: zip, include_source: "base/${model}.onnx"}',
+    "archive": '{layout: directory, path: "dist/${group}.zip", archive: zip, include_source: "base/${model}.onnx"}',
     "package": '{layout: ort-model-package, path: dist/quick.ortpackage, include_source: "${model}.onnx"}',
 }
 PREPARATIONS = {"prepare:left/1-infer_shapes", "prepare:left/2-run"}  # the first was never fetched
@@ -91,7 +91,7 @@ def test_a_check_of_numbers_fetches_the_prepared_model(tmp_path: Path) -> None:
 def test_an_image_with_a_prepared_model_is_pushed_from_a_remote_cache(tmp_path: Path) -> None:
     with serving(Registry) as registry:
         push = f"registry: '127.0.0.1:{registry.port}/quick/${{group}}:1'"
-        image = f'{{layout: directory, path: "images/${{group}}", pack: oci, {push}, include_source: "base/${{model}}.onnx"}}'
+        image = f'{{layout: directory, path: "images/${{group}}", archive: oci, {push}, include_source: "base/${{model}}.onnx"}}'
         writer, reader = (machine(tmp_path / name, image) for name in ("writer", "reader"))
         writer.build("--remote-cache", "write")
         made = dict(registry.blobs)

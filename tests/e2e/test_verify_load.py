@@ -246,8 +246,8 @@ def test_an_archive_is_loaded_and_its_numbers_are_compared_as_those_of_a_folder_
     outputs = text.index("outputs:")
     built.recipe.with_name("packed.yaml").write_text(
         text[:outputs] + "outputs:\n"
-        '  - {layout: directory, pack: tar.zst, path: "packed/${group}-${target}.tar.zst", groups: [classifier], provenance: true}\n'
-        '  - {layout: directory, pack: oci, path: "packed/${group}-${target}", groups: [classifier]}\n',
+        '  - {layout: directory, archive: tar.zst, path: "packed/${group}-${target}.tar.zst", groups: [classifier], provenance: true}\n'
+        '  - {layout: directory, archive: oci, path: "packed/${group}-${target}", groups: [classifier]}\n',
         encoding="utf-8",
     )
     built.build("packed.yaml", "emit:classifier/snapdragon-SM8750/*")

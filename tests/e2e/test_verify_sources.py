@@ -45,7 +45,7 @@ groups:
   merged: {models: [data, scaled], targets: [npu], merge: {name: both, prefixes: {scaled: scaled_}}}
 outputs:
   - {layout: directory, path: "dist/folder/${group}"}
-  - {layout: directory, path: "dist/${group}.zip", pack: zip}
+  - {layout: directory, path: "dist/${group}.zip", archive: zip}
   - {layout: ort-model-package, path: dist/sources.ortpackage, groups: [alone, shared], component_name: "${group}-${model}"}
 """
 MOVE = """\

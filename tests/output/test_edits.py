@@ -69,8 +69,7 @@ def several() -> Document:
                 "layout": "directory",
                 "path": "dist/packed/${group}-${target}.zip",
                 "groups": ["one"],
-                "pack": "zip",
-                "compression": {"method": "deflate", "level": 6},
+                "archive": {"format": "zip", "level": 6},
             },
         ],
     }

@@ -73,17 +73,17 @@ def base_recipe() -> Document:
 
 
 def output(folder: str, layout: str, pack: str, **more: Any) -> Document:
-    packed = {} if pack == "folder" else {"pack": pack}
+    packed = {} if pack == "folder" else {"archive": pack}
     return {"layout": layout, "path": f"dist/{folder}/{layout}-{pack}{PACKS[pack]}", **packed, **more}
 
 
 OUTPUTS = range(len(base_recipe()["outputs"]))
 PACKAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number]["layout"] == LAYOUTS[1]]
-IMAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("pack") == "oci"]
-ZIPPED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("pack") == "zip"]
+IMAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "oci"]
+ZIPPED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "zip"]
 FEW = (0, 5, 10, 11)
 """Outputs of each layout, each pack, and with and without what they say of the recipe's files; not each with each."""
-SQUEEZED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("pack") == "tar.zst"]
+SQUEEZED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "tar.zst"]
 
 
 def every(name: str, value: Any, numbers: Any = OUTPUTS) -> Edits:
@@ -392,12 +392,18 @@ CASES: dict[str, Case | str] = {
     "outputs[].context_binary": Case(every("context_binary", "${model}.bin")),
     "outputs[].include_source": Case(every("include_source", "before/${model}.onnx")),
     "outputs[].component_name": Case(every("component_name", "${group}-${model}", PACKAGES)),
-    "outputs[].pack": Case({"outputs.1.path": "dist/plain/other.tar.zst", "outputs.1.pack": "tar.zst"}),
-    "outputs[].compression": Case({**every("compression", "zstd", IMAGES), **every("compression", 9, SQUEEZED)}),
-    "outputs[].compression.method": Case(every("compression", {"method": "deflate"}, ZIPPED)),
-    "outputs[].compression.level": Case(
-        every("compression", {"method": "zstd", "level": 9}, IMAGES),
-        given=every("compression", {"method": "zstd", "level": 1}, IMAGES),
+    "outputs[].archive": Case({"outputs.1.path": "dist/plain/other.tar.zst", "outputs.1.archive": "tar.zst"}),
+    "outputs[].archive.format": Case(
+        {"outputs.1.path": "dist/plain/other.tar.zst", "outputs.1.archive": {"format": "tar.zst"}},
+        given={"outputs.1.archive": {"format": "zip"}},
+    ),
+    "outputs[].archive.level": Case(
+        {
+            **every("archive", {"format": "oci", "level": 9}, IMAGES),
+            **every("archive", {"format": "zip", "level": 9}, ZIPPED),
+            **every("archive", {"format": "tar.zst", "level": 9}, SQUEEZED),
+        },
+        given=every("archive", {"format": "oci", "level": 1}, IMAGES),
     ),
     "outputs[].registry": Case(
         every("registry", "localhost:1/fields:second", IMAGES[:1]),

@@ -468,7 +468,7 @@ def test_two_outputs_with_one_path_are_refused_before_one_overwrites_the_other(w
 
 
 def test_an_output_in_the_place_of_what_is_said_about_an_archive_is_refused(workshop: Path) -> None:
-    archive = "layout: directory\n    groups: [decoder]\n    pack: zip\n    provenance: true\n    path: dist/a.zip\n"
+    archive = "layout: directory\n    groups: [decoder]\n    archive: zip\n    provenance: true\n    path: dist/a.zip\n"
     text = edited(RECIPE, ("layout: directory\n    path: dist/${group}/${target}\n", archive))
     text += f"  - layout: ort-model-package\n    groups: [decoder]\n    path: {MARK}dist/a.zip.intoto.json\n"
     check(
@@ -481,7 +481,7 @@ def test_an_output_in_the_place_of_what_is_said_about_an_archive_is_refused(work
 @pytest.mark.parametrize("push", ["registry.example/models", "registry.example/models:latest", "Registry.example/models"])
 def test_two_outputs_with_one_tag_are_refused_before_one_takes_it_from_the_other(workshop: Path, push: str) -> None:
     steps = "emit:decoder/phone/oci and emit:vision/cpu/oci"
-    text = edited(RECIPE, (OUTPUT, f"path: {MARK}dist/${{group}}/${{target}}\n    pack: oci\n    registry: {push}\n"))
+    text = edited(RECIPE, (OUTPUT, f"path: {MARK}dist/${{group}}/${{target}}\n    archive: oci\n    registry: {push}\n"))
     check(workshop, text, ("EPB222", f"two outputs would be pushed to registry.example/models:latest: {steps}"))
 
 
@@ -511,7 +511,7 @@ def test_a_path_that_windows_cannot_have_is_refused_everywhere(workshop: Path, p
         (f"path: dist/${{group}}/${{target}}\n    model: {MARK}{'x' * 251}.onnx\n", "has 256 bytes"),
         (f"path: {MARK}dist/{'deep/' * 700}${{group}}/${{target}}\n", "leave room for the files in it"),
         (
-            f"pack: zip\n    provenance: true\n    path: {MARK}dist/${{group}}-${{target}}-{'x' * 230}.zip\n",
+            f"archive: zip\n    provenance: true\n    path: {MARK}dist/${{group}}-${{target}}-{'x' * 230}.zip\n",
             "file systems take 255",
         ),
     ],

@@ -64,7 +64,7 @@ def test_what_changed_is_told_file_by_file_and_what_did_not_is_not(workshop: Wor
 
 
 def test_an_archive_counts_without_the_statement_beside_it(workshop: Workshop) -> None:
-    archive = ('path: "dist/${group}"', 'pack: zip, provenance: true, path: "dist/${group}.zip"')
+    archive = ('path: "dist/${group}"', 'archive: zip, provenance: true, path: "dist/${group}.zip"')
     workshop.write_recipe(archive)
     workshop.build()
     workshop.write_recipe(archive, MORE)

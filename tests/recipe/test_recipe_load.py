@@ -116,8 +116,7 @@ def output(path: str) -> dict[str, Any]:
     return {
         "layout": "directory",
         **{name: {"value": text} for name, text in texts.items()},
-        **dict.fromkeys(("include_source", "component_name", "groups", "targets", "pack", "registry")),
-        "compression": None,
+        **dict.fromkeys(("include_source", "component_name", "groups", "targets", "archive", "registry")),
         "provenance": False,
         "sbom": False,
     }

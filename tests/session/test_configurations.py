@@ -21,7 +21,7 @@ CURRENT = dict.fromkeys(STEPS, "current")
 BY_QUALITY = ('path: "dist/${group}"', 'path: "dist/${vars.quality}/${group}"')
 ZIPPED = (
     '{layout: directory, path: "dist/${group}"}',
-    '{layout: directory, path: "dist/${vars.quality}/${group}.zip", pack: zip}',
+    '{layout: directory, path: "dist/${vars.quality}/${group}.zip", archive: zip}',
 )
 FAST = ("vars.quality=1",)
 

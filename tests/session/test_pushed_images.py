@@ -38,7 +38,7 @@ def machines(machines: Machines, registry: Registry) -> Machines:
         workshop = machines(name)
         recipe = workshop.folder / "epbuild.yaml"
         push = f"registry: '127.0.0.1:{registry.port}/small/${{group}}:1', provenance: true"
-        image = f'  - {{layout: directory, path: "images/${{group}}", pack: oci, {push}}}\n'
+        image = f'  - {{layout: directory, path: "images/${{group}}", archive: oci, {push}}}\n'
         recipe.write_text(recipe.read_text(encoding="utf-8") + image, encoding="utf-8")
         return workshop
 

@@ -398,7 +398,7 @@ def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Works
         monkeypatch.setattr(f"epbuild.{module}.__version__", "1000.0")
     emissions = {step: state for step, state in workshop.states().items() if step.startswith("emit:")}
     assert {step for step, state in emissions.items() if state == "current"} == {
-        step for step in emissions if "bom" not in workshop.survey().actions[step].document
+        step for step in emissions if "sbom" not in workshop.survey().actions[step].document
     }
     assert len(emissions) == 4
     [step] = [step for step, state in emissions.items() if state != "current" and "decoder" in step]
@@ -409,7 +409,7 @@ def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Works
 
 
 def test_an_image_whose_description_is_another_one_is_published_again_and_says_why(workshop: Workshop) -> None:
-    image = ('path: "dist/${group}"}', 'pack: oci, path: "dist/${group}"}')
+    image = ('path: "dist/${group}"}', 'archive: oci, path: "dist/${group}"}')
     workshop.write_recipe(("name: small\n", "name: small\ndescription: First.\n"), image)
     workshop.build()
     workshop.write_recipe(("name: small\n", "name: small\ndescription: Second.\n"), image)
@@ -481,7 +481,7 @@ def test_what_was_changed_is_kept_whenever_it_is_and_however_often(built: Worksh
 
 
 def test_an_archive_that_was_changed_is_kept_beside_the_new_one(built: Workshop) -> None:
-    built.write_recipe(('path: "dist/${group}"', 'path: "dist/${group}.zip", pack: zip, provenance: true'))
+    built.write_recipe(('path: "dist/${group}"', 'path: "dist/${group}.zip", archive: zip, provenance: true'))
     assert built.build().exit_code == 0
     archive, statement = (built.folder / "dist" / name for name in ("decoder.zip", "decoder.zip.intoto.json"))
     before = archive.read_bytes()
@@ -499,7 +499,7 @@ def test_an_archive_that_was_changed_is_kept_beside_the_new_one(built: Workshop)
 @pytest.mark.parametrize("form", ["folder", "archive"])
 def test_what_a_build_published_that_was_killed_before_it_took_note_is_nobodys_work(built: Workshop, form: str) -> None:
     """Check that no copy is kept, neither of the manifest nor of the archive, whose digests only the workspace knows."""
-    change = [('path: "dist/${group}"', 'path: "dist/${group}.zip", pack: zip')] if form == "archive" else []
+    change = [('path: "dist/${group}"', 'path: "dist/${group}.zip", archive: zip')] if form == "archive" else []
     built.write_recipe(*change)
     assert built.build().exit_code == 0
 
@@ -546,8 +546,8 @@ def test_a_state_locked_at_the_wrong_moment_publishes_nothing_outside_the_manife
 
 LONG = {
     "a folder": ('path: "dist/${group}"', f'path: "dist/{"d" * 245}${{group}}"'),
-    "an archive": ('path: "dist/${group}"', f'path: "dist/{"d" * 241}${{group}}.zip", pack: zip'),
-    "an image": ('path: "dist/${group}"', f'path: "dist/{"d" * 245}${{group}}", pack: oci'),
+    "an archive": ('path: "dist/${group}"', f'path: "dist/{"d" * 241}${{group}}.zip", archive: zip'),
+    "an image": ('path: "dist/${group}"', f'path: "dist/{"d" * 245}${{group}}", archive: oci'),
     "a package": ('directory, path: "dist/${group}"', f'ort-model-package, path: "dist/{"d" * 244}.ortpackage"'),
     "a model": ('path: "dist/${group}"', f'path: "dist/${{group}}", model: "{"m" * 240}${{model}}.onnx"'),
     "a binary": ('path: "dist/${group}"', f'path: "dist/${{group}}", context_binary: "{"b" * 251}.bin"'),

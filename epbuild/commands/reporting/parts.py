@@ -160,7 +160,7 @@ def output_of(emission: Emission, status: ActionStatus, outputs: Outputs) -> Rep
         step=emission.id,
         path=Path(os.path.normpath(outputs.place(emission.path))).as_posix(),
         layout=emission.layout,
-        pack=emission.pack,
+        pack=emission.archive_format,
         push=str(emission.registry) if emission.registry is not None else None,
         groups=tuple(dict.fromkeys(part.group for part in emission.parts)),
         targets=tuple(dict.fromkeys(part.target.name for part in emission.parts)),
