@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from epbuild.core.errors import Position
 from epbuild.recipe.load import BrokenRecipe, load
+from epbuild.recipe.names import name_problem
 from tests.recipe.texts import load_text, problems_of
 from tests.support.recipe_texts import places, told
 
@@ -100,6 +104,23 @@ def test_a_link_to_a_file_is_a_model_and_a_dangling_one_is_none(folder: Path) ->
     (folder / "links" / "one.onnx").symlink_to("../elsewhere/x.onnx")
     (folder / "links" / "two.onnx").symlink_to("../elsewhere/y.onnx")
     assert models(folder, "models: links/*.onnx\n") == {"one": "links/one.onnx"}
+
+
+@not_on_windows
+@given(st.sets(st.text("aB.- é", min_size=1, max_size=4), min_size=1, max_size=5))
+def test_each_file_is_one_model_or_the_names_are_refused(tmp_path_factory: pytest.TempPathFactory, stems: set[str]) -> None:
+    folder = tmp_path_factory.mktemp("listed")
+    add(folder, *(f"models/{stem}.onnx" for stem in stems))
+    visible = sorted(f"models/{stem}.onnx" for stem in stems if not stem.startswith("."))
+    text = f"{HEAD}models: models/*.onnx\n"
+    problems = problems_of(folder, text)
+    if problems:
+        assert {problem.code for problem in problems} <= ({"EPB107"} if visible else {"EPB271"})
+        return
+    found = models(folder, "models: models/*.onnx\n")
+    assert list(found.values()) == visible
+    assert len({name.casefold() for name in found}) == len(visible)
+    assert not any(name_problem(name, Position("", 1, 1)) for name in found)
 
 
 @pytest.mark.parametrize(
