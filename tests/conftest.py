@@ -111,10 +111,10 @@ def exhaustive(pytestconfig: pytest.Config) -> bool:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """All cores; one test by its name needs no more than this process."""
+    """Return one more than the cores, as many tests wait for processes and timers; 0 for single tests, which this process runs."""
     if config.args and all("::" in argument for argument in config.args):
         return 0
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return 1 + (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
 
 
 @pytest.fixture

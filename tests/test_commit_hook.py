@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.commands import RECIPE, write_model
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.gate
 
 ROOT = Path(__file__).parents[1]
 
