@@ -234,6 +234,9 @@ CASES: dict[str, Case | str] = {
     "catalogs[]": "only EPs that epbuild does not know take one",
     "cache.remote": "where a result comes from changes nothing of it",
     "cache.trust[]": "where a result comes from changes nothing of it",
+    "models": Case(
+        {"models": "r*t.onnx", "groups.pair.models": ["right"]}, given={"models": "l*t.onnx", "groups.pair.models": ["left"]}
+    ),
     "models[]": Case(
         {"models": ["left.onnx", "other.onnx"], "groups.pair.models": ["left", "other"]},
         given={"models": ["left.onnx", "right.onnx"]},
