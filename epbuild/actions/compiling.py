@@ -126,7 +126,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
 def _with_shapes(member: Member) -> Member:
     """Return a member with the shapes of its inputs, if the store has its graph."""
-    if not member.input_shapes:
+    if not member.input_shapes and not member.model.dimensions:
         return member
     try:
         return fit_inputs(member, read_header(member.graph))

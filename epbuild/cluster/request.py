@@ -290,8 +290,7 @@ def _sent_model(model: ModelSpec) -> ModelSpec:
         model.path_where,
         load_from=model.load_from,
         input_shapes=model.input_shapes,
-        free_dimensions=model.free_dimensions,
-        denoted_dimensions=model.denoted_dimensions,
+        dimensions=model.dimensions,
     )
 
 

@@ -44,6 +44,8 @@ class Member(Struct, frozen=True):
     """Sizes that the recipe gives to inputs of the source, by the input's name."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
     """Shapes of the inputs that these sizes change, if the model's header is known. The model is staged with these shapes."""
+    denotations: frozenset[str] = frozenset()
+    """Keys of the model's `dimensions` that are denotations, if its header is known. All others are names."""
     where: Position | None = None
     """Position in the recipe where the group names the model."""
     prepared: str | None = None

@@ -449,4 +449,4 @@ def _with_files(member: Member, source: SourceModel) -> Member:
     if member.prepared is not None:
         return replace(member, original=source.files)
     found = replace(member, original=source.files, compiled_from=source.files)
-    return fit_inputs(found, source.header) if member.input_shapes else found
+    return fit_inputs(found, source.header) if member.input_shapes or member.model.dimensions else found

@@ -115,8 +115,7 @@ def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
         "output": member.output,
         "read": "bytes" if member.model.load_from == "memory" else "file",
         **_inputs(member),
-        "free_dimensions": dict(member.model.free_dimensions),
-        "denoted_dimensions": dict(member.model.denoted_dimensions),
+        **_dimensions(member),
         "compile": {
             **values,
             "external_file": member.external_file,
@@ -135,6 +134,20 @@ def _inputs(member: Member) -> dict[str, Any]:
     """Return the shapes of resized inputs. For a prepared model, these are the recipe's sizes, as the graph is not known yet."""
     shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.input_shapes.items()}
     return {"inputs": {name: list(shape) for name, shape in shapes.items()}} if shapes else {}
+
+
+def _dimensions(member: Member) -> dict[str, Any]:
+    """Return the sizes of dimensions by name and by denotation.
+
+    For a prepared model, each size is in both, as the graph is not known yet. ONNX Runtime ignores a key that no dimension has.
+    """
+    sizes = member.model.dimensions
+    if member.prepared is not None:
+        return {"free_dimensions": dict(sizes), "denoted_dimensions": dict(sizes)}
+    return {
+        "free_dimensions": {key: size for key, size in sizes.items() if key not in member.denotations},
+        "denoted_dimensions": {key: size for key, size in sizes.items() if key in member.denotations},
+    }
 
 
 def _shared_initializers(group: SessionGroup) -> dict[str, Any]:

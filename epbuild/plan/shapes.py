@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from epbuild.core.errors import Position, Problem, nearest
+from epbuild.core.errors import Problem, nearest
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo
 from epbuild.onnxfile.read.sizes import FixedSizes, fit_sizes, shape_text, sized_header, suggest_sizes
@@ -34,7 +34,8 @@ _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null
 
 def fit_inputs(member: Member, header: ModelHeader) -> Member:
     """Return a copy of a member with the shapes that its inputs get from the recipe's sizes, as they are in the key."""
-    return replace(member, inputs=_fit(member.input_shapes, header).shapes)
+    denotations = frozenset(member.model.dimensions.keys() - {name for name, _ in _dimensions(header)})
+    return replace(member, inputs=_fit(member.input_shapes, header).shapes, denotations=denotations)
 
 
 def header_as_compiled(member: Member, header: ModelHeader) -> ModelHeader:
@@ -86,35 +87,51 @@ def _misfit(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence
 
 def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem]:
     """Yield the problems of sizes for dimensions by name or denotation. ONNX Runtime reports none of them."""
-    model = member.model
-    if not model.free_dimensions and not model.denoted_dimensions:
+    sizes, places = member.model.dimensions, member.model.dimension_places
+    if not sizes:
         return
-    names = {size for value in header.inputs for size in value.shape or () if isinstance(size, str)}
-    denotations = {text for value in header.inputs for text in value.denotations if text}
-    for kind, sizes, known in (("name", model.free_dimensions, names), ("denotation", model.denoted_dimensions, denotations)):
-        for key in sizes:
-            if key not in known:
-                message = f"no dimension of an input of the model '{member.name}' has the {kind} '{key}'"
-                listed = f"There is: {_few(sorted(known))}."
-                none = f"None of its dimensions has a {kind}: give the sizes of whole inputs with 'input_shapes'."
-                hint = nearest(key, known) or (listed if known else none)
-                yield Problem("EPB263", message, _place(model, kind, key), hint)
+    dimensions = list(_dimensions(header))
+    names = {name for name, _ in dimensions if name}
+    known = names | {denotation for _, denotation in dimensions if denotation}
+    for key in sizes:
+        if key not in known:
+            message = f"no dimension of an input of the model '{member.name}' has the name or the denotation '{key}'"
+            listed = f"There is: {_few(sorted(known))}."
+            none = "None of its dimensions has a name or a denotation: give the sizes of whole inputs with 'input_shapes'."
+            yield Problem("EPB263", message, places[key], nearest(key, known) or (listed if known else none))
+        elif key in names and any(name != key and denotation == key for name, denotation in dimensions if name is not None):
+            message = f"'{key}' is the name of a dimension of the model '{member.name}', and the denotation of another"
+            yield Problem("EPB263", message, places[key], "Give the sizes of whole inputs with 'input_shapes'.")
     symbols = _fit(member.input_shapes, header).symbols
-    for name, size in model.free_dimensions.items():
-        if symbols.get(name, size) != size:
+    for key, size in sizes.items():
+        if symbols.get(key, size) != size:
             message = (
-                f"the dimension '{name}' of the model '{member.name}' is {size} here, and {symbols[name]} by its 'input_shapes'"
+                f"the dimension '{key}' of the model '{member.name}' is {size} here, and {symbols[key]} by its 'input_shapes'"
             )
-            yield Problem("EPB262", message, _place(model, "name", name), "Give it one size.")
+            yield Problem("EPB262", message, places[key], "Give it one size.")
+    for name, denotation in dict.fromkeys(dimensions):
+        if name is not None and name in sizes and denotation in sizes.keys() - names and sizes[name] != sizes[denotation]:
+            message = (
+                f"the dimension '{name}' of the model '{member.name}' is {sizes[name]} by its name, "
+                f"and {sizes[denotation]} by its denotation '{denotation}'"
+            )
+            yield Problem("EPB262", message, places[denotation], "Give it one size.")
+
+
+def _dimensions(header: ModelHeader) -> Iterator[tuple[str | None, str]]:
+    """Yield the name and the denotation of each dimension of the inputs. An open one without a name has '', a fixed one None."""
+    for value in header.inputs:
+        for size, denotation in zip(value.shape or (), _denotations(value), strict=True):
+            yield size if isinstance(size, str) else "" if size is None else None, denotation
+
+
+def _denotations(value: ValueInfo) -> Sequence[str]:
+    return value.denotations or ("",) * len(value.shape or ())
 
 
 def _few(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return f"{', '.join(names[:_MAX_LISTED])}{more}"
-
-
-def _place(model: ModelSpec, kind: str, key: str) -> Position:
-    return model.dimension_places.get(f"by_{kind}.{key}", model.path_where)
 
 
 def _may_fall_back(member: Member, target: PlannedTarget) -> bool:
@@ -167,14 +184,13 @@ def _is_fixed(value: ValueInfo) -> bool:
 
 
 def _overridden(value: ValueInfo, model: ModelSpec) -> ValueInfo:
-    """Return an input or output with the sizes that the recipe gives to free dimensions by name or denotation."""
-    if value.shape is None or not (model.free_dimensions or model.denoted_dimensions):
+    """Return an input or output with the sizes that the recipe gives to dimensions by name or denotation."""
+    if value.shape is None or not model.dimensions:
         return value
-    denotations = value.denotations or ("",) * len(value.shape)
     sizes: list[Dimension] = []
-    for size, denotation in zip(value.shape, denotations, strict=True):
-        by_name = model.free_dimensions.get(size) if isinstance(size, str) else size
-        sizes.append(by_name or model.denoted_dimensions.get(denotation) or size)
+    for size, denotation in zip(value.shape, _denotations(value), strict=True):
+        by_name = model.dimensions.get(size) if isinstance(size, str) else size
+        sizes.append(by_name or model.dimensions.get(denotation) or size)
     return value._replace(shape=tuple(sizes))
 
 

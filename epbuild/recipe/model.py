@@ -145,12 +145,10 @@ class ModelSpec(Struct, frozen=True):
     """SHA-256 of each external data file of a remote model, by its location in the graph."""
     input_shapes: Mapping[str, InputShape] = field(default_factory=dict)
     """Sizes of inputs by name, for every use of the model."""
-    free_dimensions: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of symbolic dimensions by name."""
-    denoted_dimensions: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of symbolic dimensions by denotation, such as DATA_BATCH."""
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    """Sizes of open dimensions by name, or by denotation such as DATA_BATCH."""
     dimension_places: Mapping[str, Position] = field(default_factory=dict)
-    """Position of each key of the two, as `by_denotation.KEY` or `by_name.KEY`."""
+    """Position of each key of `dimensions`."""
     load_from: Literal["file", "memory"] = "file"
     """Place from which ONNX Runtime loads the graph: its file, or bytes in memory with the folder of the external data."""
     external_data: Reference | None = None

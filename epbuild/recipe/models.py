@@ -33,7 +33,7 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
             fields.problems.append(Problem(WRONG_VALUE, message, folder.where, hint))
     elif path and package_file(path) is None:
         path = fields.rebased(path, path_where).name
-    pins, sizes = fields.mapping("data_sha256"), fields.mapping("free_dimensions")
+    pins, sizes = fields.mapping("data_sha256"), fields.mapping("dimensions")
     load_from: Any = fields.text("load_from") or "file"
     return ModelSpec(
         name=name,
@@ -43,20 +43,13 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
         sha256=sha256.lower() if sha256 else None,
         data_sha256={file: (pins.text(file) or "").lower() for file in pins.entries},
         input_shapes=fields.shapes("input_shapes"),
-        free_dimensions=_dimensions(sizes.mapping("by_name")),
-        denoted_dimensions=_dimensions(sizes.mapping("by_denotation")),
-        dimension_places={
-            f"{kind}.{key}": entry.name_where for kind in sizes.entries for key, entry in sizes.mapping(kind).entries.items()
-        },
+        dimensions={name: sizes.integer(name) or 0 for name in sizes.entries},
+        dimension_places={name: entry.name_where for name, entry in sizes.entries.items()},
         load_from=load_from,
         external_data=folder,
         verify=read_verify(fields),
         prepare=tuple(_read_preparation(fields.of(item)) for item in fields.items("prepare")),
     )
-
-
-def _dimensions(fields: MappingReader) -> dict[str, int]:
-    return {name: fields.integer(name) or 0 for name in fields.entries}
 
 
 def _read_preparation(fields: MappingReader) -> PrepareStep:

@@ -158,7 +158,7 @@ def test_each_member_is_compiled_with_its_own_settings_over_those_of_its_group(w
     workshop.write_recipe(
         (
             "classifier: classifier.onnx}",
-            "classifier: {path: classifier.onnx, load_from: memory, free_dimensions: {by_name: {n: 4}}}}",
+            "classifier: {path: classifier.onnx, load_from: memory, dimensions: {n: 4}}}",
         ),
         (
             "models: [classifier]\n",

@@ -436,9 +436,7 @@ def test_an_input_that_changes_while_it_is_prepared_voids_the_result(workshop: P
 
 def test_a_model_that_an_ep_cannot_open_is_refused_once_it_is_known(workshop: Preparer) -> None:
     """What a header shows of a model that is not prepared is told when the plan is made: here it is not there yet."""
-    workshop.change_recipe(
-        "    path: classifier.onnx\n", "    path: classifier.onnx\n    free_dimensions: {by_name: {batch: 1}}\n"
-    )
+    workshop.change_recipe("    path: classifier.onnx\n", "    path: classifier.onnx\n    dimensions: {batch: 1}\n")
     assert workshop.build("emit:classifier/*").exit_code == 2
     assert workshop.failures == ["EPB263"]
     assert workshop.compiled == []

@@ -24,7 +24,7 @@ toolchains:
 models:
   model:
     path: model.onnx
-    free_dimensions: {by_name: {seq: 16}}
+    dimensions: {seq: 16}
 targets:
   npu:
     toolchain: qnn
@@ -125,7 +125,7 @@ def test_an_environment_variable_of_the_worker_is_part_of_the_key(language: Proj
 
 def test_a_member_can_be_compiled_in_its_own_way(language: Project) -> None:
     _model(language.folder / "other.onnx")
-    language.edit("targets:\n  npu", "  other: {path: other.onnx, free_dimensions: {by_name: {seq: 8}}}\ntargets:\n  npu")
+    language.edit("targets:\n  npu", "  other: {path: other.onnx, dimensions: {seq: 8}}\ntargets:\n  npu")
     language.edit("models: [model]", "models: [model, {model: other, compile: {embed: true}}]")
     language.build()
     assert set(language.files()) == {"model_ctx.onnx", "model_qnn.bin", "other_ctx.onnx", "manifest.json"}

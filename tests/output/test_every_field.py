@@ -249,13 +249,7 @@ CASES: dict[str, Case | str] = {
     "models.*.input_shapes.*[]": Case(
         {"models.right.input_shapes.input_ids.0": 2}, given={"models.right": sized(input_shapes={"input_ids": [4, 8]})}
     ),
-    "models.*.free_dimensions.by_name.*": Case(
-        {"models.right.free_dimensions.by_name.n": 2}, given={"models.right": sized(free_dimensions={"by_name": {"n": 4}})}
-    ),
-    "models.*.free_dimensions.by_denotation.*": Case(
-        {"models.right.free_dimensions.by_denotation.DATA_BATCH": 2},
-        given={"models.right": sized(free_dimensions={"by_denotation": {"DATA_BATCH": 4}})},
-    ),
+    "models.*.dimensions.*": Case({"models.right.dimensions.n": 2}, given={"models.right": sized(dimensions={"n": 4})}),
     "models.*.prepare[].run[]": Case({"models.right.prepare.0.run": ["python", "fold.py", "${in}", "${out}", 2]}, given=PREPARED),
     "models.*.prepare[].opset": Case({"models.right.prepare.0.opset": 21}, given=OPSET),
     "models.*.prepare[].toolchain": Case(

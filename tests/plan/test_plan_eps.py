@@ -753,7 +753,7 @@ WHOLE: dict[str, Any] = {
     "catalogs": ["contoso.toml"],
     "toolchains": {"qnn": {"packages": ["onnxruntime-qnn==2.7.0"]}, "openvino": {"packages": ["onnxruntime-openvino==1.24.1"]}},
     "models": {
-        "prefill": {"path": "models/prefill.onnx", "free_dimensions": {"by_name": {"batch": 1, "past": 64}}},
+        "prefill": {"path": "models/prefill.onnx", "dimensions": {"batch": 1, "past": 64}},
         "decode": "models/decode.onnx",
     },
     "targets": {

@@ -188,8 +188,8 @@ def test_a_change_of_the_recipe_is_told_as_that_change_and_no_other(workshop: Pa
 @pytest.mark.parametrize(
     ("sizes", "sentence"),
     [
-        ("free_dimensions: {by_name: {batch: 4}}", "free dimensions batch added: 4"),
-        ("free_dimensions: {by_denotation: {DATA_BATCH: 4}}", "denoted dimensions DATA_BATCH added: 4"),
+        ("dimensions: {batch: 4}", "free dimensions batch added: 4"),
+        ("dimensions: {DATA_BATCH: 4}", "denoted dimensions DATA_BATCH added: 4"),
         ("input_shapes: {x: [4, 3]}", "sizes of input x added: 4, 3"),
     ],
 )

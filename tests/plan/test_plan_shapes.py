@@ -59,21 +59,33 @@ def write_prefill(folder: Path, *shape: int | str | None, denotation: str = "") 
         ),
         (
             ("n", 3),
-            recipe(model=f", input_shapes: {{x: [1, 3]}}, free_dimensions: {{by_name: {{{MARK}n: 2}}}}"),
+            recipe(model=f", input_shapes: {{x: [1, 3]}}, dimensions: {{{MARK}n: 2}}"),
             "EPB262",
             "is 2 here, and 1 by its 'input_shapes'",
         ),
         (
             ("batch", 3),
-            recipe(model=f", input_shapes: {{x: [1, 3]}}, free_dimensions: {{by_name: {{{MARK}bacth: 1}}}}"),
+            recipe(model=f", input_shapes: {{x: [1, 3]}}, dimensions: {{{MARK}bacth: 1}}"),
             "EPB263",
-            "has the name 'bacth'. Did you mean 'batch'?",
+            "has the name or the denotation 'bacth'. Did you mean 'batch'?",
         ),
         (
             ("batch", 3),
-            recipe(model=f", input_shapes: {{x: [1, 3]}}, free_dimensions: {{by_denotation: {{{MARK}DATA_BACTH: 1}}}}"),
+            recipe(model=f", input_shapes: {{x: [1, 3]}}, dimensions: {{{MARK}DATA_BACTH: 1}}"),
             "EPB263",
-            "has the denotation 'DATA_BACTH'. Did you mean 'DATA_BATCH'?",
+            "has the name or the denotation 'DATA_BACTH'. Did you mean 'DATA_BATCH'?",
+        ),
+        (
+            ("n", "DATA_BATCH"),
+            recipe(model=f", dimensions: {{{MARK}DATA_BATCH: 1, n: 1}}"),
+            "EPB263",
+            "'DATA_BATCH' is the name of a dimension of the model 'prefill', and the denotation of another.",
+        ),
+        (
+            ("n", 3),
+            recipe(model=f", dimensions: {{n: 2, {MARK}DATA_BATCH: 1}}"),
+            "EPB262",
+            "the dimension 'n' of the model 'prefill' is 2 by its name, and 1 by its denotation 'DATA_BATCH'",
         ),
     ],
 )
@@ -109,10 +121,10 @@ def test_what_is_suggested_for_open_dimensions_is_yaml_that_is_enough(workshop: 
     assert problems_of(workshop, recipe(member=f"{{model: prefill, {suggested}}}")) == ()
 
 
-@pytest.mark.parametrize("kind", ["by_name: {n: 2}", "by_denotation: {DATA_BATCH: 2}"])
+@pytest.mark.parametrize("kind", ["n: 2", "DATA_BATCH: 2", "n: 2, DATA_BATCH: 2"])
 def test_a_free_dimension_with_a_size_is_not_open(workshop: Path, kind: str) -> None:
     write_prefill(workshop, "n", 3, denotation="DATA_BATCH")
-    assert problems_of(workshop, recipe(model=f", free_dimensions: {{{kind}}}")) == ()
+    assert problems_of(workshop, recipe(model=f", dimensions: {{{kind}}}")) == ()
 
 
 @pytest.mark.parametrize(

@@ -144,9 +144,9 @@ def test_a_group_that_shares_nothing_may_say_that_it_shares_no_initializers(tmp_
 
 
 def test_a_model_says_its_dimensions_and_how_it_is_read(tmp_path: Path) -> None:
-    model = "{path: p.onnx, load_from: memory, free_dimensions: {by_name: {seq: '${vars.quality}', n: 2}, by_denotation: {DATA_BATCH: 1}}}"
+    model = "{path: p.onnx, load_from: memory, dimensions: {seq: '${vars.quality}', n: 2, DATA_BATCH: 1}}"
     found = load_text(tmp_path, MINIMAL.replace("prefill.onnx", model)).models["prefill"]
-    assert (found.free_dimensions, found.denoted_dimensions, found.load_from) == ({"seq": 3, "n": 2}, {"DATA_BATCH": 1}, "memory")
+    assert (found.dimensions, found.load_from) == ({"seq": 3, "n": 2, "DATA_BATCH": 1}, "memory")
 
 
 @pytest.mark.parametrize(

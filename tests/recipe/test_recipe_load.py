@@ -53,8 +53,7 @@ def model(name: str, path: str, **more: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "sha256": None,
         "data_sha256": {},
-        "free_dimensions": {},
-        "denoted_dimensions": {},
+        "dimensions": {},
         "load_from": "file",
     }
     return (

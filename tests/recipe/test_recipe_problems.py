@@ -249,10 +249,10 @@ MISTAKES = [
     ("folder of data for an address", "prefill.onnx", f"{{path: 'hf://a/b/m@{'0' * 40}', external_data: ‸data}}", "EPB106", "beside"),
     ("empty folder of data", "prefill.onnx", "{path: a, external_data: ‸''}", "EPB106", "empty"),
     ("short digest of external data", "prefill.onnx", "{path: a, data_sha256: {a.data: ‸3f5a}}", "EPB106", "64"),
-    ("dimensions without their kind", "prefill.onnx", "{path: a, free_dimensions: {‸seq: 64}}", "EPB103", "by_name"),
-    ("dimension of nothing", "prefill.onnx", "{path: a, free_dimensions: {by_name: {seq: ‸0}}}", "EPB106", "at least 1"),
-    ("half a dimension", "prefill.onnx", "{path: a, free_dimensions: {by_name: {seq: ‸1.5}}}", "EPB105", "a whole number"),
-    ("dimension that is a text", "prefill.onnx", "{path: a, free_dimensions: {by_denotation: {N: ‸one}}}",
+    ("dimensions by their kind", "prefill.onnx", "{path: a, dimensions: {by_name: ‸{seq: 64}}}", "EPB105", "a whole number"),
+    ("dimension of nothing", "prefill.onnx", "{path: a, dimensions: {seq: ‸0}}", "EPB106", "at least 1"),
+    ("half a dimension", "prefill.onnx", "{path: a, dimensions: {seq: ‸1.5}}", "EPB105", "a whole number"),
+    ("dimension that is a text", "prefill.onnx", "{path: a, dimensions: {N: ‸one}}",
      "EPB106", "a whole number"),
     ("dimension by a negative variable", "quality: 3", "quality: -1", "EPB106", "at least 1"),
     ("unknown place to load from", "prefill.onnx", "{path: a, load_from: ‸memry}", "EPB106", "Did you mean 'memory'?"),
@@ -333,7 +333,7 @@ ELSEWHERE = {
     "address that a variable makes": ("prefill: prefill.onnx", "prefill: ‸'${vars.quality}'"),
     "dimension by a negative variable": (
         "prefill: prefill.onnx",
-        "prefill: {path: a, free_dimensions: {by_name: {seq: ‸'${vars.quality}'}}}",
+        "prefill: {path: a, dimensions: {seq: ‸'${vars.quality}'}}",
     ),
     "memory by a variable that is no size": (IN_GROUP, IN_GROUP + "    memory: ‸${vars.quality}\n"),
     **dict.fromkeys(

@@ -70,7 +70,7 @@ def test_the_defaults_that_an_editor_shows_are_those_that_are_used(tmp_path: Pat
     assert compile_.external_threshold == _default("initializers", "threshold")
     assert model.load_from == _default("model", "load_from")
     assert model.data_sha256 == _default("model", "data_sha256")
-    assert model.free_dimensions == _default("free_dimensions", "by_name")
+    assert model.dimensions == _default("model", "dimensions")
     assert list(recipe.catalogs) == SCHEMA["properties"]["catalogs"]["default"]
     assert recipe.description == SCHEMA["properties"]["description"]["default"]
 

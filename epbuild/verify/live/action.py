@@ -120,7 +120,7 @@ class _VerificationRun:
             compiled_from = member.compiled_files
             files = checked.source or compiled_from
             prepared = compiled_from if member.prepared is not None else None
-            source = RunnableSource(files.graph, files.external, read_header(files.graph), member.model.free_dimensions, prepared)
+            source = RunnableSource(files.graph, files.external, read_header(files.graph), member.model.dimensions, prepared)
             inputs = read_header(compiled).inputs
             samples = recipe_samples(checked, inputs, source.sizes, source.tables)
         except NoInputs as error:

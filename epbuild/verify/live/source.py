@@ -132,7 +132,7 @@ class Sources:
         graph = own or (files.graph if files is not None else None)
         if graph is None:
             raise NoSource(self._missing(member, document))
-        sizes = member.model.free_dimensions if member is not None else {}
+        sizes = member.model.dimensions if member is not None else {}
         return _read_source(graph, files.external if files is not None else {}, sizes, prepared, model.get("source"))
 
     def _compares_prepared(self, name: str, source: Path, document: Mapping[str, Any] | None, model: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ RECIPE = """\
 epbuild: 1
 name: small
 toolchains: {qnn: {packages: [onnxruntime-qnn==2.7.0]}}
-models: {big: {path: big.onnx, free_dimensions: {by_name: {rows: 7}}}}
+models: {big: {path: big.onnx, dimensions: {rows: 7}}}
 targets:
   npu: {toolchain: qnn, ep: QNNExecutionProvider}
 groups:
