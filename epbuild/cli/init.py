@@ -66,9 +66,9 @@ def init(
     output: arguments.NewRecipe = arguments.DEFAULT,
     force: arguments.Force = False,
 ) -> int:
-    """Write a commented recipe that validates and builds, for the models that it finds.
+    """Write a short recipe that validates and builds, for the models that it finds.
 
-    On a terminal, what no flag gives is asked for. Elsewhere, open dimensions that no --size gives a size get one that is a guess.
+    On a terminal, it asks for what no flag gives. Elsewhere, it guesses the sizes of open dimensions that no --size gives.
     """
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     given = Given(places, models, sizes, KINDS[ep] if ep else None, targets, share_weights, name, output, force)

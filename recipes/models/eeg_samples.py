@@ -1,4 +1,4 @@
-"""Inputs of ICLabel (package mne-icalabel), which says what a component of an electroencephalogram is: to calibrate its quantisation and to
+"""Inputs of ICLabel (package mne-icalabel), which says what a component of an electroencephalogram is: to calibrate its quantization and to
 check its numbers. They look like the features of components, and come from no person.
 
 Only operations that every machine rounds alike: no exponentials, no sums in an order of the library's choice.

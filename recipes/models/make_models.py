@@ -1,5 +1,5 @@
 """Writes the sample models that the checked-in recipes compile: a decoder, as two graphs of fixed sizes and as one open graph, with
-samples to calibrate its quantisation by, and a small classifier; and samples for ICLabel, a model that comes in a package.
+samples to calibrate its quantization by, and a small classifier; and samples for ICLabel, a model that comes in a package.
 
 The bytes depend on nothing but this file, not on the machine nor on the version of numpy.
 """
@@ -317,7 +317,7 @@ class OpenDecoder(Decoder):
     """The decoder as exporters write it: one graph for any number of tokens and of cache slots, which it reads off its inputs."""
 
     _ids = TensorProto.INT64
-    # Far below every score that counts, and near enough that quantised scores keep their steps.
+    # Far below every score that counts, and near enough that quantized scores keep their steps.
     _hidden_score = -100.0
 
     def __init__(self, name: str, weights: WeightsFile) -> None:
@@ -351,7 +351,7 @@ class OpenDecoder(Decoder):
 
 
 def calibration() -> list[dict[str, Array]]:
-    """Inputs of the open decoder that show a quantiser every range: texts of random tokens, and caches full of values.
+    """Inputs of the open decoder that show a quantizer every range: texts of random tokens, and caches full of values.
 
     No token attends to what was in the cache, which its text overwrites or has not reached; the caches' own ranges are seen all the same.
     """
@@ -368,7 +368,7 @@ def calibration() -> list[dict[str, Array]]:
 
 
 def classifier() -> onnx.ModelProto:
-    """A convolutional classifier of 32x32 colour images, its weights inline."""
+    """A convolutional classifier of 32x32 color images, its weights inline."""
     random = Randomness(seed=2)
     builder = GraphBuilder("classifier")
     value, channels = builder.input("image", TensorProto.FLOAT, [1, 3, 32, 32]), 3

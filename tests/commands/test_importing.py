@@ -22,9 +22,38 @@ from epbuild.report.json.build import imported_document
 from epbuild.report.json.documents import json_text
 from epbuild.report.terminal.recipes import print_imported
 from tests.support.commands import write_model
+from tests.support.plan_recipes import key_documents
 
 REAL = Path(__file__).parent / "imported"
 TOOL = "ep_weight_sharing_ctx_gen"
+LONG = """\
+epbuild: 1
+name: NAME
+toolchains:
+  qnn:
+    packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]
+models:
+  model1: model1.onnx
+  model2: model2.onnx
+targets:
+  SC8380XP:
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options:
+      backend_type: htp
+      htp_graph_finalization_optimization_mode: 3
+      soc_model: "60"
+groups:
+  main:
+    models: [model1, model2]
+    targets: [SC8380XP]
+    share_weights: true
+    expect: {fallback_nodes: any}
+outputs:
+  - layout: directory
+    path: dist/${recipe.name}/${group}/${target}
+"""
+"""Recipe of the example in the tool's help, with its defaults written out."""
 
 
 @pytest.fixture
@@ -71,6 +100,8 @@ def test_the_example_of_the_tool_s_help(folder: Path) -> None:
         "share_weights": True,
         "expect": {"fallback_nodes": "any"},
     }
+    (folder / "long.yaml").write_text(LONG.replace("NAME", done.path.absolute().parent.name), encoding="utf-8")
+    assert key_documents(done.path.absolute()) == key_documents(folder / "long.yaml")
     assert whats(done.left) == ["graph optimization level", "the place of the outputs", "ep.context_node_name_prefix=_part1"]
     assert "# - the place of the outputs: the tool writes beside its models." in Path("epbuild.yaml").read_text(encoding="utf-8")
 

@@ -19,8 +19,8 @@ from epbuild.recipe.load import load
 from epbuild.recipe.model import Expectation
 from tests.output.test_edits import EDITS
 from tests.output.test_every_field import CASES, FILES, Case, base_recipe, edited
-from tests.plan.test_plan_defaults import documents
 from tests.recipe.texts import FULL, MINIMAL
+from tests.support.plan_recipes import key_documents
 from tests.support.projects import RECIPES
 
 EVERY = 8
@@ -104,9 +104,9 @@ def test_each_recipe_has_the_keys_of_its_explanation(tmp_path: Path, name: str) 
     shutil.copytree(RECIPES, tmp_path / "recipes", ignore=shutil.ignore_patterns("dist", ".epbuild", "__pycache__"))
     recipe = tmp_path / "recipes" / name
     check(recipe)
-    before = documents(recipe)
+    before = key_documents(recipe)
     assert before
-    assert documents(recipe.with_name("explained.yaml")) == before
+    assert key_documents(recipe.with_name("explained.yaml")) == before
 
 
 @pytest.mark.parametrize("text", [FULL, MINIMAL], ids=["full", "minimal"])

@@ -12,9 +12,10 @@ from onnx import TensorProto, helper
 
 from epbuild.core.errors import PlanError, Problem
 from epbuild.plan.planner import make_plan
+from epbuild.plan.preparing import Preparation, preparation_document
 from epbuild.plan.request import compile_document
 from epbuild.plan.sources import Locate
-from epbuild.plan.steps import Plan, SessionGroup
+from epbuild.plan.steps import Emission, Plan, SessionGroup
 from epbuild.recipe.load import load
 from epbuild.toolchain.fingerprint import Fingerprint
 
@@ -123,6 +124,24 @@ def problems_of(folder: Path, text: str = RECIPE, selection: Sequence[str] = ())
     except PlanError as error:
         return error.problems
     return ()
+
+
+def key_documents(file: Path) -> dict[str, object]:
+    """Return the key document of each compile and preparation of a recipe, and the place of each output, by step.
+
+    Without its files, which a remote model may lack, an action has no key document.
+    """
+    found: dict[str, object] = {}
+    for ident, action in make_plan(load(file)).actions.items():
+        digests = {path: path.name for path in action.files}
+        if isinstance(action, SessionGroup):
+            is_known = all(member.has_files for member in action.members)
+            found[ident] = compile_document(action, digests, TOOLCHAIN) if is_known else None
+        elif isinstance(action, Preparation):
+            found[ident] = preparation_document(action, digests, TOOLCHAIN) if action.source is not None else None
+        elif isinstance(action, Emission):
+            found[ident] = action.path.relative_to(file.parent).as_posix()
+    return found
 
 
 def codes(problems: Sequence[Problem]) -> list[str]:

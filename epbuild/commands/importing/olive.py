@@ -23,8 +23,8 @@ _PASSES = {
     "staticllm": ("fixed shapes", "Where the model has open dimensions, give them sizes with `input_shapes`."),
     "composeonnxmodels": ("glued parts", "A group's `merge` glues compiled models into one."),
     "onnxstaticquantization": (
-        "quantisation with a calibration script",
-        "See `prepare: quantize`, or name what Olive has quantised.",
+        "quantization with a calibration script",
+        "See `prepare: quantize`, or name what Olive has quantized.",
     ),
     "onnxfloattofloat16": ("half precision", "See `prepare: float16`, or name what Olive has converted."),
     "addolivemetadata": ("metadata of Olive", "The manifest has where an artifact came from."),
