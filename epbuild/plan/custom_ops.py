@@ -1,8 +1,8 @@
-"""Planner of the custom operators of session groups."""
+"""Planner of the custom operators of toolchains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct
@@ -24,35 +24,23 @@ class CustomOpLibraries(Struct, frozen=True):
 
 
 def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Problem]) -> tuple[CustomOpLibraries, ...]:
-    """Return the custom operators that a recipe's list names, with paths relative to `base`. Missing files are added to `problems`."""
-    found = []
-    for reference in named:
-        if not names_library(reference.name):
-            found.append(CustomOpLibraries(reference.name, reference.where))
-            continue
-        path = base / user_path(reference.name)
-        if not is_file(path):
-            message = f"the library of custom operators does not exist: {reference.name}"
-            problems.append(Problem("EPB252", message, reference.where, "Paths are relative to the recipe."))
-        found.append(CustomOpLibraries(path.name, reference.where, path))
-    return tuple(found)
+    """Return the custom operators that a toolchain names, each once, with paths relative to `base`. Problems are added to `problems`.
 
-
-def merge_custom_ops(*lists: Iterable[CustomOpLibraries]) -> tuple[CustomOpLibraries, ...]:
-    """Merge lists of custom operators, without duplicates and sorted by name.
-
-    No other order has a meaning, as ONNX Runtime takes a domain from one library only.
+    They are sorted by name. No other order has a meaning, as ONNX Runtime takes a domain from one library only.
     """
-    ops = {(item.name, item.library): item for items in lists for item in items}
-    return tuple(sorted(ops.values(), key=lambda item: item.name))
-
-
-def find_clashes(ops: Iterable[CustomOpLibraries]) -> Iterator[Problem]:
-    """Yield a problem for each library that has the name of another one, as the name would be ambiguous."""
-    seen: dict[str, CustomOpLibraries] = {}
-    for item in ops:
-        other = seen.setdefault(item.name, item)
-        if other is not item:
-            places = " and ".join(str(found.library or "a package") for found in (other, item))
-            message = f"the custom operators of {places} go by one name, '{item.name}'"
-            yield Problem("EPB253", message, item.where, "Rename one of them: manifests and applications know them by that name.")
+    found: dict[str, CustomOpLibraries] = {}
+    for reference in named:
+        ops = CustomOpLibraries(reference.name, reference.where)
+        if names_library(reference.name):
+            path = base / user_path(reference.name)
+            if not is_file(path):
+                message = f"the library of custom operators does not exist: {reference.name}"
+                problems.append(Problem("EPB252", message, reference.where, "Paths are relative to the recipe."))
+            ops = CustomOpLibraries(path.name, reference.where, path)
+        other = found.setdefault(ops.name, ops)
+        if other.library != ops.library:
+            places = " and ".join(str(item.library or "a package") for item in (other, ops))
+            message = f"the custom operators of {places} go by one name, '{ops.name}'"
+            hint = "Rename one of them: manifests and applications know them by that name."
+            problems.append(Problem("EPB253", message, ops.where, hint))
+    return tuple(sorted(found.values(), key=lambda item: item.name))

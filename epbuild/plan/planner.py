@@ -13,7 +13,7 @@ from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem, ProblemRecord
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.plan.custom_ops import CustomOpLibraries, find_clashes, merge_custom_ops, plan_custom_ops
+from epbuild.plan.custom_ops import CustomOpLibraries, plan_custom_ops
 from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
 from epbuild.plan.member import Member, settings_at
 from epbuild.plan.merging import plan_merging
@@ -114,7 +114,6 @@ class _Work:
     """Warnings of checked sources, by the members and the catalog entries of the EPs that they were checked for."""
     folders: tuple[Path, ...] = ()
     """Folders in which a new file may match a pattern of a preparation or of a check's inputs."""
-    group_ops: dict[tuple[str, str], tuple[CustomOpLibraries, ...]] = field(default_factory=dict)
     """Custom operators by the names of group and target."""
 
     @property
@@ -155,7 +154,6 @@ class _Work:
     def check_group(self, group: GroupSpec) -> None:
         """Check a group against its members and targets, without reading any file of a model."""
         self._check_members(group)
-        self._check_custom_ops(group)
         for reference in group.targets:
             target = self.targets.get(reference.name)
             if target is None:
@@ -208,14 +206,6 @@ class _Work:
             if external and len(group.members) > 1 and "${model}" not in external:
                 message = f"the models of '{group.name}' would write their external initializers into one file, '{external}'"
                 self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into its name."))
-
-    def _check_custom_ops(self, group: GroupSpec) -> None:
-        """Find the custom operators of a group for each target, and report those whose names are ambiguous there."""
-        own = plan_custom_ops(group.custom_ops, self.recipe.directory, self.problems)
-        for name in (reference.name for reference in group.targets if reference.name in self.targets):
-            custom_ops = merge_custom_ops(self.custom_ops[self.targets[name].toolchain.name], own)
-            self.problems += find_clashes(custom_ops)
-            self.group_ops[group.name, name] = custom_ops
 
     def _add_steps(self, group: GroupSpec, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
         place = f"{group.name}/{target.name}"
@@ -323,8 +313,8 @@ class _Work:
             memory=group.memory,
             steps=steps,
             initializer_threshold=group.share_initializers.threshold if group.share_initializers else None,
-            custom_ops=self.group_ops[group.name, target.name],
-            may_fail=group.allow_failure or self.recipe.targets[target.name].allow_failure,
+            custom_ops=self.custom_ops[target.toolchain.name],
+            may_fail=target.name in group.allow_failure,
         )
 
     def _member(self, member: GroupMember, level: GraphOptimization) -> Member:

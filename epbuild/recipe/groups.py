@@ -22,7 +22,6 @@ from epbuild.recipe.models import overlaid, read_verify
 from epbuild.recipe.names import name_problem
 from epbuild.recipe.nodes import MappingNode, SequenceNode, merged, render
 from epbuild.recipe.problems import MISSING_KEY
-from epbuild.recipe.targets import read_custom_ops
 from epbuild.recipe.template import substitute
 
 LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
@@ -30,9 +29,14 @@ LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
 
 
 def read_group(
-    name: str, where: Position, fields: MappingReader, members: tuple[GroupMember, ...], targets: tuple[Reference, ...]
+    name: str,
+    where: Position,
+    fields: MappingReader,
+    members: tuple[GroupMember, ...],
+    targets: tuple[Reference, ...],
+    allow_failure: frozenset[str],
 ) -> GroupSpec:
-    """Read a group with its members and targets."""
+    """Read a group with its members and targets, and with the targets for which it may fail."""
     return GroupSpec(
         name=name,
         where=where,
@@ -45,8 +49,7 @@ def read_group(
         memory=fields.size("memory"),
         merge=_read_merge(fields.mapping("merge")) if "merge" in fields.entries else None,
         genai=_read_genai(fields.mapping("genai")) if "genai" in fields.entries else None,
-        custom_ops=read_custom_ops(fields),
-        allow_failure=fields.flag("allow_failure"),
+        allow_failure=allow_failure,
     )
 
 

@@ -36,7 +36,7 @@ from epbuild.recipe.nodes import (
     without,
 )
 from epbuild.recipe.outputs import read_output
-from epbuild.recipe.problems import BAD_NAME, TOO_LARGE, WRONG_VALUE, quoted
+from epbuild.recipe.problems import BAD_NAME, TOO_LARGE, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.remote_address import CacheChoice
 from epbuild.recipe.schema import judge, judge_sections
 from epbuild.recipe.targets import read_target, read_toolchain
@@ -303,7 +303,10 @@ class _Assembler:
                     self.problems.append(Problem(BAD_NAME, message, entry.name_where))
                 elif name != base and (problem := name_problem(name, entry.name_where)):
                     self.problems.append(problem)
-                found[name] = read_group(name, entry.name_where, fields, members, self._matched(fields, targets))
+                own = self._matched(fields, "targets", targets)
+                found[name] = read_group(
+                    name, entry.name_where, fields, members, own, self._allowed_failures(fields, own, targets)
+                )
         self.problems += clash_problems((name, group.where) for name, group in found.items())
         return found
 
@@ -376,10 +379,24 @@ class _Assembler:
         if self._has_all(section) and reference.name and reference.name not in known:
             self._unknown(kind, reference.name, known, reference.where)
 
-    def _matched(self, fields: MappingReader, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
-        """Return a group's targets, each once, at its first matching pattern."""
+    def _allowed_failures(
+        self, fields: MappingReader, own: Collection[Reference], targets: Mapping[str, Target]
+    ) -> frozenset[str]:
+        """Return the targets among a group's `own` for which it may fail."""
+        names = frozenset(reference.name for reference in own)
+        if fields.flag("allow_failure"):
+            return names
+        matched = self._matched(fields, "allow_failure", targets)
+        for where in dict.fromkeys(reference.where for reference in matched):
+            if names and names.isdisjoint(reference.name for reference in matched if reference.where == where):
+                hint = f"Its targets are {one_of(sorted(names))}."
+                self.problems.append(Problem(WRONG_VALUE, "the group has no such target", where, hint))
+        return names.intersection(reference.name for reference in matched)
+
+    def _matched(self, fields: MappingReader, key: str, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
+        """Return the targets of a list of a group, each once, at its first matching pattern."""
         found: dict[str, Reference] = {}
-        for pattern, where in fields.texts("targets"):
+        for pattern, where in fields.texts(key):
             names = self._targets_matching(pattern, targets)
             if not self._can_hold(names, where):
                 continue

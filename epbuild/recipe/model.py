@@ -203,8 +203,6 @@ class Target(NamedTuple):
     """True if the recipe accepts that compiling again changes bytes."""
     whole: bool = True
     """False if an invalid part was removed. Missing parts are then no problems."""
-    allow_failure: bool = False
-    """True if failures of this target do not fail the build."""
 
 
 class CompileSettings(Struct, frozen=True):
@@ -295,12 +293,10 @@ class GroupSpec(NamedTuple):
     """Expected memory of one session group in bytes. None means an estimate."""
     merge: Merge | None = None
     genai: GenaiChoice | None = None
-    custom_ops: tuple[Reference, ...] = ()
-    """Custom operators of its members, in addition to those of the toolchain."""
     allow_nondeterminism: bool = False
     """True if the recipe accepts that compiling again changes bytes, as for a target."""
-    allow_failure: bool = False
-    """True if failures of this group do not fail the build."""
+    allow_failure: frozenset[str] = frozenset()
+    """Targets for which a failure of this group does not fail the build."""
 
 
 class Archive(NamedTuple):

@@ -36,7 +36,7 @@ def read_toolchain(name: str, where: Position, fields: MappingReader) -> Toolcha
         packages=tuple(text for text, _ in packages),
         interpreter=interpreter.name if interpreter else None,
         platforms=tuple(dict.fromkeys(text for text, _ in fields.texts("platforms"))),
-        custom_ops=read_custom_ops(fields),
+        custom_ops=_read_custom_ops(fields),
     )
 
 
@@ -54,11 +54,10 @@ def read_target(name: str, where: Position, fields: MappingReader, *, whole: boo
         allow_unknown_session_keys=fields.flag("allow_unknown_session_keys"),
         allow_nondeterminism=fields.flag("allow_nondeterminism"),
         whole=whole,
-        allow_failure=fields.flag("allow_failure"),
     )
 
 
-def read_custom_ops(fields: MappingReader) -> tuple[Reference, ...]:
+def _read_custom_ops(fields: MappingReader) -> tuple[Reference, ...]:
     """Read paths of libraries, relative to the recipe, and names of packages."""
     named = [(text, where) for text, where in fields.texts("custom_ops") if text]
     fields.problems += filter(None, (_custom_ops_problem(text, where) for text, where in named))

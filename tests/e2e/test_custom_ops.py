@@ -39,7 +39,7 @@ outputs:
   - {{layout: directory, path: dist, provenance: true}}
 """
 OF_THE_TOOLCHAIN = (f"    packages: {PACKAGES}\n", f"    packages: {PACKAGES}\n    custom_ops: [onnxruntime_extensions]\n")
-OF_THE_GROUP = ("    targets: [npu]\n", "    targets: [npu]\n    custom_ops: [ops/libours.so]\n")
+OF_ONES_OWN = (f"    packages: {PACKAGES}\n", f"    packages: {PACKAGES}\n    custom_ops: [ops/libours.so]\n")
 COMPILE = "compile:maths/npu/inverse"
 APPLICATION = """\
 import json, sys
@@ -76,7 +76,7 @@ def with_library(inverse: Project) -> Project:
     inverse.edit(*OF_THE_TOOLCHAIN)
     inverse.build()
     inverse.edit(*reversed(OF_THE_TOOLCHAIN))
-    inverse.edit(*OF_THE_GROUP)
+    inverse.edit(*OF_ONES_OWN)
     (inverse.folder / "ops").mkdir()
     found = python_of(inverse).parents[1].rglob("_extensions_pydll*")
     (source,) = (path for path in found if path.suffix in (".so", ".pyd"))
@@ -192,16 +192,16 @@ def test_a_library_that_changed_compiles_again_and_one_that_was_touched_does_not
     ],
 )
 def test_what_is_not_there_is_told_at_its_place(inverse: Project, ops: str, code: int, words: str) -> None:
-    inverse.edit("    targets: [npu]\n", f"    targets: [npu]\n    custom_ops: ['{ops}']\n")
+    inverse.edit(f"    packages: {PACKAGES}\n", f"    packages: {PACKAGES}\n    custom_ops: ['{ops}']\n")
     done = inverse.epbuild("run")
     assert done.returncode == code
-    assert "epbuild.yaml:13:18: error: " in done.stderr
+    assert "epbuild.yaml:6:18: error: " in done.stderr
     assert words in " ".join(done.stderr.split())
 
 
 def test_a_file_that_is_no_library_is_the_machines_trouble_and_no_models(inverse: Project) -> None:
     shutil.copy(inverse.folder / "inverse.onnx", inverse.folder / "bad.so")
-    inverse.edit("    targets: [npu]\n", "    targets: [npu]\n    custom_ops: [bad.so]\n")
+    inverse.edit(f"    packages: {PACKAGES}\n", f"    packages: {PACKAGES}\n    custom_ops: [bad.so]\n")
     done = inverse.epbuild("run")
     assert done.returncode == 3
     assert "the custom operators of bad.so cannot be registered" in " ".join(done.stderr.split())

@@ -49,7 +49,7 @@ def several() -> Document:
         "targets": {
             "small": {**QNN, "provider_options": {"soc_model": "SM8650", "vtcm_mb": "${vars.quality}"}},
             "large": {**QNN, "provider_options": {"soc_model": "SM8750"}, "allow_nondeterminism": True},
-            "spare": {**QNN, "toolchain": "next", "environment": {"QNN_TRACE": "1"}, "allow_failure": False},
+            "spare": {**QNN, "toolchain": "next", "environment": {"QNN_TRACE": "1"}, "allow_unknown_options": False},
         },
         "groups": {
             "default": "none",

@@ -328,9 +328,6 @@ CASES: dict[str, Case | str] = {
         {"groups.pair.merge.connect": {"left.logits": ["right.input_ids"]}}, given=MERGING, counts=False
     ),
     "groups.*.merge.prefixes.*": Case({"groups.pair.merge.prefixes.right": "second_"}, given=MERGING),
-    "groups.*.custom_ops[]": Case(
-        {"groups.pair.custom_ops": ["plugin2.so", "acme_ops"]}, given={"groups.pair.custom_ops": ["plugin.so", "acme_ops"]}
-    ),
     "groups.*.genai.config": Case({"groups.pair.genai.config": "genai2.json"}, given=GENAI),
     **{
         f"groups.*.genai.roles.{role}": Case({"groups.pair.genai.roles": roles}, given=GENAI)
@@ -348,7 +345,7 @@ CASES: dict[str, Case | str] = {
         {"groups.pair.separate": True}, given={"outputs": [{"layout": "directory", "path": "dist/plain/${group}"}]}
     ),
     "groups.*.allow_failure": Case({"groups.pair.allow_failure": True}, counts=False),
-    "targets.*.allow_failure": Case({"targets.npu.allow_failure": True}, counts=False),
+    "groups.*.allow_failure[]": Case({"groups.pair.allow_failure": ["n*"]}, counts=False),
     "groups.*.memory": Case({"groups.pair.memory": "1 GiB"}, counts=False),
     **{
         f"groups.*.{place}{name}": Case(
@@ -440,7 +437,7 @@ OF_FILES = {
     "a file of a preparation": Case({}, given=PREPARED, files={"fold.py": b"print(2)"}),
     "a plugin": Case({}, given={"targets.npu.library": "plugin.so"}, files={"plugin.so": b"a newer plugin"}),
     "a library of custom operators": Case(
-        {}, given={"groups.pair.custom_ops": ["plugin.so", "acme_ops"]}, files={"plugin.so": b"a newer library"}
+        {}, given={"toolchains.qnn.custom_ops": ["plugin.so", "acme_ops"]}, files={"plugin.so": b"a newer library"}
     ),
     "the configuration of genai": Case({}, given=GENAI, files={"genai.json": genai(eos_token_id=5)}),
     "a file that is shipped": Case({}, given=GENAI, files={"tokenizer.json": b'{"a": 1}'}),

@@ -1,4 +1,4 @@
-"""Custom operators of toolchains and groups: found, checked for ambiguous names, and part of the key."""
+"""Custom operators of toolchains: found, checked for ambiguous names, and part of the key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.support.recipe_texts import MARK, told
 
 PACKAGES = "    packages: [onnxruntime-qnn==2.7.0]\n"
 SHARED = "share:decoder/phone"
-SHARE = "    share_weights: true\n"
 
 
 @pytest.fixture
@@ -26,9 +25,8 @@ def workshop(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def with_ops(toolchain: str = "", group: str = "") -> str:
-    ops = [f"    custom_ops: {text}\n" if text else "" for text in (toolchain, group)]
-    return edited(RECIPE, (PACKAGES, PACKAGES + ops[0]), (SHARE, SHARE + ops[1]))
+def with_ops(listed: str) -> str:
+    return edited(RECIPE, (PACKAGES, f"{PACKAGES}    custom_ops: {listed}\n"))
 
 
 def planned(folder: Path, text: str, action: str = SHARED) -> SessionGroup:
@@ -39,26 +37,22 @@ def changed(folder: Path, before: str, after: str) -> list[str]:
     return differences(document_of(planned(folder, before)), document_of(planned(folder, after)))
 
 
-def test_every_session_has_the_packages_of_its_toolchain_and_group_once_each(workshop: Path) -> None:
-    text = with_ops("[acme_ops, liba.so]", "[./liba.so, more_ops, acme_ops, libb.so]")
+def test_every_session_has_the_operators_of_its_toolchain_once_each(workshop: Path) -> None:
+    text = with_ops("[acme_ops, ./liba.so, more_ops, acme_ops, libb.so, liba.so]")
     group = planned(workshop, text)
     assert [ops.name for ops in group.custom_ops] == ["acme_ops", "liba.so", "libb.so", "more_ops"]
     assert {workshop / "liba.so", workshop / "libb.so"} <= set(group.files), "a change of them is seen, also during a compile"
     assert planned(workshop, text, "compile:vision/cpu/prefill").custom_ops == ()
 
 
-def test_a_toolchain_has_the_packages_of_all_its_groups(workshop: Path) -> None:
-    needs = plan_of(workshop, with_ops("[acme_ops, liba.so]", "[more_ops]")).toolchains()
-    assert {module: (where.line, where.column) for module, where in needs["qnn"].packages.items()} == {
-        "acme_ops": (6, 18),
-        "more_ops": (30, 18),
-    }
+def test_a_toolchain_has_the_packages_that_it_names(workshop: Path) -> None:
+    needs = plan_of(workshop, with_ops("[acme_ops, liba.so]")).toolchains()
+    assert {module: (where.line, where.column) for module, where in needs["qnn"].packages.items()} == {"acme_ops": (6, 18)}
     assert needs["openvino"].packages == {}
 
 
-@pytest.mark.parametrize("where", ["toolchain", "group"])
-def test_a_library_that_is_not_there_is_told_once_with_its_place(workshop: Path, where: str) -> None:
-    marked = with_ops(**{where: f"[liba.so, {MARK}./nosuch.so]"})
+def test_a_library_that_is_not_there_is_told_once_with_its_place(workshop: Path) -> None:
+    marked = with_ops(f"[liba.so, {MARK}./nosuch.so]")
     line = marked.partition(MARK)[0].count("\n") + 1
     (problem,) = problems_of(workshop, marked.replace(MARK, ""))
     assert (problem.code, problem.where.line, problem.where.column) == ("EPB252", line, 27)  # type: ignore[union-attr]
@@ -70,21 +64,21 @@ def test_a_folder_is_no_library(workshop: Path) -> None:
 
 
 def test_two_libraries_of_one_file_name_are_refused_as_nothing_could_name_either(workshop: Path) -> None:
-    (problem,) = problems_of(workshop, with_ops("[liba.so]", "[other/liba.so]"))
-    assert (problem.code, problem.where.line) == ("EPB253", 30)  # type: ignore[union-attr]
+    (problem,) = problems_of(workshop, with_ops("[liba.so, other/liba.so]"))
+    assert (problem.code, problem.where.line, problem.where.column) == ("EPB253", 6, 27)  # type: ignore[union-attr]
     assert "go by one name, 'liba.so'" in problem.message
 
 
 def test_what_came_went_or_changed_is_told_by_its_name_and_content(workshop: Path) -> None:
     assert changed(workshop, RECIPE, with_ops("[acme_ops]")) == ["custom operators acme_ops added"]
-    assert changed(workshop, with_ops("[acme_ops]", "[liba.so]"), with_ops("[acme_ops]")) == ["custom operators liba.so removed"]
+    assert changed(workshop, with_ops("[acme_ops, liba.so]"), with_ops("[acme_ops]")) == ["custom operators liba.so removed"]
     old, new = (hashlib.sha256(name.encode()).hexdigest()[:8] for name in ("liba.so", "other/liba.so"))
     sentence = f"the library of custom operators liba.so changed: {old} -> {new}"
     assert changed(workshop, with_ops("[liba.so]"), with_ops("[other/liba.so]")) == [sentence]
 
 
-def test_where_and_in_which_order_they_are_named_compiles_nothing(workshop: Path) -> None:
-    assert changed(workshop, with_ops("[liba.so, acme_ops]"), with_ops("[acme_ops]", "[./liba.so]")) == []
+def test_the_order_in_which_they_are_named_compiles_nothing(workshop: Path) -> None:
+    assert changed(workshop, with_ops("[liba.so, acme_ops]"), with_ops("[acme_ops, ./liba.so]")) == []
 
 
 def test_a_recipe_without_any_has_the_keys_that_it_had(workshop: Path) -> None:

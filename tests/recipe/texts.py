@@ -78,7 +78,6 @@ groups:
     models: [prefill, decode]            # order is meaning
     targets: [snapdragon-*]
     share_weights: true
-    custom_ops: [onnxruntime_extensions]
     compile:
       embed: false
       graph_optimization_level: disable_all
