@@ -219,11 +219,15 @@ def test_nodes_that_are_to_stay_in_float_do(bench: Bench, network: Path) -> None
     ("options", "message", "hint"),
     [
         ({"nodes_to_exclude": ["conv_c"]}, "'nodes_to_exclude' has 'conv_c'", "Did you mean 'conv_b'?"),
-        ({"nodes_to_exclude": ["halving"]}, "the node 'halving' is gone once", "skip_optimization: true"),
+        ({"nodes_to_exclude": ["halving"]}, "the node 'halving' is removed when", "skip_optimization: true"),
         ({"op_types_to_quantize": ["Conf"]}, "'op_types_to_quantize' has 'Conf'", "Did you mean 'Conv'?"),
         ({"generate": {**RANGES, "ranges": {"picture": [0, 1]}}}, "'ranges' names 'picture'", "image"),
         ({"generate": {**RANGES, "sizes": {"image": [1, 3, 8, 8]}}}, "the model takes [2, 3, 8, 8]", ""),
-        ({"generate": {**RANGES, "ranges": {"image": [-3e38, 3e38]}}}, "made sample 1, the model computes NaN", "Calibrate with"),
+        (
+            {"generate": {**RANGES, "ranges": {"image": [-3e38, 3e38]}}},
+            "generated sample 1, the model computes NaN",
+            "Calibrate with",
+        ),
         ({"generate": {**RANGES, "ranges": {"image": [0, 1e37]}}}, "is not finite", "Calibrate with"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`cut`: the part of a model between some of its values, by onnx.utils."""
+"""`cut`: extraction of the part of a model between some of its values, by onnx.utils."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abs
 
 
 def cut(request: dict[str, Any]) -> None:
-    """Write what leads from `inputs` to `outputs`, the model's if not given. Raises Refused where that is not a model."""
+    """Write the part between `inputs` and `outputs`, by default those of the model. Raises Refused if this is no model."""
     import onnx
 
     options = request["options"]
@@ -39,7 +39,7 @@ def cut(request: dict[str, Any]) -> None:
 
 
 def check_names(model: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Raise Refused where a name is no value of the graph, or one whose type and sizes are not known."""
+    """Raise Refused if a name is no value of the graph, or if its type and sizes are unknown."""
     made = {name for node in model.graph.node for name in node.output}
     given = {value.name for value in model.graph.input}
     typed = {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
@@ -49,11 +49,11 @@ def check_names(model: Any, inputs: list[str], outputs: list[str]) -> None:
                 raise step.Refused(f"'{option}' has '{name}', which is no such value of the model", step.nearest(name, known))
             if name not in typed:
                 hint = "Put 'infer_shapes: {symbolic: true}' before it, or cut elsewhere."
-                raise step.Refused(f"what type the value '{name}' has is not known", hint)
+                raise step.Refused(f"the type of the value '{name}' is unknown", hint)
 
 
 def reach(model: Any, inputs: list[str], outputs: list[str]) -> tuple[set[str], list[str]]:
-    """Which of `inputs` the outputs need, and which inputs of the model they need that are not among them."""
+    """Return those of `inputs` that the outputs need, and the other inputs of the model that they need."""
     maker = {name: node for node in model.graph.node for name in node.output if name}
     own = {value.name for value in step.required_inputs(model)}
     seen: set[str] = set()

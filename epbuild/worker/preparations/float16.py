@@ -1,6 +1,6 @@
-"""`float16`: float32 to float16, by onnxruntime.transformers.
+"""`float16`: conversion of float32 to float16, by onnxruntime.transformers.
 
-It has the converter of onnxmltools, and keeps it up.
+It has the converter of onnxmltools, and maintains it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ FLOAT, FLOAT16 = 1, 10
 
 
 def float16(request: dict[str, Any]) -> None:
-    """Write the source with its float32 tensors as float16. Raises Refused where an option names what there is not."""
+    """Write the source with its float32 tensors as float16. Raises Refused if an option names something that does not exist."""
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     options = dict(request["options"])
     header = step.load_header(request)
     check_names(header, options)
-    # Inferred without the weights: with them, a large model is more than the one message that is inferred.
+    # Infer shapes without the weights: with them, a large model exceeds the size of one message.
     infer = not options.pop("disable_shape_infer", False)
     model = step.fill(onnx.shape_inference.infer_shapes(header) if infer else header, request)
-    before = floats(model)
+    before = count_floats(model)
     result = convert_float_to_float16(model, disable_shape_infer=True, **options)
-    after = floats(result)
+    after = count_floats(result)
     step.log(f"{before[FLOAT]} weights in float32 became {after[FLOAT]}, {before[FLOAT16]} in float16 became {after[FLOAT16]}")
     values = (*result.graph.input, *result.graph.output, *result.graph.value_info)
     if after == before and not any(value.type.tensor_type.elem_type == FLOAT16 for value in values):
@@ -37,7 +37,7 @@ def float16(request: dict[str, Any]) -> None:
 
 
 def check_names(model: Any, options: dict[str, Any]) -> None:
-    """Raise Refused where an option names nodes, inputs or outputs that there are none of: the library would go on in silence."""
+    """Raise Refused if an option names nodes, inputs or outputs that do not exist, which the library ignores silently."""
     nodes = {node.name for node in model.graph.node}
     for name in options.get("node_block_list", ()):
         if name not in nodes:
@@ -50,8 +50,8 @@ def check_names(model: Any, options: dict[str, Any]) -> None:
             raise step.Refused(message, step.nearest(name, ends))
 
 
-def floats(model: Any) -> dict[int, int]:
-    """How many weights are in float32 and in float16."""
+def count_floats(model: Any) -> dict[int, int]:
+    """Return the number of weights in float32 and in float16."""
     return {kind: sum(tensor.data_type == kind for tensor in model.graph.initializer) for kind in (FLOAT, FLOAT16)}
 
 

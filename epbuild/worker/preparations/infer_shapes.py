@@ -1,6 +1,6 @@
-"""`infer_shapes`: types and sizes of the values inside a graph, by ONNX.
+"""`infer_shapes`: types and sizes of the values inside a graph, inferred by ONNX.
 
-Where it is asked for, onnxruntime's symbolic inference comes first.
+The option `symbolic` runs onnxruntime's symbolic inference first.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ OF_SYMBOLIC = ("int_max", "auto_merge", "guess_output_rank")
 
 
 def infer_shapes(request: dict[str, Any]) -> None:
-    """Write the source with what can be inferred of its values. Raises Refused where symbolic inference does not get through."""
+    """Write the source with inferred types and sizes. Raises Refused if symbolic inference fails."""
     import onnx
 
     options = dict(request["options"])
     symbolic = options.pop("symbolic", False)
     model = step.load_header(request)
-    before = known(model)
+    before = count_known(model)
     of_symbolic = {name: options.pop(name) for name in OF_SYMBOLIC if name in options}
     if symbolic:
         model = infer_symbolically(model, of_symbolic)
     model = onnx.shape_inference.infer_shapes(model, **options)
     of = sum(len(node.output) for node in model.graph.node)
-    step.log(f"of {of} values, {before} had all sizes known, and {known(model)} have now")
+    step.log(f"of {of} values, {before} had all sizes known, and {count_known(model)} have now")
     step.save(step.fill(model, request), request)
 
 
 def infer_symbolically(model: Any, options: dict[str, Any]) -> Any:
-    """The model with what onnxruntime's symbolic inference finds. Raises Refused where it gives up."""
+    """Return the model with the shapes that onnxruntime's symbolic inference finds. Raises Refused if it fails."""
     from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 
     try:
         return SymbolicShapeInference.infer_shapes(model, **options)
     except Exception as error:
         hint = "Fix sizes by 'input_shapes' of the model, try 'auto_merge: true', or leave 'symbolic' out."
-        raise step.Refused(f"onnxruntime's symbolic shape inference does not get through the model: {error}", hint) from error
+        raise step.Refused(f"onnxruntime's symbolic shape inference fails for the model: {error}", hint) from error
 
 
-def known(model: Any) -> int:
-    """How many values that nodes compute have sizes that are all known."""
+def count_known(model: Any) -> int:
+    """Return the number of values that nodes compute and whose sizes are all known."""
     made = {name for node in model.graph.node for name in node.output}
     values = {value.name: step.sizes_of(value) for value in (*model.graph.value_info, *model.graph.output)}
     return sum(

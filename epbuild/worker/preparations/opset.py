@@ -1,4 +1,4 @@
-"""`opset`: another version of the ONNX operator set, by ONNX's own converter."""
+"""`opset`: conversion to another version of the ONNX operator set, by ONNX's own converter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abs
 
 
 def convert(request: dict[str, Any]) -> None:
-    """Write the source with its operators in another version. Raises Refused where the converter has no way there."""
+    """Write the source with its operators in another version. Raises Refused if the converter cannot convert it."""
     import onnx
 
     target = request["options"]["target_version"]
@@ -24,13 +24,13 @@ def convert(request: dict[str, Any]) -> None:
         hint = "Export it again with the operator set that it should have."
         raise step.Refused("ONNX's converter takes a model as one message, which this one is too large for", hint)
     before = version(source)
-    result = source if before == target else converted(source, target)
+    result = source if before == target else convert_model(source, target)
     step.log(f"operator set {before} became {version(result)}")
     step.save(result, request)
 
 
-def converted(source: Any, target: int) -> Any:
-    """The model in another version. Raises Refused."""
+def convert_model(source: Any, target: int) -> Any:
+    """Return the model in another version. Raises Refused."""
     import onnx
 
     try:
@@ -44,7 +44,7 @@ def converted(source: Any, target: int) -> Any:
 
 
 def version(model: Any) -> int:
-    """The version of ONNX's own operators that a model asks for."""
+    """Return the version of ONNX's own operators that a model uses."""
     return next((opset.version for opset in model.opset_import if opset.domain in {"", "ai.onnx"}), 0)
 
 

@@ -1,7 +1,6 @@
-"""`quantize`: a QDQ model, by onnxruntime.quantization's static quantisation.
+"""`quantize`: conversion to a QDQ model, by static quantization of onnxruntime.quantization.
 
-The EP's own configuration comes with the request.
-What is measured on samples comes from `.npz` files, one sample each, or from samples that are made up where the options ask for that.
+The request has the EP's own configuration. Samples are `.npz` files, one sample each, or are generated if the options say so.
 `qnn_preprocess_model` is not called: in onnxruntime 1.31.1 it ends with a TypeError as soon as it changes a model.
 """
 
@@ -25,7 +24,7 @@ PREPROCESSED = step.SCRATCH + "/preprocessed.onnx"
 
 
 def quantize(request: dict[str, Any]) -> None:
-    """Write the source as a QDQ model. Raises Refused where samples or options do not fit the model."""
+    """Write the source as a QDQ model. Raises Refused if samples or options do not fit the model."""
     options = dict(request["options"])
     made = options.pop("generate", None)
     source = step.load_header(request)
@@ -40,7 +39,7 @@ def quantize(request: dict[str, Any]) -> None:
 
 
 class Samples:
-    """Samples one by one, as onnxruntime.quantization asks for them."""
+    """Reader of samples, one at a time, with the interface that onnxruntime.quantization expects."""
 
     def __init__(self, count: int) -> None:
         self._count = self._end = count
@@ -53,38 +52,38 @@ class Samples:
         return iter(self.get_next, None)
 
     def set_range(self, start_index: int, end_index: int) -> None:
-        """From now on the samples from `start_index` to before `end_index`: what is asked of a reader for strides."""
+        """Continue with the samples from `start_index` to before `end_index`, as onnxruntime requires of a reader for strides."""
         self._next, self._end = start_index, min(end_index, self._count)
 
     def get_next(self) -> Any:
-        """The next sample, or None after the last."""
+        """Return the next sample, or None after the last."""
         if self._next >= self._end:
             return None
         self._next += 1
         return self.sample(self._next - 1)
 
     def sample(self, index: int) -> dict[str, Any]:
-        """A sample's arrays by the inputs' names."""
+        """Return the arrays of a sample by the names of the inputs."""
         raise NotImplementedError
 
     def name(self, index: int) -> str:
-        """What a sample is called in a message."""
+        """Return the name of a sample for messages."""
         raise NotImplementedError
 
 
 class Files(Samples):
-    """One sample in each `.npz` file, its arrays by the inputs' names."""
+    """Samples in `.npz` files: one sample per file, with its arrays by the names of the inputs."""
 
     def __init__(self, model: Any, paths: list[str]) -> None:
         super().__init__(len(paths))
         self._paths = paths
         self._inputs = {value.name: value for value in step.required_inputs(model)}
-        for index in range(len(paths)):  # all of them, before minutes of work with the first ones
+        for index in range(len(paths)):  # check all of them before minutes of work
             self.sample(index)
         step.log(f"calibrating with {len(paths)} files")
 
     def sample(self, index: int) -> dict[str, Any]:
-        """The arrays of one file. Raises Refused where they are not what the model takes."""
+        """Return the arrays of one file. Raises Refused if they do not fit the inputs of the model."""
         import numpy
 
         path = self._paths[index]
@@ -105,12 +104,12 @@ class Files(Samples):
         return arrays
 
     def name(self, index: int) -> str:
-        """The file."""
+        """Return the name of the file, for messages."""
         return f"the calibration file {os.path.basename(self._paths[index])}"  # noqa: PTH119
 
 
 def check_array(file: str, array: Any, wanted: Any) -> None:
-    """Raise Refused where an array of a file is not what an input takes: its type, its sizes, and finite numbers."""
+    """Raise Refused if an array of a file does not have the type and sizes of an input, or has numbers that are not finite."""
     import numpy
 
     dtype = numpy_type(wanted)
@@ -125,11 +124,11 @@ def check_array(file: str, array: Any, wanted: Any) -> None:
         shown = ", ".join(map(str, sizes or ()))
         raise step.Refused(f"{where} has the sizes {list(array.shape)}; the model takes [{shown}]")
     if array.dtype.kind == "f" and not numpy.isfinite(array).all():
-        raise step.Refused(f"{where} holds numbers that are not finite", "Leave this sample out, or mend it.")
+        raise step.Refused(f"{where} holds numbers that are not finite", "Remove or correct this sample.")
 
 
 class Generated(Samples):
-    """Samples drawn evenly from ranges. They show little of what a model meets; the ranges are the recipe's, never guessed."""
+    """Samples with a uniform distribution over the ranges in the recipe. They represent real inputs poorly."""
 
     def __init__(self, model: Any, made: dict[str, Any]) -> None:
         super().__init__(made["samples"])
@@ -146,18 +145,18 @@ class Generated(Samples):
                 hint = f"Add '{value.name}: [LOW, HIGH]' to 'ranges', as the model's real inputs are."
                 raise step.Refused(f"there is no range for the input '{value.name}'", hint)
             self._sizes_of(value)
-        step.log(f"calibrating with {len(self)} made samples, seed {self._seed}")
+        step.log(f"calibrating with {len(self)} generated samples, seed {self._seed}")
 
     def sample(self, index: int) -> dict[str, Any]:
-        """Sample `index`, the same whenever it is asked for."""
+        """Return the sample `index`, which is equal in each call."""
         import numpy
 
         draw = numpy.random.default_rng([self._seed, index])
         return {value.name: self._draw(draw, value) for value in self._inputs}
 
     def name(self, index: int) -> str:
-        """Its number, from 1."""
-        return f"made sample {index + 1}"
+        """Return the number of the sample, from 1, for messages."""
+        return f"generated sample {index + 1}"
 
     def _draw(self, draw: Any, value: Any) -> Any:
         low, high = self._ranges[value.name]
@@ -167,7 +166,7 @@ class Generated(Samples):
         if dtype.kind == "b":
             return draw.integers(0, 2, sizes).astype(dtype)
         if dtype.kind not in "iu":
-            raise step.Refused(f"no samples can be made for the input '{value.name}', which is {dtype}", "Give .npz files.")
+            raise step.Refused(f"no samples can be generated for the input '{value.name}', which is {dtype}", "Give .npz files.")
         return draw.integers(int(low), int(high), sizes, endpoint=True).astype(dtype)
 
     def _sizes_of(self, value: Any) -> list[int]:
@@ -187,7 +186,7 @@ class Generated(Samples):
 
 
 def numpy_type(value: Any) -> Any:
-    """The numpy type of a tensor."""
+    """Return the numpy type of a tensor."""
     import onnx
 
     return onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
@@ -197,7 +196,7 @@ def numpy_type(value: Any) -> Any:
 
 
 class _Errors(logging.Handler):
-    """Keeps what is logged as an error: quant_pre_process goes on without its optimisation where this fails."""
+    """Handler that keeps logged errors. `quant_pre_process` logs it and continues if its optimization fails."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -208,7 +207,7 @@ class _Errors(logging.Handler):
 
 
 def preprocess(request: dict[str, Any], options: dict[str, Any]) -> None:
-    """Write the source as quant_pre_process leaves it: sizes inferred, constants folded, nodes fused. Raises Refused."""
+    """Run `quant_pre_process` on the source: it infers sizes, folds constants and fuses nodes. Raises Refused."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     external = step.is_external(request)
@@ -225,17 +224,17 @@ def preprocess(request: dict[str, Any], options: dict[str, Any]) -> None:
         inputs = ", ".join(f"{name} [{', '.join(map(str, sizes or ['?']))}]" for name, sizes in opened.items())
         advice = "set 'skip_symbolic_shape: true'"
         hint = f"Fix the sizes of {inputs} by 'input_shapes' of the model, or {advice}." if opened else f"Else {advice}."
-        raise step.Refused(f"onnxruntime's symbolic shape inference does not get through the model: {error}", hint) from error
+        raise step.Refused(f"onnxruntime's symbolic shape inference fails for the model: {error}", hint) from error
     finally:
         logger.removeHandler(errors)
     if errors.messages:
         reason = errors.messages[-1].strip().splitlines()[-1]
-        hint = "Set 'skip_optimization: true' to quantise it as it is."
-        raise step.Refused(f"onnxruntime cannot optimise the model before it is quantised: {reason}", hint)
+        hint = "Set 'skip_optimization: true' to quantize it as it is."
+        raise step.Refused(f"onnxruntime cannot optimize the model before it is quantized: {reason}", hint)
 
 
 def check_names(source: Any, options: dict[str, Any]) -> None:
-    """Raise Refused where an option names nodes or operators that there are none of: the library would go on in silence."""
+    """Raise Refused if an option names nodes or operators that do not exist, which the library ignores silently."""
     import onnx
     from onnxruntime.quantization.registry import IntegerOpsRegistry, QDQRegistry, QLinearOpsRegistry
 
@@ -245,7 +244,9 @@ def check_names(source: Any, options: dict[str, Any]) -> None:
     for name in options.get("nodes_to_exclude", ()):
         if name in before and name not in nodes:
             hint = "Set 'skip_optimization: true' to keep all nodes as they are."
-            raise step.Refused(f"the node '{name}' is gone once the model is optimised, so that it cannot be kept in float", hint)
+            raise step.Refused(
+                f"the node '{name}' is removed when the model is optimized, so that it cannot be kept in float", hint
+            )
         if name not in nodes:
             raise step.Refused(f"'nodes_to_exclude' has '{name}', which is no node of the model", step.nearest(name, nodes))
     there = {node.op_type for node in model.graph.node}
@@ -258,7 +259,7 @@ def check_names(source: Any, options: dict[str, Any]) -> None:
 
 
 def check_outputs(samples: Samples) -> None:
-    """Raise Refused where the model computes NaN of a sample: what is measured leaves such values out in silence."""
+    """Raise Refused if the model computes NaN for a sample. The library ignores such values silently."""
     import numpy
     import onnxruntime
 
@@ -271,7 +272,7 @@ def check_outputs(samples: Samples) -> None:
 
 
 def write(request: dict[str, Any], options: dict[str, Any], samples: Samples) -> None:
-    """Write the preprocessed model with what QNN takes quantised. Raises Refused where no sound ranges come of the samples."""
+    """Write the preprocessed model, quantized as the EP's configuration says. Raises Refused if the samples give no usable ranges."""
     from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType
     from onnxruntime.quantization import quantize as quantize_model
 
@@ -288,9 +289,7 @@ def write(request: dict[str, Any], options: dict[str, Any], samples: Samples) ->
     try:
         quantize_model(PREPROCESSED, result, config)
     except AssertionError as error:
-        message = (
-            f"onnxruntime.quantization does not get through the model with what it measured: {error or 'an assertion fails'}"
-        )
+        message = f"onnxruntime.quantization fails with the ranges that it measured: {error or 'an assertion fails'}"
         raise step.Refused(
             message, f"{UNFIT} Values that are not finite, or as large as float32 holds, have no scale."
         ) from error
@@ -298,14 +297,14 @@ def write(request: dict[str, Any], options: dict[str, Any], samples: Samples) ->
 
 
 def check_scales(quantized: dict[str, Any], request: dict[str, Any]) -> None:
-    """Write the quantised model, unless it has scales that mean nothing: those of values that were not finite."""
+    """Write the quantized model. Raises Refused if it has scales of values that were not finite."""
     import numpy
     import onnx
 
     model = step.load_model(quantized)
     quantizing = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
     if not quantizing:
-        raise step.Refused("nothing of the model was quantised", "Check 'op_types_to_quantize' and 'nodes_to_exclude'.")
+        raise step.Refused("nothing of the model was quantized", "Check 'op_types_to_quantize' and 'nodes_to_exclude'.")
     values = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in quantizing:
         if node.input[1] in values and not numpy.isfinite(onnx.numpy_helper.to_array(values[node.input[1]])).all():

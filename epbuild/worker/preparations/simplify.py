@@ -1,4 +1,4 @@
-"""`simplify`: constants folded, and nodes fused and removed, by onnxslim."""
+"""`simplify`: folding of constants, and fusion and removal of nodes, by onnxslim."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abs
 
 
 def simplify(request: dict[str, Any]) -> None:
-    """Write the source as onnxslim leaves it."""
+    """Write the source, simplified by onnxslim. Raises Refused if its outputs change."""
     import onnxslim
 
     source = step.load_model(request)
@@ -19,7 +19,7 @@ def simplify(request: dict[str, Any]) -> None:
     result = onnxslim.slim(source, **request["options"])
     if result is None:
         raise step.Refused(
-            "with made inputs, the simplified model gives other outputs than its source",
+            "with generated inputs, the simplified model gives other outputs than its source",
             "Name what to leave out in 'skip_optimizations' or 'skip_fusion_patterns'.",
         )
     step.log(f"{before} became {step.node_count(result)}")

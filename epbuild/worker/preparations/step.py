@@ -1,13 +1,13 @@
-"""The request, reports and model files of every preparation script.
+"""Request, reports and model files of every preparation script.
 
-Loaded by path, beside the script:
+Each script loads this module by path:
 
     python -I quantize.py request.json      in the staging directory
 
     {"format": 1, "kind": "quantize", "source": "in/det.onnx", "output": "out/det.onnx", "options": {"activation_type": "uint8"},
      "files": {"calibration": ["in/files/0/a.npz"]}, "settings": {}}
 
-Pipe, lifeline and endings are those of `compile.py`. A failure is reported with a `hint` beside its message where there is one.
+Pipe, parent process and exit statuses are handled as in `compile.py`. A failure is reported with its message, and a `hint` if there is one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SMALLEST_EXTERNAL = 1024
 
 
 def beside(*parts: str) -> Any:
-    """A script of the worker as a module: an isolated Python does not look for modules here."""
+    """Load a script of the worker as a module. An isolated Python does not search this folder for modules."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), *parts)  # noqa: PTH100, PTH118, PTH120
     specification = importlib.util.spec_from_file_location("epbuild_" + parts[-1].rpartition(".")[0], path)
     module = importlib.util.module_from_spec(specification)  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def beside(*parts: str) -> Any:
 
 
 class Refused(Exception):
-    """The model, the options and the files do not fit each other; with what to do about it."""
+    """Error of a model, options or files that do not fit each other. `hint` says what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class Refused(Exception):
 
 
 def nearest(name: str, known: Any) -> str:
-    """A hint that names what `name` was perhaps meant to be; else some of what there is."""
+    """Return a hint with the known name that is closest to `name`, else with some of the known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     if close:
@@ -58,7 +58,7 @@ def nearest(name: str, known: Any) -> str:
 
 
 def log(text: str) -> None:
-    """A line for the step's log, which is shown while it runs."""
+    """Write a line to the step's log, which is shown while the step runs."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
@@ -67,21 +67,21 @@ def log(text: str) -> None:
 
 
 def load_header(request: dict[str, Any]) -> Any:
-    """The source without its external data."""
+    """Load the source model without its external data."""
     import onnx
 
     return onnx.load(request["source"], load_external_data=False)
 
 
 def load_model(request: dict[str, Any]) -> Any:
-    """The source with all of its weights."""
+    """Load the source model with all of its weights."""
     import onnx
 
     return onnx.load(request["source"])
 
 
 def fill(model: Any, request: dict[str, Any]) -> Any:
-    """Give a model that was made of the source's header the source's weights."""
+    """Load the source's external data into a model that was made from the source's header."""
     import onnx
 
     onnx.load_external_data_for_model(model, os.path.dirname(request["source"]))  # noqa: PTH120
@@ -89,7 +89,7 @@ def fill(model: Any, request: dict[str, Any]) -> Any:
 
 
 def save(model: Any, request: dict[str, Any]) -> None:
-    """Write the result: with its weights in one file beside it where the source had external data, or where they are large."""
+    """Write the result. Its weights go into one file beside it if the source had external data, or if they are large."""
     import onnx
 
     put_in_order(model.graph)
@@ -111,7 +111,7 @@ def save(model: Any, request: dict[str, Any]) -> None:
 
 
 def put_in_order(graph: Any) -> None:
-    """Have every node after those that it reads, as ONNX wants it and some converters do not leave it; else as they are."""
+    """Sort the nodes so that each is after the nodes that it reads. ONNX requires this order, and some converters break it."""
     makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     needs = [{makers[name] for name in read_by(node) if name in makers} for node in graph.node]
     if all(need < index for index, found in enumerate(needs) for need in found):
@@ -138,7 +138,7 @@ def put_in_order(graph: Any) -> None:
 
 
 def read_by(node: Any) -> list[str]:
-    """The values that a node reads, and those that its subgraphs read."""
+    """Return the names of the values that a node and its subgraphs read."""
     found = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -149,7 +149,7 @@ def read_by(node: Any) -> list[str]:
 
 
 def check(model: Any) -> None:
-    """Raise what ONNX's checker finds wrong with a loaded model, unless that is too large for it."""
+    """Run ONNX's checker on a loaded model, unless the model is too large for it. Raises what the checker raises."""
     import onnx
 
     if weight_bytes(model) <= LARGEST_INLINE:
@@ -157,25 +157,25 @@ def check(model: Any) -> None:
 
 
 def is_external(request: dict[str, Any]) -> bool:
-    """Whether weights of the source lie outside of it."""
+    """Return whether the source has external data."""
     return any(tensor.data_location == tensor.EXTERNAL for tensor in load_header(request).graph.initializer)
 
 
 def weight_bytes(model: Any) -> int:
-    """The bytes of a loaded model's weights."""
+    """Return the size of a loaded model's weights in bytes."""
     return sum(
         len(tensor.raw_data) or 4 * (len(tensor.float_data) + len(tensor.int32_data)) for tensor in model.graph.initializer
     )
 
 
 def required_inputs(model: Any) -> list[Any]:
-    """The inputs that have to be fed: those that are no initializer as well."""
+    """Return the inputs that a caller has to feed: all but those that are initializers too."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in initializers]
 
 
 def sizes_of(value: Any) -> list[int | str] | None:
-    """The sizes of a tensor: numbers, names, and `?` for those that are neither; None where not even their number is known."""
+    """Return the sizes of a tensor: numbers, names, and `?` for sizes without a name. None if its rank is unknown."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -185,13 +185,13 @@ def sizes_of(value: Any) -> list[int | str] | None:
 
 
 def open_inputs(model: Any) -> dict[str, Any]:
-    """The inputs whose sizes are not all fixed, with their sizes."""
+    """Return the inputs that have open sizes, with all their sizes."""
     found = {value.name: sizes_of(value) for value in required_inputs(model)}
     return {name: sizes for name, sizes in found.items() if sizes is None or not all(isinstance(size, int) for size in sizes)}
 
 
 def node_count(model: Any) -> str:
-    """How many nodes a model has, as words."""
+    """Return the number of nodes of a model, as text."""
     count = len(model.graph.node)
     return f"{count} node" + ("" if count == 1 else "s")
 
@@ -200,10 +200,10 @@ def node_count(model: Any) -> str:
 
 
 def repeat_with_fixed_seed() -> int | None:
-    """Run this very script again with a fixed seed for Python's hashes, and return its exit status; None in the run that has it.
+    """Run this script again with a fixed seed for Python's hashes, and return its exit status. In the run with the seed, return None.
 
-    Libraries go through sets of names, whose order is another one in every process unless the seed is fixed; and `-I` ignores the
-    variable that fixes it. The new process is as isolated as this one: no other variable for Python is left, no path is added.
+    Libraries iterate over sets of names, whose order differs between processes unless the seed is fixed. `-I` ignores the variable
+    that fixes it. The new process is as isolated as this one: it gets no other variable for Python, and no path.
     """
     if os.environ.get("PYTHONHASHSEED") == SEED and not sys.flags.ignore_environment:
         sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(sys.argv[0]))]  # noqa: PTH100, PTH120
@@ -212,25 +212,25 @@ def repeat_with_fixed_seed() -> int | None:
     variables = {**kept, "PYTHONHASHSEED": SEED, "PYTHONUTF8": "1"}
     command = [sys.executable, "-s", *sys.argv]
     if os.name != "nt":
-        os.execve(sys.executable, command, variables)  # noqa: S606 - this process, once more
+        os.execve(sys.executable, command, variables)  # noqa: S606 - the same script
     return subprocess.call(command, env=variables)
 
 
 def main(prepare: Any) -> None:
-    """The whole process of a script: `prepare` is given the request, and writes its output. Never returns."""
+    """Run the process of a script: `prepare` gets the request and writes its output. This function never returns."""
     status = repeat_with_fixed_seed()
     os._exit(run(prepare) if status is None else status)
 
 
 def run(prepare: Any) -> int:
-    """Read the request, prepare, and report; returns the exit status."""
+    """Read the request, prepare the model, and report. Return the exit status."""
     worker = beside("..", "compile.py")
     channel = worker.Channel()
     worker.follow_parent()
     with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123
         request = json.load(file)
     os.makedirs(SCRATCH, exist_ok=True)  # noqa: PTH103
-    tempfile.tempdir = os.path.abspath(SCRATCH)  # noqa: PTH100 - what libraries write on the way is no one else's to clean up
+    tempfile.tempdir = os.path.abspath(SCRATCH)  # noqa: PTH100 - temporary files of libraries are removed with the staging folder
     try:
         channel.send("started", kind=request["kind"])
         prepare(request)
