@@ -114,7 +114,6 @@ class _Work:
     """Warnings of checked sources, by the members and the catalog entries of the EPs that they were checked for."""
     folders: tuple[Path, ...] = ()
     """Folders in which a new file may match a pattern of a preparation or of a check's inputs."""
-    """Custom operators by the names of group and target."""
 
     @property
     def actions(self) -> dict[str, Action]:
