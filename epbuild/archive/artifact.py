@@ -74,7 +74,7 @@ It raises MissingBlob or DamagedBlob if the store no longer has them, and StoreE
 
 def changed(path: str, step: StepId | None, how: str = "") -> BuildError:
     """Return the error of a file that has changed since it was listed."""
-    message = f"the file {path} changed while it was published{how}"
+    message = f"the file {path} changed while it was emitted{how}"
     return BuildError(Problem("EPB415", message, step, "Nothing was kept; run the build again."))
 
 

@@ -28,9 +28,9 @@ def clean(
     dry_run: arguments.DryRun = False,
     settings: arguments.Settings,
 ) -> int:
-    """Remove what the steps of RECIPE published, and forget that they were done.
+    """Remove what the steps of RECIPE emitted, and forget that they were done.
 
-    Files that epbuild did not make stay, and so do those that were changed since. The store keeps the results: the next run publishes them
+    Files that epbuild did not make stay, and so do those that were changed since. The store keeps the results: the next run emits them
     again without a compile.
     """
     recipe, steps, places = target.selection()

@@ -42,7 +42,7 @@ def coverage(
 ) -> int:
     """Show which models of RECIPE each target's EP takes whole, in part or not at all, and why.
 
-    Compiles what is not compiled yet, all of it whatever fails, and publishes nothing.
+    Compiles what is not compiled yet, all of it whatever fails, and emits nothing.
     """
     selection = target.selection()
     request = Request(

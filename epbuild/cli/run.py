@@ -65,14 +65,12 @@ class BuildChoice(OptionGroup, frozen=True, kw_only=True):
     rebuild_and_compare: Annotated[
         bool, option("--rebuild-and-compare", help="Then compile everything again in a fresh place, and compare the bytes.")
     ] = False
-    no_emit: Annotated[
-        bool, option("--no-emit", help="Make results and write no output: what is only published is left alone.")
-    ] = False
+    no_emit: Annotated[bool, option("--no-emit", help="Make results and write no output.")] = False
     push_only: Annotated[
         bool, option("--push-only", help="Only push images, each file from where it is, and write no folder.")
     ] = False
     no_compile: Annotated[
-        bool, option("--no-compile", help="Make no result: publish those that are there, and name those that are not.")
+        bool, option("--no-compile", help="Make no result: emit those that are there, and name those that are not.")
     ] = False
     watch: Annotated[bool, option("--watch", help="Then build again whenever a source changes, until Ctrl-C.")] = False
     shard: ShardText = None
@@ -113,7 +111,7 @@ def run(
     all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
-    """Build what is out of date in RECIPE: provision toolchains, compile, verify, publish the artifacts.
+    """Build what is out of date in RECIPE: provision toolchains, compile, verify, emit the artifacts.
 
     Of STEPs that are named, what they need is built as well.
     """

@@ -75,7 +75,7 @@ class CheckedMember(Struct, frozen=True):
     @property
     def must_be_judged(self) -> bool:
         """True if the step fails when this machine cannot judge the numbers."""
-        return self.choice.unjudged != "publish"
+        return self.choice.unjudged != "emit"
 
     @property
     def must_show_something(self) -> bool:

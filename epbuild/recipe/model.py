@@ -108,7 +108,7 @@ class VerifyChoice(Struct, frozen=True):
     """Thresholds of metrics, by name."""
     reference: Literal["source", "prepared"] | None = None
     """Model to compare with: the source as in the recipe, or as prepared."""
-    unjudged: Literal["fail", "publish"] | None = None
+    unjudged: Literal["fail", "emit"] | None = None
     """Outcome for a model whose numbers cannot be judged."""
     device: Literal["real"] | None = None
     """Required device: a real one, no emulator."""

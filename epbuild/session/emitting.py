@@ -91,7 +91,7 @@ class Emitter:
         if emission.push_only:
             self._push(emission)
             return
-        self._progress.report(StepStarted(emission.steps[0], "publishing"))
+        self._progress.report(StepStarted(emission.steps[0], "emitting"))
         with self._actions.leases.hold(
             emission.id, emission.id, self._surveyor.workspace.directory, lease_name(self._outputs.place(emission.path))
         ):

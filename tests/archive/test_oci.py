@@ -326,6 +326,6 @@ def test_a_file_that_is_not_as_long_as_it_was_is_not_compressed(size: int, tmp_p
     def pour(content: Artifact, write: Write) -> None:
         write(memoryview(bytes(1 << 20)))
 
-    with pytest.raises(BuildError, match="weights changed while it was published") as error:
+    with pytest.raises(BuildError, match="weights changed while it was emitted") as error:
         compress(Artifact("weights", "external-data", size, "a" * 64), pour, 3, tmp_path)
     assert error.value.problems[0].code == "EPB415"

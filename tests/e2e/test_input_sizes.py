@@ -124,7 +124,7 @@ def test_validate_tells_the_lines_to_write_and_takes_them(pages: Project) -> Non
     (problem,) = json.loads(refused.stdout)["problems"]
     assert (refused.returncode, problem["code"]) == (2, "EPB264")
     assert "x[?, 3, ?, ?]" in problem["message"]
-    assert problem["lines"] == ["inputs:", "  x: [1, 3, 224, 224]"]
+    assert problem["lines"] == ["input_shapes:", "  x: [1, 3, 224, 224]"]
     below = "".join(f"    {line}\n" for line in ("path: reader.onnx", *problem["lines"]))
     pages.recipe.write_text(open_sizes.replace("  reader: reader.onnx\n", f"  reader:\n{below}"), encoding="utf-8")
     refused = pages.epbuild("validate")

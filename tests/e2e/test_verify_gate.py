@@ -101,7 +101,7 @@ def test_an_unjudged_context_for_several_socs_is_published_only_if_accepted(
     failed = [event for event in events_of(project, status=1) if event["event"] == "step_failed"]
     assert [problem["code"] for problem in failed[0]["problems"]] == ["EPB666"]
     assert not (project.folder / "dist").exists()
-    project.recipe.write_text(several.replace(LEFT, LEFT.replace("}", ", verify: {unjudged: publish}}")), encoding="utf-8")
+    project.recipe.write_text(several.replace(LEFT, LEFT.replace("}", ", verify: {unjudged: emit}}")), encoding="utf-8")
     events_of(project, status=0)
     assert "cannot load models that were compiled for several SoCs here" in models(project, "left")["left"]["unjudged"]
 
@@ -130,7 +130,7 @@ def test_a_first_recipe_publishes_unjudged_models_and_feeds_tables_their_rows(pr
     [warning] = [line for line in done.stderr.splitlines() if "[EPB" in line]
     assert warning.startswith("verify:main-faint/SM8750: warning: the numbers of the model 'faint' cannot be judged")
     assert "all of its numbers are below 0.001" in warning
-    assert "It is published: made inputs are weak evidence." in warning
+    assert "It is emitted: made inputs are weak evidence." in warning
     files = {place: json.loads(text) for place, text in project.files().items() if place.endswith("manifest.json")}
     found = {model["name"]: model for manifest in files.values() for model in manifest["models"]}
     assert found["words"]["figures"][0]["cosine"] > 0.999

@@ -425,7 +425,7 @@ CASES |= {
         (".data.ranges.*[]", ".data.ranges.input_ids.1", 5, RANGES, True),
         *((f".metrics.{metric}", f".metrics.{metric}", 0.5, {"metrics": {"max_abs": 9}}, False) for metric in METRICS),
         (".reference", ".reference", "prepared", RANGES, False),
-        (".unjudged", ".unjudged", "publish", RANGES, False),
+        (".unjudged", ".unjudged", "emit", RANGES, False),
         (".device", ".device", "real", RANGES, True),
     )
 }

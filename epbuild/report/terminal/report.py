@@ -124,7 +124,7 @@ def _times(report: Report) -> Iterator[str]:
 
 
 def difference_lines(found: ReportedAgainst) -> Iterator[str]:
-    """Return the changes since another report or since published outputs."""
+    """Return the changes since another report or since emitted outputs."""
     since = f"{found.path} of {format_local_time(found.made_at)}" if found.made_at is not None else found.path
     yield f"{paint('Since', BOLD, has_colors(sys.stdout))} {since}:"
     models = [*filter(None, map(_model_words, found.models))]

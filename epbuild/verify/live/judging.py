@@ -13,10 +13,10 @@ from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.verify.live.verdict import OTHER_INPUTS, OutputVerdict, Rules, figures_text, format_figures, hint_of, overall
 
 _UNSHARED = "These are the numbers of the same model compiled un-shared"
-_PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then has the reason."
+_EMIT = "To emit it all the same, write `unjudged: emit` in its `verify`; the manifest then has the reason."
 _CHANGE = "What is asked is in `metrics` of its `verify`; without them, it is what the catalog has for the EP."
-_WEAK = "It is published: made inputs are weak evidence. With `data` from files, or with `metrics`, its `verify` is a gate."
-_PUBLISHED = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
+_WEAK = "It is emitted: made inputs are weak evidence. With `data` from files, or with `metrics`, its `verify` is a gate."
+_EMITED = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
 """Figures of an output in a manifest."""
 
 
@@ -30,7 +30,7 @@ def numbers_of(made: Made, member: str) -> dict[str, Any]:
     # Machines sum in different orders, so that further digits would differ between them.
     device = {"device": "real"} if action.is_on_real_device else {}
     figures = [
-        {name: rounded_figure(name, getattr(row, name)) for name in _PUBLISHED}
+        {name: rounded_figure(name, getattr(row, name)) for name in _EMITED}
         | ({"unshared": True} if row.unshared else {})
         | device
         for row in result.figures
@@ -72,7 +72,7 @@ def number_problems(
     verdicts = verdicts_of(action, checked, result)
     outcome = overall(verdicts) if unjudged is None else "unjudgeable"
     gates = checked.is_gate if outcome == "failed" else checked.must_show_something
-    accepted = outcome == "unjudgeable" and checked.choice.unjudged == "publish"
+    accepted = outcome == "unjudgeable" and checked.choice.unjudged == "emit"
     if outcome == "passed" or (first is None and unjudged is None) or gates is not fails or (accepted and not fails):
         return
     on = "made inputs" if first is None else first.on + ("; made inputs: weak evidence" if first.evidence == "made" else "")
@@ -81,7 +81,7 @@ def number_problems(
     if outcome == "unjudgeable":
         figures = unjudged.reason.rstrip(".") if unjudged is not None else figures_text(verdicts)
         message = f"the numbers of the model '{name}' cannot be judged ({on}): {figures}{alone}"
-        yield Problem("EPB665", message, where, f"{hint} {_PUBLISH if fails else _WEAK}")
+        yield Problem("EPB665", message, where, f"{hint} {_EMIT if fails else _WEAK}")
         return
     worst = f"; the worst number, for {first.at}, is {first.worst}" if first is not None and first.worst else ""
     message = (
@@ -108,7 +108,7 @@ def _rules(action: Verification, checked: CheckedMember, row: FigureRow) -> Rule
 def not_judged_here(action: Verification, unjudged: UnjudgedMember) -> Problem:
     """Return the problem of a member whose numbers this machine cannot judge."""
     message = f"the numbers of the model '{unjudged.member}' cannot be judged here: {unjudged.reason.rstrip('.')}"
-    hint = f"Build it where {action.target.eps[0].entry.ep} can run what it compiles. {_PUBLISH}"
+    hint = f"Build it where {action.target.eps[0].entry.ep} can run what it compiles. {_EMIT}"
     return Problem("EPB666", message, StepId(action.id), hint)
 
 

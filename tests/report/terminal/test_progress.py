@@ -145,7 +145,7 @@ def test_a_terminal_shows_below_its_rows_the_steps_done_and_the_time_left(
             StepFinished(EMIT, "current", 0.0),
             StepStarted(SHARE, "storing"),
             StepFailed(SHARE, (), Completion(2, 7, None)),
-            StepStarted(EMIT, "publishing"),
+            StepStarted(EMIT, "emitting"),
             ComparisonStarted(3, 20.0),
             StepStarted(SHARE, "compiling again"),
         ):

@@ -136,7 +136,7 @@ def test_what_fails_on_made_inputs_alone_is_published_with_a_warning(bench: Benc
     assert (warning.code, str(warning.where)) == ("EPB646", VERIFY)
     assert "for seed 0; made inputs: weak evidence" in warning.message
     assert FAR in warning.message
-    assert "It is published: made inputs are weak evidence." in (warning.hint or "")
+    assert "It is emitted: made inputs are weak evidence." in (warning.hint or "")
     (figures,) = bench.figures()["classifier"]["figures"]
     assert (figures["evidence"], figures["snr_db"]) == ("made", 6.0)
     assert bench.states()[VERIFY] == "current"
@@ -158,7 +158,7 @@ def test_made_inputs_that_show_nothing_are_a_warning_unless_the_recipe_is_strict
         bench.asks(harder)
         assert bench.build("*classifier*").exit_code == 1
         assert bench.failures[-1] == "EPB665"
-    bench.asks("{unjudged: publish}")
+    bench.asks("{unjudged: emit}")
     assert bench.build("*classifier*").exit_code == 0
     assert bench.warned == []
 
@@ -229,7 +229,7 @@ def test_numbers_that_show_nothing_are_never_published_as_if_they_were_right(ben
     assert bench.build("*classifier*").exit_code == 1
     assert bench.failures == ["EPB665"]
     assert "the CPU EP itself gives NaN or infinity for 4 of 4 numbers" in bench.problems[0].message
-    bench.asks("{data: given.npz, unjudged: publish}")
+    bench.asks("{data: given.npz, unjudged: emit}")
     assert bench.build("*classifier*").exit_code == 0
     assert "the CPU EP itself gives NaN" in bench.figures()["classifier"]["unjudged"]
 
@@ -287,7 +287,7 @@ def test_what_cannot_run_here_fails_unless_the_recipe_accepts_it(bench: Bench) -
     assert not bench.output("classifier").exists()
     bench.broken = ""
     assert bench.build("*classifier*").exit_code == 0  # where it can be run, nothing of that is remembered
-    bench.asks("{data: {seed: 1}, unjudged: publish}")
+    bench.asks("{data: {seed: 1}, unjudged: emit}")
     bench.broken = "Compatible cache not found"
     assert bench.build("*classifier*").exit_code == 0
     assert bench.figures()["classifier"]["figures"] == []
