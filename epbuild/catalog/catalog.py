@@ -85,14 +85,6 @@ known_eps, entries_for, entry = BUILT_IN.known_eps, BUILT_IN.entries_for, BUILT_
 """Queries of the built-in catalog."""
 
 
-def known_environments(entries: Iterable[EpEntry]) -> str:
-    """Return a sentence on the toolchains that provide an EP, in any of these packagings: those known to work, else its packages."""
-    packagings = tuple(entries)
-    if starts := [f"`{entry.start.environment}`" for entry in packagings if entry.start is not None]:
-        return f"Known to work: {' or '.join(starts)}."
-    return f"It comes in {' or '.join(dict.fromkeys(name for entry in packagings for name in entry.distributions))}."
-
-
 def full_name(short: str) -> str | None:
     """Return ONNX Runtime's name of an EP by the short name of its data files, such as `qnn`. None if no EP has that name."""
     return next((ep for ep, stems in _stems().items() if short in stems), None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
 from msgspec import Struct
 
-from epbuild.catalog.catalog import Catalog, find_session_key, full_name, known_environments
+from epbuild.catalog.catalog import Catalog, find_session_key, full_name
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, normalize, plain_text, refusals
 from epbuild.catalog.options import Option, release_numbers
@@ -33,6 +33,8 @@ class TargetPlanner:
     catalog: Catalog
     base: Path
     problems: list[Problem]
+    needs: dict[str, dict[str, PlannedEp]] = field(default_factory=dict)
+    """EPs that targets use, by their toolchain and their names."""
     _known_eps: tuple[str, ...] = ()
     _packagings: dict[tuple[str, int], tuple[EpEntry, _Release | None]] = field(default_factory=dict)
     _runtimes: dict[tuple[int, ...], _Release | None] = field(default_factory=dict)
@@ -57,7 +59,10 @@ class TargetPlanner:
         session.check(target.session_options)
         files, staged = self._files(target.session_options, session, "session")
         if len(eps) == len({choice.ep.name for choice in target.eps}) and target.whole:
-            self.problems += list(compile_problems(target, eps)) or self._missing_packages(eps, toolchain)
+            problems = list(compile_problems(target, eps))
+            self.problems += problems
+            if toolchain is not None and not problems:
+                self.needs.setdefault(toolchain.name, {}).update((ep.entry.ep, ep) for ep in eps)
         plugin = next((ep.entry.ep for ep in eps if ep.entry.kind == "plugin"), None)
         old_runtime = str(runtime) if runtime is not None and runtime.is_before(COMPILER_SINCE) else None
         if old_runtime is not None and plugin is not None and toolchain is not None:
@@ -116,28 +121,6 @@ class TargetPlanner:
             ),
         )
         return planned, checked.unchecked
-
-    def _missing_packages(self, eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> Iterator[Problem]:
-        """Report each EP that none of the toolchain's packages provides.
-
-        Nothing is reported for an existing interpreter, which may contain more than the recipe lists.
-        """
-        if toolchain is None or toolchain.interpreter is not None:
-            return
-        named = {requirement.distribution for requirement in toolchain.requirements}
-        if "" in named:  # a requirement without a name, such as a path: it may provide any EP
-            return
-        for ep in eps:
-            entry = ep.entry
-            # Every ONNX Runtime contains the CPU EP. A plugin that is given as a library needs no package.
-            if (
-                entry.distributions
-                and not entry.takes_every_node
-                and ep.library is None
-                and named.isdisjoint(entry.distributions)
-            ):
-                message = f"the toolchain '{toolchain.name}' names no package that {entry.ep} comes in"
-                yield Problem("EPB257", message, toolchain.where, known_environments(self.catalog.entries_for(entry.ep)))
 
     def _packaging(self, name: str, toolchain: ToolchainSpec | None) -> tuple[EpEntry, _Release | None]:
         """Return the catalog entry of an EP for a toolchain's packages, and the release that the toolchain pins."""

@@ -35,6 +35,7 @@ from epbuild.plan.source_problems import data_name_problems, source_problems
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
+from epbuild.plan.toolchain_problems import toolchain_package_problems
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
 from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, ModelSpec, Recipe
 from epbuild.recipe.outputs import LAYOUT_FORMS
@@ -129,6 +130,9 @@ class _Work:
             planned = planner.plan(target, self.recipe.toolchains.get(target.toolchain.name))
             if planned is not None:
                 self.targets[target.name] = planned
+        for name, eps in planner.needs.items():
+            is_default = name in self.recipe.defaults.toolchains
+            self.problems += toolchain_package_problems(self.recipe.toolchains[name], eps, planner.catalog, is_default=is_default)
         used = {target.toolchain.name for target in self.recipe.targets.values()}
         self.custom_ops: dict[str, tuple[CustomOpLibraries, ...]] = {
             name: plan_custom_ops(toolchain.custom_ops, self.recipe.directory, self.problems)

@@ -127,7 +127,8 @@ class _Targets:
         entries: _Entries = dict(target.node.entries)
         listed = _node(entries, "eps")
         choices = [item for item in listed.items if isinstance(item, MappingNode)] if isinstance(listed, SequenceNode) else []
-        first = next((_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)), "")
+        eps = [_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)]
+        first = next((ep for ep in eps if _start(ep) is not None), eps[0] if eps else "")
         if first and "${" not in first and first not in known_eps() and not self._has_catalogs:  # the planner says so
             short = {key for key in DEVICE_KEYS if key in entries and not isinstance(entries[key].node, MappingNode)}
             return _with_entries(target.node, {key: entry for key, entry in entries.items() if key not in short})
@@ -179,6 +180,8 @@ class _Targets:
             return start.name
         if len(fitting) == 1 or len(self._written) == 1:
             return [*fitting, *self._written][0]
+        if not self._written and ep in known_eps() and not entries_for(ep)[0].sources:
+            return None  # the planner says that the EP compiles nothing
         hint = f"There is: {one_of(fitting or self._written)}." if self._written else None
         message = f"the key 'toolchain' is missing in targets.{name}"
         self._problems.append(Problem(MISSING_KEY, message, target.node.where, hint))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,8 +14,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.cache.location import toolchain_directory
-from epbuild.catalog.catalog import known_environments
+from epbuild.catalog.catalog import entries_for
 from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.packagings import environments, find_additions
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.installer import UvListener
@@ -196,13 +197,23 @@ def _missing_eps(toolchain: ToolchainSpec, fingerprint: Fingerprint, entries: Se
     for entry in entries:
         # An EP without packages in the catalog may be part of any package.
         if entry.distributions and known.isdisjoint(entry.distributions):
-            message = f"toolchain '{toolchain.name}' has no package {entry.distribution}, which {entry.ep} comes in"
-            hint = known_environments([entry])
-            if toolchain.interpreter is not None:
-                is_released = entry.start is None or bool(entry.start.packages)
-                other = f"If {entry.ep} comes in another package there, add that one to the toolchain's packages."
-                hint = f"{'Install it there. ' if is_released else ''}{other} {hint}"
-            yield Problem("EPB305", message, toolchain.where, hint)
+            message = f"toolchain '{toolchain.name}' has no package {' or '.join(entry.distributions)}, which {entry.ep} comes in"
+            yield Problem("EPB305", message, toolchain.where, _advise(toolchain, known, entry))
+
+
+def _advise(toolchain: ToolchainSpec, installed: Set[str], entry: EpEntry) -> str:
+    """Return the way to a toolchain with an EP, from the distributions that are installed."""
+    packagings = [entry] if entry.user_file is not None else entries_for(entry.ep)
+    additions = find_additions([packagings], installed)
+    if toolchain.interpreter is None:
+        return f"Add {', '.join(additions)} to its packages." if additions else f"Write {environments(packagings)} in its place."
+    there = [name for packaging in packagings for name in packaging.distributions if name in installed]
+    if there:
+        return f"{entry.ep} is in {there[0]} there: add that to the toolchain's packages."
+    other = f"If {entry.ep} comes in another package there, add that one to the toolchain's packages."
+    if additions:
+        return f"Install {', '.join(additions)} there. {other}"
+    return f"Name another environment, such as {environments(packagings)}. {other}"
 
 
 def _missing_modules(toolchain: ToolchainSpec, fingerprint: Fingerprint, packages: Mapping[str, Position]) -> Iterator[Problem]:

@@ -58,7 +58,7 @@ TWO_EPS = """\
     toolchain: qnn
     eps:
       - {ep: QNNExecutionProvider, library: own/libqnn_ep.so, provider_options: {backend_path: own/libQnnHtp.so}}
-      - {ep: OpenVINOExecutionProvider, provider_options: {device_type: CPU}}
+      - {ep: OpenVINOExecutionProvider, provider_options: {disable_dynamic_shapes: yes}}
 """
 
 
@@ -69,7 +69,7 @@ def with_two_eps(workshop: Workshop) -> Workshop:
     for name in ("libqnn_ep.so", "libQnnHtp.so"):
         (own / name).write_bytes(name.encode())
     workshop.write_recipe(
-        (PLAIN, TWO_EPS), ("[onnxruntime-qnn==2.7.0]", "[onnxruntime-qnn==2.7.0, onnxruntime-openvino==1.24.1]")
+        (PLAIN, TWO_EPS), ("[onnxruntime-qnn==2.7.0]", "[onnxruntime-qnn==2.7.0, onnxruntime-ep-openvino==1.8.1]")
     )
     return workshop
 
@@ -79,7 +79,7 @@ def test_the_eps_of_a_target_reach_the_worker_in_order_each_with_its_own_options
     qnn, openvino = heard.requests["classifier"]["eps"]
     assert (qnn["name"], openvino["name"]) == (QNN, OPENVINO)
     assert qnn["options"].keys() == {"backend_path"}
-    assert openvino["options"] == {"device_type": "CPU"}
+    assert openvino["options"] == {"disable_dynamic_shapes": "True"}
 
 
 def test_a_users_own_library_reaches_the_worker_as_an_absolute_path(with_two_eps: Workshop, heard: Heard) -> None:

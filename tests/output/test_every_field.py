@@ -58,7 +58,7 @@ def base_recipe() -> Document:
         "description": "What it is for.",
         "vars": {"quality": 1},
         # Nothing is installed here: with the last one, a target can change its EP alone.
-        "toolchains": {"qnn": {"packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0", "onnxruntime-openvino==1.24.1"]}},
+        "toolchains": {"qnn": {"packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0", "onnxruntime-ep-openvino==1.8.1"]}},
         "models": {"left": "left.onnx", "right": {"path": "right.onnx"}},
         "targets": {"npu": {"toolchain": "qnn", **copy.deepcopy(QNN)}},
         "groups": {"pair": {"models": ["left", "right"], "targets": ["npu"], "expect": {"fallback_nodes": "any"}}},

@@ -23,13 +23,13 @@ from tests.support.recipe_texts import MARK, places, told
 
 TARGET = "    ep: OpenVINOExecutionProvider\n    provider_options:\n      device_type: CPU\n"
 OPENVINO = "openvino:\n    packages: [onnxruntime-openvino==1.24.1]"
-PLUGIN = (OPENVINO, "openvino:\n    packages: [onnxruntime-ep-openvino==1.8.1]")
+PLUGIN = (OPENVINO, "openvino:\n    packages: [onnxruntime==1.31.1, onnxruntime-ep-openvino==1.8.1]")
 TWO_EPS = """\
     eps:
       - ep: QNNExecutionProvider
         provider_options: {soc_model: SM8750}
       - ep: OpenVINOExecutionProvider
-        provider_options: {device_type: CPU}
+        device: {type: npu}
 """
 CONTOSO = """\
 ep = "ContosoExecutionProvider"
@@ -67,9 +67,9 @@ def write_contoso(folder: Path) -> None:
 
 
 def target(lines: str, *changes: tuple[str, str]) -> str:
-    """Return the recipe with `lines` as the EP of its target `cpu`, and with QNN's package in the toolchain."""
+    """Return the recipe with `lines` as the EP of its target `cpu`, and with plugins in the toolchain if QNN is one of them."""
     text = edited(RECIPE, (TARGET, lines), *changes)
-    return text.replace(OPENVINO, f"{OPENVINO[:-1]}, onnxruntime-qnn==2.7.0]") if "QNNExecutionProvider" in lines else text
+    return text.replace(OPENVINO, f"{PLUGIN[1][:-1]}, onnxruntime-qnn==2.7.0]") if "QNNExecutionProvider" in lines else text
 
 
 def contoso(*changes: tuple[str, str]) -> str:
@@ -406,7 +406,6 @@ def test_a_session_key_that_a_later_onnx_runtime_has_dropped_is_refused(workshop
         ("onnxruntime-gpu>=1.19", False),
         ("onnxruntime-gpu==1.20.*", False),
         ("onnxruntime-gpu", False),
-        ("onnxruntime==1.20.1, onnxruntime-gpu", False),
         ("\"onnxruntime-gpu==1.20.1; sys_platform == 'win32'\"", False),
     ],
 )
@@ -495,39 +494,89 @@ def test_the_packages_beside_an_interpreter_choose_the_ep_and_what_it_knows(
 
 
 QNN_ALONE = "    ep: QNNExecutionProvider\n    provider_options: {soc_model: SM8750}\n"
-QNN_KNOWN = "`packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]`"
-
-OPENVINO_KNOWN = "`packages: [onnxruntime-openvino==1.24.1]` or `packages: [onnxruntime==1.31.1, onnxruntime-ep-openvino==1.8.1]`"
+QNN = "onnxruntime==1.31.1, onnxruntime-qnn==2.7.0"
+RTX = "onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0"
+TENSORRT_TOO = "    eps: [{ep: openvino, device: CPU}, {ep: TensorrtExecutionProvider}]\n"
 
 
 @pytest.mark.parametrize(
     ("lines", "packages", "advice"),
     [
-        (QNN_ALONE, "onnxruntime==1.31.1", f"Known to work: {QNN_KNOWN}."),
+        ("    ep: qnn\n", "onnxruntime==1.31.1", "Add onnxruntime-qnn==2.7.0 to its packages."),
+        ("    ep: qnn\n", "numpy", "Add onnxruntime==1.31.1, onnxruntime-qnn==2.7.0 to its packages."),
+        ("    ep: qnn\n", "onnxruntime-openvino", f"Write `packages: [{QNN}]` in place of its packages."),
+        ("    ep: openvino\n", QNN, "Add onnxruntime-ep-openvino==1.8.1 to its packages."),
+        ("    ep: openvino\n", "numpy", "Add onnxruntime-openvino==1.24.1 to its packages."),
+        ("    ep: tensorrt\n", "onnxruntime", "Write `packages: [onnxruntime-gpu==1.31.1]` in place of its packages."),
+        ("    ep: nv-tensorrt-rtx\n", "onnxruntime-gpu", f"Add {RTX} to its packages."),
         (
-            "    ep: OpenVINOExecutionProvider\n",
-            "onnxruntime==1.31.1, onnxruntime-qnn==2.7.0",
-            f"Known to work: {OPENVINO_KNOWN}.",
+            "    ep: vitisai\n",
+            "onnxruntime",
+            "Write `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}` in place of its packages.",
         ),
         (
-            "    ep: VitisAIExecutionProvider\n",
-            "onnxruntime==1.31.1",
-            "Known to work: `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}`.",
+            TENSORRT_TOO,
+            "onnxruntime-openvino",
+            (
+                "The packages of its EPs exclude each other: give each EP a target and a toolchain of its own, "
+                "TensorrtExecutionProvider `packages: [onnxruntime-gpu==1.31.1]`."
+            ),
         ),
-        (CONTOSO_TARGET.replace("    library: contoso.so\n", ""), "onnxruntime", "It comes in contoso-ep."),
+        ("    eps: [{ep: qnn}, {ep: webgpu}]\n", QNN, "Add onnxruntime-ep-webgpu to its packages."),
+        ("    eps: [{ep: qnn}, {ep: coreml}]\n", QNN, None),
+        ("    eps: [{ep: qnn}, {ep: cpu}]\n", QNN, None),
+        (CONTOSO_TARGET.replace("    library: contoso.so\n", ""), "onnxruntime", "Add contoso-ep to its packages."),
+        (CONTOSO_TARGET.replace("    library: contoso.so\n", ""), "numpy", "Add onnxruntime, contoso-ep to its packages."),
+        (CONTOSO_TARGET, "onnxruntime", None),
     ],
 )
-def test_a_toolchain_without_its_targets_ep_is_refused_with_packages_that_have_it(
-    workshop: Path, lines: str, packages: str, advice: str
+def test_a_toolchain_without_its_targets_ep_is_refused_with_packages_to_add(
+    workshop: Path, lines: str, packages: str, advice: str | None
 ) -> None:
-    ep = lines.split()[1]
     text = RECIPE.replace(TARGET, lines).replace("name: tiny\n", "name: tiny\ncatalogs: [contoso.toml]\n")
-    there = f"  {MARK}openvino:\n    packages: [{packages}]"
-    check(
-        workshop,
-        text.replace(f"  {OPENVINO}", there),
-        ("EPB257", f"the toolchain 'openvino' names no package that {ep} comes in. {advice}"),
-    )
+    found = problems_of(workshop, text.replace(OPENVINO, f"openvino:\n    packages: [{packages}]"))
+    assert [(problem.code, problem.hint) for problem in found] == ([("EPB257", advice)] if advice else [])
+
+
+@pytest.mark.parametrize(
+    ("packages", "lines", "code", "message"),
+    [
+        ("onnxruntime, onnxruntime-openvino", TARGET, "EPB258", "onnxruntime and onnxruntime-openvino exclude each other"),
+        (
+            "onnxruntime-openvino, onnxruntime-qnn",
+            TARGET,
+            "EPB258",
+            "onnxruntime-openvino and onnxruntime-qnn (which installs onnxruntime) exclude each other",
+        ),
+        (
+            "onnxruntime-openvino, onnxruntime-ep-openvino",
+            TARGET,
+            "EPB258",
+            "the toolchain 'openvino' has OpenVINOExecutionProvider in onnxruntime-openvino and in onnxruntime-ep-openvino",
+        ),
+        ("onnxruntime-ep-openvino", "    ep: openvino\n", "EPB257", "the toolchain 'openvino' has no package of ONNX Runtime"),
+        ("numpy", CONTOSO_TARGET, "EPB257", "the toolchain 'openvino' has no package of ONNX Runtime"),
+    ],
+)
+def test_packages_that_cannot_work_together_are_refused(
+    workshop: Path, packages: str, lines: str, code: str, message: str
+) -> None:
+    text = RECIPE.replace(TARGET, lines).replace("name: tiny\n", "name: tiny\ncatalogs: [contoso.toml]\n")
+    text, (mark,) = places(text.replace(f"  {OPENVINO}", f"  {MARK}openvino:\n    packages: [{packages}]"))
+    [problem] = problems_of(workshop, text)
+    assert (told([problem]), problem.message) == ([(code, *mark)], message)
+
+
+def test_a_default_toolchain_that_lacks_an_ep_is_told_with_the_toolchain_to_write(workshop: Path) -> None:
+    lines = "    eps: [{ep: qnn}, {ep: nv-tensorrt-rtx}]\n"
+    text = edited(RECIPE, ("    toolchain: openvino\n", ""), (TARGET, lines))
+    start, end = text.index("toolchains:"), text.index("models:")
+    [problem] = problems_of(workshop, text[:start] + text[end:].replace("    toolchain: qnn\n", ""))
+    assert (problem.code, problem.hint) == ("EPB257", f"Write `toolchains: {{qnn: {{packages: [{QNN}, {RTX}]}}}}`.")
+
+
+def test_an_interpreter_without_packages_may_have_any_ep(workshop: Path) -> None:
+    plan_of(workshop, edited(RECIPE, (TARGET, "    ep: qnn\n"), (OPENVINO, "openvino:\n    interpreter: python")))
 
 
 @pytest.mark.parametrize(
@@ -574,11 +623,12 @@ def test_the_cpu_ep_as_a_last_resort_does_not_keep_a_group_from_sharing(workshop
 
 
 def test_a_group_shares_only_where_every_ep_of_its_target_can(workshop: Path) -> None:
-    text = target(TWO_EPS, ("    targets: [cpu]\n", f"    targets: [{MARK}cpu]\n    share_weights: true\n"))
-    text, (mark,) = places(text)
+    lines = TWO_EPS.replace("OpenVINOExecutionProvider", "NvTensorRTRTXExecutionProvider").replace("npu", "gpu")
+    text = target(lines, ("    targets: [cpu]\n", f"    targets: [{MARK}cpu]\n    share_weights: true\n"))
+    text, (mark,) = places(text.replace("onnxruntime-ep-openvino==1.8.1", "onnxruntime-ep-nv-tensorrt-rtx"))
     found = problems_of(workshop, text)
     assert told(found) == [("EPB231", *mark)]
-    assert "this OpenVINO EP accepts weight sharing and shares nothing" in found[0].message
+    assert "each TensorRT RTX engine holds its own weights" in found[0].message
 
 
 def test_a_toolchain_holds_every_ep_of_its_targets_once(workshop: Path) -> None:
@@ -591,7 +641,7 @@ def test_the_order_of_eps_is_part_of_what_is_compiled_and_told_as_such(workshop:
     swapped = TWO_EPS[:qnn] + TWO_EPS[openvino:] + TWO_EPS[qnn:openvino]
     before, after = (document(workshop, target(lines)) for lines in (TWO_EPS, swapped))
     names = "QNNExecutionProvider, OpenVINOExecutionProvider"
-    assert differences(before, after) == [f"EP order changed: {names} -> OpenVINOExecutionProvider, QNNExecutionProvider"]
+    assert differences(before, after)[-1] == f"EP order changed: {names} -> OpenVINOExecutionProvider, QNNExecutionProvider"
     assert action_key(before) != action_key(after)
 
 

@@ -81,7 +81,7 @@ def test_a_toolchain_that_may_hold_what_is_needed_is_taken(packages: tuple[str, 
 
 
 def test_a_plugin_of_onnxruntime_is_no_onnxruntime() -> None:
-    assert len(lacking("float16", "onnxruntime-qnn==2.7.0", "onnx")) == 1
+    assert len(lacking("float16", "onnxruntime-ep-openvino==1.8.1", "onnx")) == 1
 
 
 def test_an_environment_that_is_there_is_asked_when_the_step_runs(tmp_path: Path) -> None:

@@ -154,7 +154,15 @@ def test_a_model_in_no_group_has_one_of_its_own_unless_the_recipe_says_none(fold
             "Remove",
         ),
         (("ep: qnn, soc: SM8750", "eps: [{ep: qnn, soc: ‸[A, B]}]"), "EPB106", "an entry of 'eps' has one value here", "matrix"),
-        (("phone: {ep: qnn, soc: SM8750}", "phone: ‸{ep: cpu}"), "EPB104", "'toolchain' is missing in targets.phone", ""),
+        (
+            (
+                "targets: {phone: {ep: qnn, soc: SM8750}",
+                "toolchains: {a: {packages: [x]}, b: {packages: [y]}}\ntargets: {phone: ‸{ep: webgpu}",
+            ),
+            "EPB104",
+            "'toolchain' is missing in targets.phone",
+            "There is: a, b.",
+        ),
         (
             ("det.onnx,", "det.onnx, ‸more/det.onnx,"),
             "EPB107",

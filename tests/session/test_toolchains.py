@@ -383,8 +383,8 @@ def test_what_windows_compiled_is_restored_and_published_on_linux(
 
 def test_machine_dependent_results_are_not_looked_up_from_another_platform(machine: Callable[[str], Machine]) -> None:
     reader = machine("reader")
-    npu = "plain: {toolchain: qnn, ep: OpenVINOExecutionProvider, provider_options: {device_type: NPU}}"
-    packages = ("[onnxruntime-qnn==2.7.0]", "[onnxruntime-qnn==2.7.0, onnxruntime-openvino==1.24.1]")
+    npu = "plain: {toolchain: qnn, ep: OpenVINOExecutionProvider, device: {type: npu, virtual: true}}"
+    packages = ("[onnxruntime-qnn==2.7.0]", "[onnxruntime-qnn==2.7.0, onnxruntime-ep-openvino==1.8.1]")
     reader.write_recipe(packages, ("plain: {toolchain: qnn, ep: QNNExecutionProvider}", npu))
     reader.remote = None
     (reader.folder / "epbuild.lock").unlink()

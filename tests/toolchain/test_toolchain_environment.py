@@ -103,7 +103,7 @@ def test_every_ep_package_that_is_missing_is_told_with_what_to_add(tmp_path: Pat
     known = ("onnxruntime==1.31.1, onnxruntime-qnn==2.7.0", "onnxruntime-openvino==1.24.1")
     for problem, ep, packages in zip(found, (QNN.ep, OPENVINO.ep), known, strict=True):
         other = f"If {ep} comes in another package there, add that one to the toolchain's packages."
-        assert problem.hint == f"Install it there. {other} Known to work: `packages: [{packages}]`."
+        assert problem.hint == f"Install {packages} there. {other}"
     assert found[0].message == "toolchain 'npu' has no package onnxruntime-qnn, which QNNExecutionProvider comes in"
 
 
@@ -113,15 +113,33 @@ def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: 
     install(make_environment(made / "env"), "numpy", "2.0", {})
     (made / "complete").write_text("[]", encoding="utf-8")
     (problem,) = refusals(ToolchainSpec("npu", WHERE, packages=packages), tmp_path, QNN.ep)
-    known = "Known to work: `packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]`."
+    known = "Add onnxruntime==1.31.1, onnxruntime-qnn==2.7.0 to its packages."
     assert (problem.code, problem.hint) == ("EPB305", known)
+
+
+@pytest.mark.parametrize(
+    ("installed", "ep", "hint"),
+    [
+        ("onnxruntime", QNN.ep, "Install onnxruntime-qnn==2.7.0 there. If"),
+        ("onnxruntime-openvino", QNN.ep, "Name another environment, such as `packages: [onnxruntime==1.31.1, onnxruntime-qnn"),
+        ("onnxruntime", "TensorrtExecutionProvider", "Name another environment, such as `packages: [onnxruntime-gpu==1.31.1]`"),
+        ("onnxruntime-ep-openvino", OPENVINO.ep, "OpenVINOExecutionProvider is in onnxruntime-ep-openvino there: add that"),
+    ],
+)
+def test_an_environment_is_advised_nothing_that_excludes_its_packages(tmp_path: Path, installed: str, ep: str, hint: str) -> None:
+    python = make_environment(tmp_path / "theirs")
+    install(python, installed, "1.31.1", {})
+    [problem] = refusals(existing(python), tmp_path, ep)
+    assert (problem.hint or "").startswith(hint)
 
 
 def test_an_interpreter_without_an_unpublished_ep_has_no_install_advice(tmp_path: Path) -> None:
     (problem,) = refusals(existing(make_environment(tmp_path / "theirs")), tmp_path, "VitisAIExecutionProvider")
     assert problem.hint is not None
     assert "Install" not in problem.hint
-    assert problem.hint.endswith("Known to work: `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}`.")
+    assert problem.hint.startswith(
+        "Name another environment, such as `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}`."
+    )
 
 
 def test_an_existing_environment_that_holds_what_the_recipe_says_is_used(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Distributions that provide EPs, and those that exclude each other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from epbuild.catalog.catalog import CPU_EP, entry
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.preparations import dependents
+
+RUNTIME = "onnxruntime"
+"""Python package of ONNX Runtime, and the distribution that provides it without an accelerator."""
+
+
+def runtimes(distributions: Iterable[str]) -> dict[str, str]:
+    """Return the builds of ONNX Runtime that `distributions` install, and for each the distribution that installs it."""
+    builds, with_runtime = entry(CPU_EP).distributions, dependents(RUNTIME)
+    named = dict.fromkeys(distributions)
+    found = {name: name for name in named if name in builds}
+    for name in named:
+        if name in with_runtime:
+            found.setdefault(RUNTIME, name)
+    return found
+
+
+def find_exclusion(distributions: Iterable[str]) -> str | None:
+    """Return a clause on two builds of ONNX Runtime among `distributions`, which exclude each other. None if there is at most one."""
+    found = runtimes(distributions)
+    if len(found) < 2:
+        return None
+    first, second = [by if build == by else f"{by} (which installs {build})" for build, by in found.items()][:2]
+    return f"{first} and {second} exclude each other"
+
+
+def find_additions(eps: Sequence[Sequence[EpEntry]], present: Collection[str]) -> tuple[str, ...] | None:
+    """Return the requirements that add EPs to the distributions `present`.
+
+    `eps` has the packagings of each EP, of which any is enough. None if packages would exclude each other, or if no package is released.
+    """
+    released = ([packaging for packaging in packagings if _requirements(packaging)] for packagings in eps)
+    for packagings in itertools.product(*released):
+        added: dict[str, str] = {}
+        for requirement in sorted(_wanted(packagings, present), key=lambda requirement: "==" not in requirement):
+            if (name := requirement.partition("==")[0]) not in present:
+                added.setdefault(name, requirement)
+        if find_exclusion((*present, *added)) is None:
+            return tuple(added.values())
+    return None
+
+
+def _wanted(packagings: Sequence[EpEntry], present: Collection[str]) -> Iterator[str]:
+    """Yield the requirements of packagings. A plugin takes any build of ONNX Runtime."""
+    built_in = [requirement for one in packagings if one.kind == "provider" for requirement in _requirements(one)]
+    yield from built_in
+    has_runtime = bool(runtimes((*present, *map(_distribution, built_in))))
+    for requirement in (requirement for one in packagings if one.kind == "plugin" for requirement in _requirements(one)):
+        if not (has_runtime and _distribution(requirement) in entry(CPU_EP).distributions):
+            yield requirement
+
+
+def environments(packagings: Iterable[EpEntry]) -> str:
+    """Return the toolchains that are known to have an EP in one of these packagings, in YAML."""
+    return " or ".join(f"`{text}`" for packaging in packagings for text in _environment(packaging))
+
+
+def _environment(packaging: EpEntry) -> Iterator[str]:
+    if packaging.start is not None:
+        yield packaging.start.environment
+    elif packaging.distributions:
+        yield f"packages: [{', '.join(_requirements(packaging))}]"
+
+
+def _requirements(packaging: EpEntry) -> tuple[str, ...]:
+    """Return the requirements of a toolchain with this packaging. Empty if no package index has it."""
+    if packaging.start is not None:
+        return packaging.start.packages
+    needs_runtime = packaging.kind == "plugin" and packaging.distribution not in dependents(RUNTIME)
+    return (*([RUNTIME] if needs_runtime else []), *packaging.distributions[:1])
+
+
+def _distribution(requirement: str) -> str:
+    return requirement.partition("==")[0]

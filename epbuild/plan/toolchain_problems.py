@@ -1,0 +1,60 @@
+"""Checks of the packages of toolchains against the EPs of their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from epbuild.catalog.catalog import Catalog
+from epbuild.catalog.packagings import environments, find_additions, find_exclusion, runtimes
+from epbuild.core.errors import Problem
+from epbuild.plan.target import PlannedEp
+from epbuild.recipe.model import ToolchainSpec
+
+_Eps = Mapping[str, PlannedEp]
+
+
+def toolchain_package_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalog, *, is_default: bool) -> Iterator[Problem]:
+    """Yield the problems of a toolchain's packages for the EPs of its targets. `is_default` says that the recipe has no such toolchain.
+
+    The environment of an interpreter may contain more than its packages.
+    """
+    named = list(dict.fromkeys(requirement.distribution for requirement in toolchain.requirements))
+    for ep in eps.values():
+        carriers = [
+            found for packaging in catalog.entries_for(ep.entry.ep) for found in named if found in packaging.distributions
+        ]
+        if ep.library is None and not ep.entry.takes_every_node and len(set(carriers)) > 1:
+            message = f"the toolchain '{toolchain.name}' has {ep.entry.ep} in {' and in '.join(carriers)}"
+            yield Problem("EPB258", message, toolchain.where, "Keep one of them.")
+    if toolchain.interpreter is not None or "" in named:  # a requirement without a name, such as a path, may provide any EP
+        return
+    if exclusion := find_exclusion(named):
+        yield Problem("EPB258", exclusion, toolchain.where, "Keep one of them.")
+        return
+    lacking = [ep for ep in eps.values() if _lacks_package(ep, named)]
+    plugins = [ep for ep in eps.values() if ep.entry.kind == "plugin"]
+    if lacking:
+        message = f"the toolchain '{toolchain.name}' has no package of {' and of '.join(ep.entry.ep for ep in lacking)}"
+    elif plugins and not runtimes(named):
+        message, lacking = f"the toolchain '{toolchain.name}' has no package of ONNX Runtime", plugins
+    else:
+        return
+    packagings = [catalog.entries_for(ep.entry.ep) for ep in lacking]
+    additions = find_additions(packagings, named)
+    if additions is not None and is_default:
+        packages = ", ".join([*toolchain.packages, *additions])
+        hint = f"Write `toolchains: {{{toolchain.name}: {{packages: [{packages}]}}}}`."
+    elif additions is not None:
+        hint = f"Add {', '.join(additions)} to its packages."
+    elif len(lacking) == len(eps) == 1:
+        hint = f"Write {environments(packagings[0])} in place of its packages."
+    else:
+        own = ", and ".join(f"{ep.entry.ep} {environments(each)}" for ep, each in zip(lacking, packagings, strict=True))
+        hint = f"The packages of its EPs exclude each other: give each EP a target and a toolchain of its own, {own}."
+    yield Problem("EPB257", message, toolchain.where, hint)
+
+
+def _lacks_package(ep: PlannedEp, named: Collection[str]) -> bool:
+    """Return whether an EP needs a package and none of the `named` is one. Every ONNX Runtime contains the CPU EP."""
+    is_in_package = bool(ep.entry.distributions) and not ep.entry.takes_every_node and ep.library is None
+    return is_in_package and set(named).isdisjoint(ep.entry.distributions)
