@@ -44,7 +44,7 @@ Edits = Mapping[str, Any]
 
 QNN = {"ep": "QNNExecutionProvider", "provider_options": {"backend_type": "htp", "soc_model": "SM8750"}}
 OPENVINO = "OpenVINOExecutionProvider"
-PACKS = {"folder": "", "zip": ".zip", "tar.zst": ".tar.zst", "oci": ""}
+ARCHIVES = {"folder": "", "zip": ".zip", "tar.zst": ".tar.zst", "oci": ""}
 LAYOUTS: tuple[str, ...] = ("directory", "ort-model-package")
 TOLD = {"provenance": True, "sbom": True}
 PLAIN = "plain"
@@ -63,10 +63,10 @@ def base_recipe() -> Document:
         "targets": {"npu": {"toolchain": "qnn", **copy.deepcopy(QNN)}},
         "groups": {"pair": {"models": ["left", "right"], "targets": ["npu"], "expect": {"fallback_nodes": "any"}}},
         "outputs": [
-            *(output(PLAIN, layout, pack) for layout in LAYOUTS for pack in PACKS),
+            *(output(PLAIN, layout, pack) for layout in LAYOUTS for pack in ARCHIVES),
             *(
                 output("told", layout, pack, include_source="base/${model}.onnx", **TOLD)
-                for layout, pack in zip(itertools.cycle(LAYOUTS), PACKS, strict=False)
+                for layout, pack in zip(itertools.cycle(LAYOUTS), ARCHIVES, strict=False)
             ),
         ],
     }
@@ -74,7 +74,7 @@ def base_recipe() -> Document:
 
 def output(folder: str, layout: str, pack: str, **more: Any) -> Document:
     packed = {} if pack == "folder" else {"archive": pack}
-    return {"layout": layout, "path": f"dist/{folder}/{layout}-{pack}{PACKS[pack]}", **packed, **more}
+    return {"layout": layout, "path": f"dist/{folder}/{layout}-{pack}{ARCHIVES[pack]}", **packed, **more}
 
 
 OUTPUTS = range(len(base_recipe()["outputs"]))
@@ -82,7 +82,7 @@ PACKAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number]["la
 IMAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "oci"]
 ZIPPED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "zip"]
 FEW = (0, 5, 10, 11)
-"""Outputs of each layout, each pack, and with and without what they say of the recipe's files; not each with each."""
+"""Numbers of a sample of the outputs: each layout, each archive format, and some with and some without provenance."""
 SQUEEZED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "tar.zst"]
 
 
