@@ -63,18 +63,18 @@ def base_recipe() -> Document:
         "targets": {"npu": {"toolchain": "qnn", **copy.deepcopy(QNN)}},
         "groups": {"pair": {"models": ["left", "right"], "targets": ["npu"], "expect": {"fallback_nodes": "any"}}},
         "outputs": [
-            *(output(PLAIN, layout, pack) for layout in LAYOUTS for pack in ARCHIVES),
+            *(output(PLAIN, layout, archive) for layout in LAYOUTS for archive in ARCHIVES),
             *(
-                output("told", layout, pack, include_source="base/${model}.onnx", **TOLD)
-                for layout, pack in zip(itertools.cycle(LAYOUTS), ARCHIVES, strict=False)
+                output("told", layout, archive, include_source="base/${model}.onnx", **TOLD)
+                for layout, archive in zip(itertools.cycle(LAYOUTS), ARCHIVES, strict=False)
             ),
         ],
     }
 
 
-def output(folder: str, layout: str, pack: str, **more: Any) -> Document:
-    packed = {} if pack == "folder" else {"archive": pack}
-    return {"layout": layout, "path": f"dist/{folder}/{layout}-{pack}{ARCHIVES[pack]}", **packed, **more}
+def output(folder: str, layout: str, archive: str, **more: Any) -> Document:
+    packed = {} if archive == "folder" else {"archive": archive}
+    return {"layout": layout, "path": f"dist/{folder}/{layout}-{archive}{ARCHIVES[archive]}", **packed, **more}
 
 
 OUTPUTS = range(len(base_recipe()["outputs"]))
