@@ -238,9 +238,15 @@ def _options(table: Mapping[str, Any], origin: str) -> dict[str, dict[str, Any]]
 
 
 def _table(table: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    columns = {"name", "canonical", "spellings", "origin"}
+    columns = {"name", "canonical", "spellings", "products", "origin"}
     rows = [
-        {"canonical": row["name"], "spellings": (), **row, "facts": {name: row[name] for name in row if name not in columns}}
+        {
+            "canonical": row["name"],
+            "spellings": (),
+            "products": (),
+            **row,
+            "facts": {name: row[name] for name in row if name not in columns},
+        }
         for row in table["rows"]
     ]
     return {**table, "rows": _with_origin(rows, table.get("origin", origin))}

@@ -182,6 +182,8 @@ class KnownName(Struct, frozen=True):
     """Value for the EP: the name, or a number if the EP does not know the name."""
     spellings: tuple[str, ...]
     """Other accepted spellings."""
+    products: tuple[str, ...]
+    """Names by which people know it, which short forms of a recipe accept."""
     facts: Mapping[str, str]
     """All other columns of the row."""
     origin: str

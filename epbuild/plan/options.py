@@ -9,7 +9,7 @@ from pathlib import Path, PureWindowsPath
 
 from msgspec import Struct
 
-from epbuild.catalog.catalog import Catalog, find_session_key, full_name
+from epbuild.catalog.catalog import BUILT_IN, Catalog, find_session_key, full_name, short_name
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, normalize, plain_text, refusals
 from epbuild.catalog.options import Option, release_numbers
@@ -90,7 +90,8 @@ class TargetPlanner:
         if not name:  # not a text, which has been reported
             return None
         if name not in known:
-            hint = _nearest_ep(name, known) or f"Known EPs: {', '.join(known)}. A file under `catalogs` can add one."
+            names = ", ".join(short_name(ep) if ep in BUILT_IN.known_eps() else ep for ep in known)
+            hint = _nearest_ep(name, known) or f"Known EPs: {names}. A file under `catalogs` can add one."
             self.problems.append(Problem("EPB210", f"unknown EP '{name}'", choice.ep.where, hint))
             return None
         if toolchain is None and len(self.catalog.entries_for(name)) > 1:

@@ -15,13 +15,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.catalog.catalog import entries_for, full_name, known_eps
+from epbuild.catalog.catalog import entry as find_packaging
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Start
+from epbuild.catalog.normalize import BadValue, normalize
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.listed_models import read_listed
 from epbuild.recipe.model import Defaults
-from epbuild.recipe.names import matching, name_problem
+from epbuild.recipe.names import is_name_part, matching, name_problem
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, extent, render
-from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_VALUE, one_of, quoted, wrong_type
+from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.requirement import read_requirement
 from epbuild.recipe.template import TemplateNames
 
@@ -125,6 +128,8 @@ class _Targets:
         if not isinstance(target.node, MappingNode) or not {"ep", "eps"} & target.node.entries.keys():
             return target.node
         entries: _Entries = dict(target.node.entries)
+        if "ep" in entries and not _string(entries["ep"].node):
+            return _with_entries(target.node, {key: entry for key, entry in entries.items() if key not in DEVICE_KEYS})
         listed = _node(entries, "eps")
         choices = [item for item in listed.items if isinstance(item, MappingNode)] if isinstance(listed, SequenceNode) else []
         eps = [_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)]
@@ -139,7 +144,7 @@ class _Targets:
         packages = self._packages(_string(_node(entries, "toolchain")))
         if "ep" in entries:
             self._write_out_ep(entries, packages)
-        elif isinstance(listed, SequenceNode):
+        if isinstance(listed, SequenceNode):
             items = tuple(self._choice(item, packages) for item in listed.items)
             entries["eps"] = _replaced(entries["eps"], listed if items == listed.items else _sequence(listed.where, items))
         return _with_entries(target.node, entries)
@@ -151,7 +156,7 @@ class _Targets:
         entries: _Entries = dict(choice.entries)
         for key in DEVICE_KEYS:
             if isinstance(value := _node(entries, key), SequenceNode):
-                hint = "Give the target a matrix, and write ${matrix.<axis>} here."
+                hint = f"Write `matrix: {{{key}: [...]}}` in the target, and `{key}: ${{matrix.{key}}}` here."
                 self._problems.append(Problem(WRONG_VALUE, "an entry of 'eps' has one value here", value.where, hint))
                 del entries[key]
         self._write_out_ep(entries, packages)
@@ -164,7 +169,7 @@ class _Targets:
         for key in DEVICE_KEYS:
             # `device` is also the key of a device with its type and vendor.
             if key in entries and not isinstance(entries[key].node, MappingNode):
-                self._write_out_device(key, ep, _start(ep, packages), entries)
+                self._write_out_device(key, ep, _packaging(ep, packages), entries)
 
     def _toolchain_for(self, ep: str, name: str, target: KeyedNode) -> str | None:
         """Return the toolchain of a target that names none.
@@ -201,39 +206,98 @@ class _Targets:
         items = packages.items if isinstance(packages, SequenceNode) else ()
         return {read_requirement(_string(item)).distribution for item in items}
 
-    def _write_out_device(self, key: str, ep: str, start: Start | None, entries: _Entries) -> None:
-        """Replace a short key such as `soc` by the options or the device that the catalog has for it. A list becomes a matrix."""
+    def _write_out_device(self, key: str, ep: str, packaging: EpEntry | None, entries: _Entries) -> None:
+        """Replace a short key such as `soc` by the options or the device that it is short for. A list becomes a matrix."""
         given = entries.pop(key)
-        if (start is None or start.key != key) and key == "device":
-            self._problems.append(wrong_type(given.node, "object"))
-            return
-        if start is None or start.key != key or start.option is None:
+        start = packaging.start if packaging is not None else None
+        option = start.option if start is not None and start.key == key else None
+        has_key = start is not None and start.key is not None
+        is_type = key == "device" and not has_key and packaging is not None and bool(packaging.devices)
+        if packaging is None or not (option or is_type):
             message = f"{quoted(key)} is not a key of a target for {ep}"
-            known = start.key if start is not None else None
-            hint = f"Its targets differ by {quoted(known)}." if known else "Write its provider_options."
-            self._problems.append(Problem(UNKNOWN_KEY, message, given.name_where, hint))
+            self._problems.append(Problem(UNKNOWN_KEY, message, given.name_where, _device_hint(packaging)))
             return
-        value = given.node
-        if isinstance(value, SequenceNode):
-            if "matrix" in entries:
-                message = f"a target with a matrix has one {quoted(key)}"
-                hint = f"Make the list an axis, as in `matrix: {{{key}: [...]}}`, and write `{key}: ${{matrix.{key}}}`."
-                self._problems.append(Problem(WRONG_VALUE, message, value.where, hint))
-                return
-            entries["matrix"] = KeyedNode(given.name_where, _mapping(value.where, {key: given}))
-            value = _text(value.where, f"${{matrix.{key}}}")
-        options = {name: _implied(_text(given.name_where, option)) for name, option in start.options.items()}
+        value = self._matrix(key, given, packaging, option, entries)
+        if value is None:
+            return
+        if option is None or start is None:
+            entries["device"] = KeyedNode(
+                given.name_where, _mapping(given.node.where, {"type": KeyedNode(given.name_where, value)})
+            )
+            return
+        options = {name: _implied(_text(given.name_where, text)) for name, text in start.options.items()}
         written = _node(entries, "provider_options")
         if isinstance(written, MappingNode):
-            if start.option in written.entries:
-                message = f"{quoted(key)} is short for the option {quoted(start.option)}, which is here too"
-                self._problems.append(
-                    Problem(WRONG_VALUE, message, written.entries[start.option].name_where, "Remove one of them.")
-                )
+            if option in written.entries:
+                message = f"{quoted(key)} is short for the option {quoted(option)}, which is here too"
+                self._problems.append(Problem(WRONG_VALUE, message, written.entries[option].name_where, "Remove one of them."))
             options |= written.entries
-        options[start.option] = KeyedNode(given.name_where, value)
+        options[option] = KeyedNode(given.name_where, value)
         where = written.where if written is not None else given.name_where
         entries["provider_options"] = KeyedNode(where, _mapping(where, options))
+
+    def _matrix(self, key: str, given: KeyedNode, packaging: EpEntry, option: str | None, entries: _Entries) -> Node | None:
+        """Return the value of a short key. A list becomes a matrix, and its value is that of a row. None after a problem."""
+        if not isinstance(given.node, SequenceNode):
+            return _known_value(given.node, packaging, option)
+        if "matrix" in entries:
+            message = f"a target with a matrix has one {quoted(key)}"
+            hint = f"Make the list an axis, as in `matrix: {{{key}: [...]}}`, and write `{key}: ${{matrix.{key}}}`."
+            self._problems.append(Problem(WRONG_VALUE, message, given.node.where, hint))
+            return None
+        items = [_known_value(item, packaging, option) for item in given.node.items]
+        is_strict = "allow_unknown_options" not in entries
+        problems = [_value_problem(key, item, packaging, option if is_strict else None) for item in items]
+        self._problems += filter(None, problems)
+        sound = [item for item, problem in zip(items, problems, strict=True) if problem is None]
+        if items and not sound:
+            return None
+        axis = KeyedNode(given.name_where, _sequence(given.node.where, sound))
+        entries["matrix"] = KeyedNode(given.name_where, _mapping(given.node.where, {key: axis}))
+        return _text(given.node.where, f"${{matrix.{key}}}")
+
+
+def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None) -> Problem | None:
+    """Return the problem of a value in a list, which the matrix would report for the whole list."""
+    text = render(item.value) if isinstance(item, ScalarNode) and item.value is not None else ""
+    if not text or "${" in text:
+        return None
+    if not is_name_part(text):
+        message = f"the value {quoted(text)} cannot be part of a target's name"
+        return Problem(BAD_NAME, message, item.where, f"Give it a target of its own: `{key}: {text}`.")
+    if option is None:
+        return None
+    found = packaging.options[option]
+    try:
+        normalize(found, text, booleans=packaging.booleans, names=packaging.canonical_names(option))
+    except BadValue as error:
+        return Problem("EPB212", f"option {quoted(option)}: {error.message}", item.where, error.hint)
+    return None
+
+
+def _known_value(node: Node, packaging: EpEntry, option: str | None) -> Node:
+    """Return the value of a short key by the catalog's name: `SM8750` for `Snapdragon 8 Elite` or `69`, `npu` for the type `NPU`."""
+    if not isinstance(node, ScalarNode) or node.value is None:
+        return node
+    text = render(node.value)
+    if option is None:
+        return _text(node.where, text.lower()) if text.lower() in packaging.devices else node
+    rows = packaging.names[option].rows if option in packaging.names else ()
+    spelled = " ".join(text.split()).casefold()
+    name = next((row.name for row in rows if spelled in map(str.casefold, (row.name, *row.spellings, *row.products))), None)
+    return node if name is None or name == text else _text(node.where, name)
+
+
+def _device_hint(packaging: EpEntry | None) -> str:
+    """Return what to write in place of a key that an EP does not have."""
+    start = packaging.start if packaging is not None else None
+    if start is not None and start.key is not None:
+        return f"Write {quoted(start.key)}, such as `{start.key}: {start.example}`."
+    if start is not None and start.option is not None:
+        return f"Write `provider_options: {{{start.option}: {start.example}}}`."
+    if packaging is not None and packaging.devices:
+        return f"Write `device: {packaging.devices[0]}`."
+    return "Remove it."
 
 
 def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Problem]) -> Node:
@@ -300,12 +364,15 @@ def _full_name(entries: Mapping[str, KeyedNode]) -> str:
     return full_name(name) or name
 
 
-def _start(ep: str, packages: Set[str] = frozenset()) -> Start | None:
-    """Return the catalog's short form of an EP, in the packaging of one of the `packages`, else in the default one."""
-    if ep not in known_eps():
-        return None
-    entries = entries_for(ep)
-    return next((entry for entry in entries if packages & set(entry.distributions)), entries[0]).start
+def _start(ep: str) -> Start | None:
+    """Return the catalog's first recipe of an EP, in its default packaging."""
+    packaging = _packaging(ep)
+    return packaging.start if packaging is not None else None
+
+
+def _packaging(ep: str, packages: Set[str] = frozenset()) -> EpEntry | None:
+    """Return the packaging of an EP that one of the `packages` carries, else the default one."""
+    return find_packaging(ep, packages) if ep in known_eps() else None
 
 
 # Nodes

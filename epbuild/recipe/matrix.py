@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.names import unknown
+from epbuild.recipe.names import is_name_part, unknown
 from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, render
 from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quoted
-
-_NAME_PART = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class MatrixRow(NamedTuple):
@@ -111,7 +108,7 @@ class Matrix:
         if not isinstance(node, ScalarNode) or node.value is None:
             return None
         part = render(node.value)
-        if _NAME_PART.fullmatch(part) and not part.endswith("."):
+        if is_name_part(part):
             return node.value
         hint = "A name has letters, digits, '.', '_' and '-', and does not end with '.'."
         self.problems.append(Problem(BAD_NAME, f"the value {quoted(part)} cannot be part of a target's name", node.where, hint))

@@ -11,6 +11,7 @@ from epbuild.core.safepath import is_device
 from epbuild.recipe.problems import BAD_NAME, UNKNOWN_REFERENCE, one_of, quoted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME_PART = re.compile(r"[A-Za-z0-9._-]+")
 _MAX_NAME = 100
 
 
@@ -27,6 +28,11 @@ def name_problem(name: str, where: Position) -> Problem | None:
     else:
         return None
     return Problem(BAD_NAME, message, where)
+
+
+def is_name_part(text: str) -> bool:
+    """Return whether a text is valid at the end of a name."""
+    return _NAME_PART.fullmatch(text) is not None and not text.endswith(".")
 
 
 def clash_problems(names: Iterable[tuple[str, Position]]) -> list[Problem]:

@@ -96,8 +96,22 @@ def test_the_packages_decide_what_the_short_key_of_an_ep_means(folder: Path) -> 
         ("openvino", [("OpenVINOExecutionProvider", {"device_type": device})]) for device in ("CPU", "NPU")
     ]
     plugin = text + "toolchains: {ov: {packages: [onnxruntime==1.31.1, onnxruntime-ep-openvino==1.8.1]}}\n"
-    [problem] = problems_of(folder, plugin)
-    assert (problem.code, problem.message) == ("EPB105", "this is a list; write a mapping")
+    targets = load_text(folder, plugin).targets
+    assert {name: target.eps[0].device.type for name, target in targets.items()} == {"phone-cpu": "cpu", "phone-npu": "npu"}
+
+
+@pytest.mark.parametrize(
+    ("soc", "names"),
+    [
+        ("Snapdragon 8 Elite", ["phone"]),
+        ("[Snapdragon 8 Elite, snapdragon x elite]", ["phone-SM8750", "phone-SC8380XP"]),
+        ("[69, sm8650]", ["phone-SM8750", "phone-SM8650"]),
+    ],
+)
+def test_a_soc_is_known_by_its_products_and_names_its_target(folder: Path, soc: str, names: list[str]) -> None:
+    targets = load_text(folder, changed(SHORT, ("SM8750", soc))).targets
+    assert list(targets) == names
+    assert targets[names[0]].eps[0].provider_options["soc_model"].value == "SM8750"
 
 
 def test_short_names_stand_in_a_list_of_eps_too(folder: Path) -> None:
@@ -137,9 +151,41 @@ def test_a_model_in_no_group_has_one_of_its_own_unless_the_recipe_says_none(fold
             ("ep: qnn, soc: SM8750", "ep: tensorrt, ‸soc: x"),
             "EPB103",
             "'soc' is not a key of a target for Tensorrt",
-            "provider_options",
+            "Write `provider_options: {device_id: 0}`.",
         ),
-        (("ep: qnn, soc: SM8750", "ep: openvino, ‸soc: x"), "EPB103", "'soc' is not a key of a target for OpenVINO", "'device'"),
+        (
+            ("ep: qnn, soc: SM8750", "ep: qnn, ‸device: NPU"),
+            "EPB103",
+            "'device' is not a key of a target for QNN",
+            "Write 'soc', such as `soc: SM8750`.",
+        ),
+        (
+            ("ep: qnn, soc: SM8750", "ep: webgpu, ‸soc: y"),
+            "EPB103",
+            "'soc' is not a key of a target for WebGpu",
+            "Write `device: gpu`.",
+        ),
+        (("ep: qnn, soc: SM8750", "ep: ‸[qnn, cpu], toolchain: x, soc: SM8750"), "EPB105", "this is a list; write a string", ""),
+        (("soc: SM8750", "soc: [SM8650, ‸SM8751]"), "EPB212", "'SM8751' is not one of", "Did you mean 'SM8750'?"),
+        (
+            ("soc: SM8750", "soc: [SM8650, ‸'SM8650,SM8750']"),
+            "EPB107",
+            "cannot be part of a target's name",
+            "Give it a target of its own: `soc: SM8650,SM8750`.",
+        ),
+        (("soc: SM8750", "soc: [SM8750, ‸69]"), "EPB107", "the value 'SM8750' is in this axis twice", ""),
+        (
+            ("ep: qnn, soc: SM8750", "ep: ‸openvino, eps: [{ep: qnn}]"),
+            "EPB106",
+            "a target has either an 'ep' or 'eps', not both",
+            "",
+        ),
+        (
+            ("ep: qnn, soc: SM8750", "ep: openvino, ‸soc: x"),
+            "EPB103",
+            "'soc' is not a key of a target for OpenVINO",
+            "`device: CPU`",
+        ),
         (("phone: {ep: qnn, soc", "phone: ‸{soc"), "EPB106", "a target has an 'ep', or several in 'eps'", ""),
         (
             ("soc: SM8750", "soc: ‸[A, B], matrix: {x: [1]}"),

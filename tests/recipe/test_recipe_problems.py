@@ -225,7 +225,7 @@ MISTAKES = [
     ("library that is no text", "    ep: Q", "    library: ‸3\n    ep: Q", "EPB105", "a string"),
     ("yes for a virtual device", "    ep: Q", "    device: {virtual: ‸yes}\n    ep: Q", "EPB105", "true or false"),
     ("unknown key of a device", "    ep: Q", "    device: {‸kind: npu}\n    ep: Q", "EPB103", "targets.npu.device"),
-    ("device as a text", "    ep: Q", "    device: ‸npu\n    ep: Q", "EPB105", "a mapping"),
+    ("device as a text", "    ep: Q", "    ‸device: npu\n    ep: Q", "EPB103", "not a key"),
     ("environment as a list", "    ep: Q", "    environment: ‸[A=1]\n    ep: Q", "EPB105", "a mapping"),
     ("environment name with =", "    ep: Q", "    environment: {‸'A=B': 1}\n    ep: Q", "EPB107", "'='"),
     ("environment without a value", "    ep: Q", "    environment: {A: ‸}\n    ep: Q", "EPB105", "no value"),
