@@ -291,8 +291,8 @@ function outputDetails(output) {
     el("h3", {}, "Output"),
     definitionList([
       ["Place", copyable(output.path, "the path", 60)],
-      ["Layout", output.pack ? `${output.layout}, packed into ${output.pack}` : output.layout],
-      ["Pushed as", output.push],
+      ["Layout", output.archive ? `${output.layout}, as ${output.archive}` : output.layout],
+      ["Pushed as", output.registry],
       ["In place", output.in_place ? "yes" : "no"],
       ["Key", output.key && copyable(output.key, "the key", 16)],
       ["Provenance", output.provenance],

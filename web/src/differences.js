@@ -39,7 +39,7 @@ export function differencesSum() {
   return published.length
     ? [
         el("p.large", {}, count(published.length), published.length === 1 ? " output" : " outputs"),
-        el("p", {}, "published by the last build"),
+        el("p", {}, "emitted by the last build"),
       ]
     : el("p", {}, "The last build changed no output.");
 }
@@ -47,7 +47,7 @@ export function differencesSum() {
 /** @param {Element} section */
 export function drawDifferences(section) {
   if (report.against) drawAgainst(section, report.against);
-  add(section, publishedTable());
+  add(section, emittedTable());
 }
 
 /**
@@ -214,9 +214,9 @@ function versionChanges(against) {
   );
 }
 
-function publishedTable() {
+function emittedTable() {
   return table(
-    "Outputs that the last build published or removed, without manifests and provenance",
+    "Outputs that the last build emitted or removed, without manifests and provenance",
     [
       { head: "Output", cell: (row) => [stepLink(row.step, row.path), changedFiles(row.files)], value: (row) => row.path },
       { head: "Before", numeric: true, cell: (row) => bytes(row.before), value: (row) => row.before },

@@ -129,7 +129,7 @@ export function failuresByReason() {
   return [...groups.values()].sort((a, b) => b.length - a.length);
 }
 
-/** Return the number of outputs, or of published ones among them. */
+/** Return the number of outputs, or of emitted ones among them. */
 export function outputsSum() {
   const published = report.outputs.filter((output) => output.files.length).length;
   const all = counted(report.outputs.length, "output");

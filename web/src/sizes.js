@@ -19,7 +19,7 @@ const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
 /** @param {Element} section */
 export function drawSizes(section) {
-  if (!report.outputs.length) add(section, el("p.empty", {}, "Nothing is published yet."));
+  if (!report.outputs.length) add(section, el("p.empty", {}, "Nothing is emitted yet."));
   else drawTreemap(section);
   add(
     section,

@@ -76,7 +76,7 @@ def with_comparison(report: Report, path: Path) -> Report:
     if other is not None:
         before, about = _side_of_report(other), (other.made_at, other.epbuild, other.build.seconds if other.build else None)
     else:
-        packed = {output.step for output in report.outputs if output.pack is not None}
+        packed = {output.step for output in report.outputs if output.archive is not None}
         after = replace(after, outputs={step: output for step, output in after.outputs.items() if step not in packed})
         before = _side_of_outputs(path, after)
         after = _comparable(after, before, path)

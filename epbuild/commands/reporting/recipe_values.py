@@ -196,10 +196,10 @@ class ReportedOutput(Struct, frozen=True):
     """Its place, from the recipe's folder."""
     layout: str
     """Its layout."""
-    pack: str | None
-    """What its files are packed into; null: a folder."""
-    push: str | None
-    """The image that it is pushed as."""
+    archive: str | None
+    """Format of the archive or image; null for a folder."""
+    registry: str | None
+    """Image in a registry that it is pushed to."""
     groups: tuple[str, ...]
     """The groups whose models are in it."""
     targets: tuple[str, ...]
