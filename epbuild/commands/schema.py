@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from epbuild.catalog.catalog import entries_for, known_eps, session_keys
+from epbuild.catalog.catalog import entries_for, known_eps, session_keys, short_name
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.options import Option
 from epbuild.catalog.preparations import PreparationOption, preparation, preparation_kinds
@@ -43,7 +43,11 @@ def _enrich(document: _Schema) -> None:
     for ep in known_eps():
         ident = f"provider-options-{ep}"
         definitions[ident] = {"properties": _option_properties(entries_for(ep))}
-        conditions.append((ep, {"properties": {"provider_options": {"$ref": f"#/$defs/{ident}"}}}))
+        properties = {"provider_options": {"$ref": f"#/$defs/{ident}"}}
+        for key, values in _short_keys(entries_for(ep)).items():
+            definitions[f"{key}-{ep}"] = values
+            properties[key] = {"$ref": f"#/$defs/{key}-{ep}"}
+        conditions.append((ep, {"properties": properties}))
     for found in definitions.values():
         _let_variables_stand_for(found)
     for found in list(_objects(document)):
@@ -51,9 +55,34 @@ def _enrich(document: _Schema) -> None:
         if "session_options" in properties:
             properties["session_options"].setdefault("allOf", []).append({"$ref": "#/$defs/session-options"})
         if "provider_options" in properties and "ep" in properties:
-            properties["ep"].setdefault("anyOf", [{"enum": list(known_eps())}, {"type": "string"}])
+            properties["ep"].setdefault("anyOf", [_ep_names(), {"type": "string"}])
             rules = [{"if": _is_strictly(ep, properties), "then": then} for ep, then in conditions]
             found.setdefault("allOf", []).extend(rules)
+
+
+def _ep_names() -> _Schema:
+    """Return the names of all EPs with their descriptions, the short ones first."""
+    described = {ep: entries_for(ep)[0].description for ep in known_eps()}
+    return {
+        "enum": [*map(short_name, described), *described],
+        "enumDescriptions": [*described.values(), *described.values()],
+    }
+
+
+def _short_keys(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
+    """Return the keys of a target that are short for an option of an EP, with the known values."""
+    found = {}
+    for entry in entries:
+        start = entry.start
+        if start is None or start.key is None or start.option is None:
+            continue
+        rows = entry.names[start.option].rows if start.option in entry.names else ()
+        known = {row.name: ", ".join(row.products) for row in rows}
+        known |= {product: row.name for row in rows for product in row.products}
+        values = known or dict.fromkeys((entry.options[start.option].example or start.example).split(", "), "")
+        value = {"anyOf": [{"enum": list(values), "enumDescriptions": list(values.values())}, {"type": _SCALAR}]}
+        found[start.key] = {"anyOf": [*value["anyOf"], {"type": "array", "items": value}, {"type": "object"}]}
+    return found
 
 
 def _let_variables_stand_for(definition: _Schema) -> None:
@@ -73,7 +102,7 @@ def _let_variables_stand_for(definition: _Schema) -> None:
 
 def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:
     """Return the condition for a target of this EP whose options are checked."""
-    condition: _Schema = {"properties": {"ep": {"const": ep}}, "required": ["ep"]}
+    condition: _Schema = {"properties": {"ep": {"enum": [ep, short_name(ep)]}}, "required": ["ep"]}
     if "allow_unknown_options" in properties:
         condition["not"] = {"properties": {"allow_unknown_options": {"const": True}}, "required": ["allow_unknown_options"]}
     return condition

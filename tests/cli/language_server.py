@@ -48,9 +48,14 @@ class LanguageServer:
         self._send({"method": "initialized", "params": {}})
 
     def completions(self, text: str) -> set[str]:
-        """The keys or values that the server offers."""
+        """Return the keys or values that the server offers."""
+        return set(self.descriptions(text))
+
+    def descriptions(self, text: str) -> dict[str, str]:
+        """Return the keys or values that the server offers, with their descriptions."""
         found = self._at_cursor("textDocument/completion", text)
-        return {item["label"] for item in (found["items"] if isinstance(found, dict) else found or [])}
+        items = found["items"] if isinstance(found, dict) else found or []
+        return {item["label"]: str(item.get("documentation", "")) for item in items}
 
     def hover(self, text: str) -> str:
         """What the server explains."""

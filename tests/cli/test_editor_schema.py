@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from epbuild.catalog.catalog import entries_for, known_eps, session_keys
+from epbuild.catalog.catalog import entries_for, known_eps, session_keys, short_name
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, normalize
 from epbuild.commands.schema import SCHEMAS, editor_schema
@@ -99,9 +99,12 @@ def test_hovering_a_session_key_tells_its_meaning_or_what_to_write_instead() -> 
 
 
 def test_typing_the_name_of_an_ep_is_completed() -> None:
-    assert set(SCHEMA["$defs"]["target"]["properties"]["ep"]["anyOf"][0]["enum"]) == set(known_eps())
+    proposed = SCHEMA["$defs"]["target"]["properties"]["ep"]["anyOf"][0]
+    assert set(proposed["enum"]) == {*known_eps(), *map(short_name, known_eps())}
+    assert len(proposed["enum"]) == len(proposed["enumDescriptions"])
 
 
+@pytest.mark.parametrize("ep", ["QNNExecutionProvider", "qnn"])
 @pytest.mark.parametrize("several", [False, True], ids=["one EP", "several EPs"])
 @pytest.mark.parametrize(
     ("options", "wrong"),
@@ -124,8 +127,25 @@ def test_typing_the_name_of_an_ep_is_completed() -> None:
         ({"an_option_of_next_year": "x"}, False),
     ],
 )
-def test_a_wrong_value_is_seen_while_it_is_typed(options: dict[str, Any], wrong: bool, several: bool) -> None:
-    assert underlined(recipe(several=several, provider_options=options)) is wrong
+def test_a_wrong_value_is_seen_while_it_is_typed(options: dict[str, Any], wrong: bool, several: bool, ep: str) -> None:
+    assert underlined(recipe(ep, several=several, provider_options=options)) is wrong
+
+
+@pytest.mark.parametrize(
+    ("ep", "keys"),
+    [
+        ("qnn", {"soc": "SM8750"}),
+        ("qnn", {"soc": 69}),
+        ("qnn", {"soc": ["SM8750", "Snapdragon 8 Gen 3"]}),
+        ("qnn", {"soc": "${matrix.soc}"}),
+        ("qnn", {"device": {"type": "npu"}}),
+        ("openvino", {"device": "GPU.1"}),
+        ("openvino", {"device": ["CPU", "NPU"]}),
+        ("openvino", {"device": {"type": "npu", "virtual": True}}),
+    ],
+)
+def test_a_short_form_is_not_underlined(ep: str, keys: dict[str, Any]) -> None:
+    assert not underlined(recipe(ep, **keys))
 
 
 def test_options_of_one_ep_are_not_held_against_another() -> None:
