@@ -100,8 +100,12 @@ def _subject(place: Place) -> str:
             return f"model {name}"
         case ("members" | "source", name, "external", location):
             return f"model {name}: external data {location}"
-        case ("members", name, "free_dimensions" | "denoted_dimensions" as kind, dimension):
-            return f"model {name}: {kind.replace('_', ' ')} {dimension}"
+        case ("members", name, "free_dimensions", dimension):
+            return f"model {name}: size of dimension {dimension}"
+        case ("members", name, "denoted_dimensions", denotation):
+            return f"model {name}: size of denotation {denotation}"
+        case ("members", name, "read"):
+            return f"model {name}: loading of the graph"
         case ("members", name, "inputs", value) | ("source", name, "inputs", value, *_):
             return f"model {name}: sizes of input {value}"
         case ("members", name, *rest):

@@ -172,7 +172,7 @@ def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) 
         (
             "decode: models/decode.onnx",
             "decode: {path: models/decode.onnx, load_from: memory}",
-            "model decode: read changed: file -> bytes",
+            "model decode: loading of the graph changed: file -> bytes",
         ),
         (
             "    ep: QNNExecutionProvider\n",
@@ -188,8 +188,8 @@ def test_a_change_of_the_recipe_is_told_as_that_change_and_no_other(workshop: Pa
 @pytest.mark.parametrize(
     ("sizes", "sentence"),
     [
-        ("dimensions: {batch: 4}", "free dimensions batch added: 4"),
-        ("dimensions: {DATA_BATCH: 4}", "denoted dimensions DATA_BATCH added: 4"),
+        ("dimensions: {batch: 4}", "size of dimension batch added: 4"),
+        ("dimensions: {DATA_BATCH: 4}", "size of denotation DATA_BATCH added: 4"),
         ("input_shapes: {x: [4, 3]}", "sizes of input x added: 4, 3"),
     ],
 )
