@@ -4,8 +4,8 @@
 takes longer than reading a small recipe.
 
 A subschema may have its own message, in keywords that editors know too: `errorMessage` for the whole subschema, `patternErrorMessage`
-for its pattern. `synonyms` has other names for the values of an enumeration, or for the keys
-of a mapping: those of other tools, or of earlier drafts of the language.
+for its pattern. A `not` that requires keys refuses the last of them. `synonyms` has other names for the values of an enumeration, or
+for the keys of a mapping: those of other tools, or of earlier drafts of the language.
 """
 
 from __future__ import annotations
@@ -184,6 +184,10 @@ def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Viol
             if key not in node.entries:
                 message = f"the key '{key}' is missing in {_dotted(path)}"
                 yield Violation((*path, key), Problem(MISSING_KEY, message, node.where))
+    elif error.validator == "not" and "required" in error.validator_value:
+        excluded = error.validator_value["required"][-1]
+        if isinstance(node, MappingNode):  # another value is of the wrong type, which is an error of its own
+            yield Violation((*path, excluded), _wrong(error, node.entries[excluded].node, path))
     else:
         yield Violation(path, _wrong(error, node, path))
 
