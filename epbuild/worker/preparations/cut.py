@@ -1,4 +1,4 @@
-"""`cut`: extraction of the part of a model between some of its values, by onnx.utils."""
+"""`cut`: extraction of a part of a model, by onnx.utils."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`opset`: conversion to another version of the ONNX operator set, by ONNX's own converter."""
+"""`opset`: conversion to another operator set, by ONNX's own converter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quantize`: conversion to a QDQ model, by static quantization of onnxruntime.quantization.
+"""`quantize`: conversion to a QDQ model, by onnxruntime.quantization.
 
 The request has the EP's own configuration. Samples are `.npz` files, one sample each, or are generated if the options say so.
 `qnn_preprocess_model` is not called: in onnxruntime 1.31.1 it ends with a TypeError as soon as it changes a model.
