@@ -194,17 +194,17 @@ def _missing_eps(toolchain: ToolchainSpec, fingerprint: Fingerprint, entries: Se
     """Yield a problem for each EP whose package is neither installed nor already reported as missing."""
     required = (requirement.distribution for requirement in _requirements_to_check(toolchain))
     known = {*fingerprint.distributions, *required}
-    for entry in entries:
-        # An EP without packages in the catalog may be part of any package.
-        if entry.distributions and known.isdisjoint(entry.distributions):
-            message = f"toolchain '{toolchain.name}' has no package {' or '.join(entry.distributions)}, which {entry.ep} comes in"
-            yield Problem("EPB305", message, toolchain.where, _advise(toolchain, known, entry))
+    # An EP without packages in the catalog may be part of any package.
+    lacking = [entry for entry in entries if entry.distributions and known.isdisjoint(entry.distributions)]
+    additions = find_additions([_packagings(entry) for entry in lacking], known)
+    for entry in lacking:
+        message = f"toolchain '{toolchain.name}' has no package {' or '.join(entry.distributions)}, which {entry.ep} comes in"
+        yield Problem("EPB305", message, toolchain.where, _advise(toolchain, known, entry, additions))
 
 
-def _advise(toolchain: ToolchainSpec, installed: Set[str], entry: EpEntry) -> str:
-    """Return the way to a toolchain with an EP, from the distributions that are installed."""
-    packagings = [entry] if entry.user_file is not None else entries_for(entry.ep)
-    additions = find_additions([packagings], installed)
+def _advise(toolchain: ToolchainSpec, installed: Set[str], entry: EpEntry, additions: Sequence[str] | None) -> str:
+    """Return the way to a toolchain with an EP. `additions` are the packages that add all EPs to the `installed` distributions."""
+    packagings = _packagings(entry)
     if toolchain.interpreter is None:
         return f"Add {', '.join(additions)} to its packages." if additions else f"Write {environments(packagings)} in its place."
     there = [name for packaging in packagings for name in packaging.distributions if name in installed]
@@ -214,6 +214,10 @@ def _advise(toolchain: ToolchainSpec, installed: Set[str], entry: EpEntry) -> st
     if additions:
         return f"Install {', '.join(additions)} there. {other}"
     return f"Name another environment, such as {environments(packagings)}. {other}"
+
+
+def _packagings(entry: EpEntry) -> Sequence[EpEntry]:
+    return [entry] if entry.user_file is not None else entries_for(entry.ep)
 
 
 def _missing_modules(toolchain: ToolchainSpec, fingerprint: Fingerprint, packages: Mapping[str, Position]) -> Iterator[Problem]:
