@@ -19,7 +19,7 @@ from epbuild.catalog.catalog import entry as find_packaging
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Start
 from epbuild.catalog.normalize import BadValue, normalize
-from epbuild.core.errors import Position, Problem
+from epbuild.core.errors import Position, Problem, nearest
 from epbuild.recipe.listed_models import read_listed
 from epbuild.recipe.model import Defaults
 from epbuild.recipe.names import is_name_part, matching, name_problem
@@ -239,7 +239,11 @@ class _Targets:
     def _matrix(self, key: str, given: KeyedNode, packaging: EpEntry, option: str | None, entries: _Entries) -> Node | None:
         """Return the value of a short key. A list becomes a matrix, and its value is that of a row. None after a problem."""
         if not isinstance(given.node, SequenceNode):
-            return _known_value(given.node, packaging, option)
+            value = _known_value(given.node, packaging, option)
+            if (problem := _unknown_product(key, value, packaging, option)) is None:
+                return value
+            self._problems.append(problem)
+            return None
         if "matrix" in entries:
             message = f"a target with a matrix has one {quoted(key)}"
             hint = f"Make the list an axis, as in `matrix: {{{key}: [...]}}`, and write `{key}: ${{matrix.{key}}}`."
@@ -262,6 +266,8 @@ def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None)
     text = render(item.value) if isinstance(item, ScalarNode) and item.value is not None else ""
     if not text or "${" in text:
         return None
+    if problem := _unknown_product(key, item, packaging, option):
+        return problem
     if not is_name_part(text):
         message = f"the value {quoted(text)} cannot be part of a target's name"
         return Problem(BAD_NAME, message, item.where, f"Give it a target of its own: `{key}: {text}`.")
@@ -286,6 +292,17 @@ def _known_value(node: Node, packaging: EpEntry, option: str | None) -> Node:
     spelled = " ".join(text.split()).casefold()
     name = next((row.name for row in rows if spelled in map(str.casefold, (row.name, *row.spellings, *row.products))), None)
     return node if name is None or name == text else _text(node.where, name)
+
+
+def _unknown_product(key: str, node: Node, packaging: EpEntry, option: str | None) -> Problem | None:
+    """Return the problem of a value with spaces that is no product of the catalog."""
+    text = _string(node).strip()
+    rows = packaging.names[option].rows if option is not None and option in packaging.names else ()
+    products = [product for row in rows for product in row.products]
+    if not products or " " not in text or "," in text or "${" in text:
+        return None
+    hint = nearest(text, products) or f"Write the {key} by a name such as {products[-1]} or {rows[-1].name}."
+    return Problem("EPB212", f"the catalog has no {key} {quoted(text)}", node.where, hint)
 
 
 def _device_hint(packaging: EpEntry | None) -> str:

@@ -173,6 +173,13 @@ def test_a_model_in_no_group_has_one_of_its_own_unless_the_recipe_says_none(fold
             "cannot be part of a target's name",
             "Give it a target of its own: `soc: SM8650,SM8750`.",
         ),
+        (
+            ("SM8750", "‸Snapdragon 8 Elit"),
+            "EPB212",
+            "the catalog has no soc 'Snapdragon 8 Elit'",
+            "Did you mean 'Snapdragon 8 Elite'?",
+        ),
+        (("SM8750", "[SM8650, ‸Pixel Tensor]"), "EPB212", "the catalog has no soc 'Pixel Tensor'", "Write the soc by a name"),
         (("soc: SM8750", "soc: [SM8750, ‸69]"), "EPB107", "the value 'SM8750' is in this axis twice", ""),
         (
             ("ep: qnn, soc: SM8750", "ep: ‸openvino, eps: [{ep: qnn}]"),
