@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.staging import staged
+from epbuild.catalog.packagings import RUNTIME, runtimes
 from epbuild.compile.executor import key_document, rebuild
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import EpbuildError
@@ -150,13 +151,14 @@ def planned_probe(ability: Ability, environment: Environment, folder: Path) -> S
 
 def _recipe(ability: Ability, environment: Environment) -> Mapping[str, Any]:
     held = environment.fingerprint.distributions
+    packages = [f"{name}=={held[name]}" for name in ability.entry.distributions if name in held]
+    if not runtimes(name for name in ability.entry.distributions if name in held):
+        packages += list(runtimes(held))[:1] or [RUNTIME]
     target = {"toolchain": NAME, "ep": ability.entry.ep, **_settings(ability)}
     return {
         "epbuild": 1,
         "name": NAME,
-        "toolchains": {
-            NAME: {"packages": [f"{name}=={held[name]}" for name in ability.entry.distributions if name in held]},
-        },
+        "toolchains": {NAME: {"packages": packages}},
         "models": {NAME: f"{NAME}.onnx"},
         "targets": {NAME: target},
         "groups": {NAME: {"models": [NAME], "targets": [NAME]}},
