@@ -20,9 +20,8 @@ def toolchain_package_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Cat
     """
     named = list(dict.fromkeys(requirement.distribution for requirement in toolchain.requirements))
     for ep in eps.values():
-        carriers = [
-            found for packaging in catalog.entries_for(ep.entry.ep) for found in named if found in packaging.distributions
-        ]
+        found = ([name for name in named if name in packaging.distributions] for packaging in catalog.entries_for(ep.entry.ep))
+        carriers = [names[0] for names in found if names]
         if ep.library is None and not ep.entry.takes_every_node and len(set(carriers)) > 1:
             message = f"the toolchain '{toolchain.name}' has {ep.entry.ep} in {' and in '.join(carriers)}"
             yield Problem("EPB258", message, toolchain.where, "Keep one of them.")
