@@ -261,7 +261,7 @@ CASES: dict[str, Case | str] = {
     "models.*.prepare[].environment.*": Case({"models.right.prepare.0.environment": {"BITS": 8}}, given=PREPARED),
     "models.*.prepare[].timeout": Case({"models.right.prepare.0.timeout": 60}, given=PREPARED, counts=False),
     "models.*.prepare[].memory": Case({"models.right.prepare.0.memory": "1 GiB"}, given=PREPARED, counts=False),
-    "models.*.load_from": Case({"models.right.read": "bytes"}),
+    "models.*.load_from": Case({"models.right.load_from": "memory"}),
     "targets.*.matrix.*[]": Case({"targets.npu.matrix.soc": ["SM8650"]}, given=MATRIX),
     "targets.*.matrix.include[].*": Case({"targets.npu.matrix.include": [{"soc": "SM8650"}]}, given=MATRIX),
     "targets.*.matrix.exclude[].*": Case(
