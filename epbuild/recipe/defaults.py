@@ -338,6 +338,12 @@ def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Proble
         for name, entry in models.items():
             if name in grouped or name_problem(name, entry.name_where):
                 continue
+            if name == DEFAULT_GROUPS:
+                message = f"the model {quoted(name)} is in no group, and a group cannot have that name"
+                problems.append(
+                    Problem(BAD_NAME, message, entry.name_where, f"Write `groups: {{<name>: {{models: [{name}]}}}}`.")
+                )
+                continue
             if name in found:
                 message = f"the model {quoted(name)} is in no group, and the group of its name has other models"
                 hint = f"Add it to a group; or write `groups: {{{DEFAULT_GROUPS}: none}}` to build only what groups name."
