@@ -223,6 +223,7 @@ def test_a_model_in_no_group_has_one_of_its_own_unless_the_recipe_says_none(fold
             "Give the models names",
         ),
         (("targets", "groups: {‸det: {models: [cls]}}\ntargets"), "EPB107", "the model 'det' is in no group", "default: none"),
+        (("det.onnx,", "det.onnx, ‸models/default.onnx,"), "EPB107", "a group cannot have that name", "models: [default]"),
         (
             ("targets", "groups: {both: ‸{share_weights: true}}\ntargets"),
             "EPB104",
