@@ -152,7 +152,7 @@ class Start(Struct, frozen=True, kw_only=True):
     """Content of a first recipe: an environment that is known to work, and the value that distinguishes targets."""
 
     name: str
-    """Name for `epbuild init`."""
+    """Name of the EP for `epbuild init`, and of the default toolchain."""
     packages: tuple[str, ...] = ()
     interpreter: str | None = None
     """Interpreter of an environment that epbuild cannot create."""

@@ -134,7 +134,8 @@ class _Targets:
         choices = [item for item in listed.items if isinstance(item, MappingNode)] if isinstance(listed, SequenceNode) else []
         eps = [_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)]
         first = next((ep for ep in eps if _start(ep) is not None), eps[0] if eps else "")
-        if first and "${" not in first and first not in known_eps() and not self._has_catalogs:  # the planner says so
+        if first and "${" not in first and first not in known_eps() and not self._has_catalogs:
+            # The planner reports the unknown EP. Without its short keys, these are not reported as unknown too.
             short = {key for key in DEVICE_KEYS if key in entries and not isinstance(entries[key].node, MappingNode)}
             return _with_entries(target.node, {key: entry for key, entry in entries.items() if key not in short})
         if "toolchain" not in entries and "toolchain" not in target.node.gaps:
@@ -172,9 +173,10 @@ class _Targets:
                 self._write_out_device(key, ep, _packaging(ep, packages), entries)
 
     def _toolchain_for(self, ep: str, name: str, target: KeyedNode) -> str | None:
-        """Return the toolchain of a target that names none.
+        """Return the toolchain of a target that names none, and add that of the catalog to the recipe's if it is needed.
 
-        It is the one with the EP's short name, the only one that may hold the EP, or that of the catalog, in this order.
+        It is the one with the name that the catalog has for it, the only one that may hold the EP, that of the catalog, or the only
+        toolchain of the recipe, in this order.
         """
         start = _start(ep)
         if start is not None and start.name in self.toolchains:

@@ -3,7 +3,8 @@
     models: models/*.onnx
     models: [det.onnx, more/*.onnx]
 
-A name is that of the file, without its last ending. A pattern matches the files that no other entry names, in the order of their paths.
+A name is that of the file, without its last ending. A pattern matches files in the order of their paths, without those that a path in
+the list names and those that an earlier pattern matches.
 It matches no hidden file, as some systems leave such files beside others, and no file of a hidden folder.
 """
 
@@ -136,7 +137,7 @@ def _starts(pattern: str, written: str) -> tuple[str, str]:
 
 
 def _escaped(text: str) -> str:
-    """Return a text without references of a template."""
+    """Return a text with `${` escaped, so that it has no template."""
     return text.replace("${", "$${")
 
 

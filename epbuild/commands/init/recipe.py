@@ -89,7 +89,7 @@ def why_not(path: Path, choices: RecipeChoices) -> str | None:
 
 
 def recipe_text(path: Path, choices: RecipeChoices) -> str:
-    """Return the text of a recipe for the file at `path`, to which its paths are relative. It writes no default out."""
+    """Return the text of a recipe for the file at `path`, to which its paths are relative. It leaves out what has a default."""
     folder = path.absolute().parent.name
     name = choices.name or _plain_name(folder) or "models"
     models = model_names(choices.models)
@@ -258,7 +258,7 @@ def _setting(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text without references of a template."""
+    """Return a text with `${` escaped, so that it has no template."""
     return text.replace("${", "$${")
 
 
