@@ -53,7 +53,6 @@ def target_values(recipe: Recipe, option: str) -> dict[str, object]:
     ("ep", "value", "option", "package"),
     [
         ("qnn", "SM8750", "soc_model", "onnxruntime-qnn==2.7.0"),
-        ("QNN", "60", "soc_model", "onnxruntime-qnn==2.7.0"),
         ("openvino", "CPU", "device_type", "onnxruntime-openvino==1.24.1"),
     ],
 )
@@ -64,6 +63,11 @@ def test_flags_make_a_valid_recipe_with_pinned_packages(folder: Path, ep: str, v
     assert package in toolchain.packages
     assert all("==" in requirement for requirement in toolchain.packages)
     assert recipe.name == folder.name
+
+
+def test_a_soc_may_be_given_by_its_number_and_an_ep_in_capitals(folder: Path) -> None:
+    recipe = written(folder, "--model", "relu.onnx", "--ep", "QNN", "--target", "60")
+    assert target_values(recipe, "soc_model") == {"60": "SC8380XP"}
 
 
 def test_the_recipe_explains_itself_and_says_what_to_do_next(folder: Path) -> None:

@@ -211,6 +211,8 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
     else:
         yield "# `verify: true` compares numbers with the source model's, where compiled models can be loaded."
         yield f"# groups: {{{shared or f'{next(iter(models))}: {{verify: true}}'}}}"
+        if DEFAULT_GROUPS in models:  # which cannot have a group of its name
+            yield f"groups: {{{_GROUP}: {_flow({'models': [DEFAULT_GROUPS]})}}}"
         return
     yield "groups:"
     if "verify" in settings:
