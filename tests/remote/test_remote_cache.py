@@ -567,7 +567,8 @@ def test_racing_writers_leave_one_sound_result(place: Place, tmp_path: Path, use
                 elif answer not in expected:
                     broken.append(answer)
             except NotFetched as error:
-                broken.append(error)
+                if not (cuts_off_reads and "response body error" in str(error)):
+                    broken.append(error)
 
     place.write("ac", "f" * 64, None)  # so that the directory is there
     with ThreadPoolExecutor(6) as pool:
