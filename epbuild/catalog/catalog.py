@@ -60,7 +60,7 @@ class Catalog(Struct, frozen=True):
     def entry(self, ep: str, distributions: Iterable[str] = ()) -> EpEntry:
         """Return the entry of an EP, in the packaging that one of `distributions` carries, else the default one. Raises KeyError."""
         entries, named = self.entries_for(ep), set(distributions)
-        return next((entry for entry in entries if named & set(entry.distributions)), entries[0])
+        return next((entry for entry in entries if not named.isdisjoint(entry.distributions)), entries[0])
 
     def context_changes(self) -> dict[str, ContextChanges]:
         """Return the permitted changes around EPContext nodes, by the `source` of the nodes."""

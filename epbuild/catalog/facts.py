@@ -210,6 +210,12 @@ class NameTable(Struct, frozen=True, dict=True):
         """Canonical value by spelling."""
         return {spelling: row.canonical for row in self.rows for spelling in (row.name, *row.spellings)}
 
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """Name by spelling and by product, in lower case."""
+        spelled = [(spelling, row.name) for row in self.rows for spelling in (row.name, *row.spellings, *row.products)]
+        return {spelling.casefold(): name for spelling, name in reversed(spelled)}
+
 
 class Metadata(Struct, frozen=True):
     """Value of a device metadata key, such as an NPU's platform number."""

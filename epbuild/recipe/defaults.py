@@ -195,7 +195,7 @@ class _Targets:
         return None
 
     def _may_hold(self, ep: str, toolchain: str) -> bool:
-        """Return whether a toolchain installs an EP, or is an environment of someone else's making, which may hold anything."""
+        """Return whether a toolchain installs an EP, or is an existing environment, which may hold any EP."""
         node = self.toolchains[toolchain].node
         is_foreign = isinstance(node, MappingNode) and "interpreter" in node.entries
         distributions = {name for entry in entries_for(ep) for name in entry.distributions} if ep in known_eps() else set()
@@ -290,18 +290,19 @@ def _known_value(node: Node, packaging: EpEntry, option: str | None) -> Node:
     text = render(node.value)
     if option is None:
         return _text(node.where, text.lower()) if text.lower() in packaging.devices else node
-    rows = packaging.names[option].rows if option in packaging.names else ()
-    spelled = " ".join(text.split()).casefold()
-    name = next((row.name for row in rows if spelled in map(str.casefold, (row.name, *row.spellings, *row.products))), None)
+    names = packaging.names[option].names if option in packaging.names else {}
+    name = names.get(" ".join(text.split()).casefold())
     return node if name is None or name == text else _text(node.where, name)
 
 
 def _unknown_product(key: str, node: Node, packaging: EpEntry, option: str | None) -> Problem | None:
     """Return the problem of a value with spaces that is no product of the catalog."""
     text = _string(node).strip()
+    if " " not in text or "," in text or "${" in text:
+        return None
     rows = packaging.names[option].rows if option is not None and option in packaging.names else ()
     products = [product for row in rows for product in row.products]
-    if not products or " " not in text or "," in text or "${" in text:
+    if not products:
         return None
     hint = nearest(text, products) or f"Write the {key} by a name such as {products[-1]} or {rows[-1].name}."
     return Problem("EPB212", f"the catalog has no {key} {quoted(text)}", node.where, hint)

@@ -1,7 +1,7 @@
-"""Text of a recipe with everything written out that it leaves to defaults.
+"""Text of a recipe with its defaults written out.
 
-The text is a recipe with the same plan and keys, for the same folder. It stands alone: files that the recipe extends or includes are merged
-into it. Templates stay, and files that a pattern of `models` matches are named. A comment says where a value comes from that nobody wrote.
+The text is a recipe with the same plan and action keys, for the same folder. Files that the recipe extends or includes are merged into it.
+Templates stay, and files that a pattern of `models` matches are named. A comment gives the origin of each added value.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Explanation:
     loaded: LoadedRecipe
     overrides: Mapping[str, Override]
     comments: dict[KeyPath, str] = field(default_factory=dict)
-    """Where a value comes from that nobody wrote, by its path."""
+    """Origin of each value that the recipe does not write, by the value's path."""
 
     def text(self) -> str:
         raw, root = self.loaded.raw, self.loaded.written

@@ -11,7 +11,6 @@ It matches no hidden file, as some systems leave such files beside others, and n
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath, PurePosixPath
 
@@ -19,15 +18,14 @@ from msgspec import Struct
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.model import Reference
-from epbuild.recipe.names import is_glob
+from epbuild.recipe.names import is_glob, name_of_text
 from epbuild.recipe.nodes import KeyedNode, Node, Scalar, ScalarNode, SequenceNode, render
 from epbuild.recipe.paths import is_remote, package_file, rebased
 from epbuild.recipe.patterns import FileFinder, PatternLimits, unmatched
 from epbuild.recipe.problems import BAD_NAME, quoted
-from epbuild.recipe.template import TemplateError, substitute
+from epbuild.recipe.template import TemplateError, escape, substitute
 
 _LIMITS = PatternLimits(files=100_000, hidden=False)
-_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class ListedModels(Struct, frozen=True):
@@ -75,7 +73,7 @@ class _Reader:
                 place = self._place(path, item.where)
                 if place not in named:
                     named.add(place)
-                    written = f"{written_start}{_escaped(rest)}"
+                    written = f"{written_start}{escape(rest)}"
                     self._add(models, spellings, path, ScalarNode(item.where, written, written))
         entries = {name: entry for name, (_, entry) in models.items()}
         return ListedModels(entries, self._finder.folders, self._is_whole)
@@ -89,7 +87,7 @@ class _Reader:
             return None
 
     def _add(self, models: dict[str, tuple[str, KeyedNode]], spellings: dict[str, str], path: str, node: ScalarNode) -> None:
-        name = _NO_NAME.sub("-", PurePosixPath(path.replace("\\", "/")).stem).strip("-._")
+        name = name_of_text(PurePosixPath(path.replace("\\", "/")).stem)
         hint = f"Give the models names: `models: {{<name>: {path}}}`."
         other = spellings.setdefault(name.casefold(), name)
         if not name:
@@ -133,12 +131,7 @@ def _starts(pattern: str, written: str) -> tuple[str, str]:
     rest = "/".join(parts[next(index for index, part in enumerate(parts) if is_glob(part)) :])
     start = path.removesuffix(rest)
     has_template = "${" in written and written.endswith(f"/{rest}")
-    return start, written.removesuffix(rest) if has_template else _escaped(start)
-
-
-def _escaped(text: str) -> str:
-    """Return a text with `${` escaped, so that it has no template."""
-    return text.replace("${", "$${")
+    return start, written.removesuffix(rest) if has_template else escape(start)
 
 
 def _is_file_path(text: str) -> bool:

@@ -12,6 +12,7 @@ from epbuild.recipe.problems import BAD_NAME, UNKNOWN_REFERENCE, one_of, quoted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME_PART = re.compile(r"[A-Za-z0-9._-]+")
+_NO_NAME_PART = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME = 100
 
 
@@ -33,6 +34,11 @@ def name_problem(name: str, where: Position) -> Problem | None:
 def is_name_part(text: str) -> bool:
     """Return whether a text is valid at the end of a name."""
     return _NAME_PART.fullmatch(text) is not None and not text.endswith(".")
+
+
+def name_of_text(text: str) -> str:
+    """Return a name that is as close to a text as names can be. Empty if the text has no letter or digit."""
+    return _NO_NAME_PART.sub("-", text).strip("-._")
 
 
 def clash_problems(names: Iterable[tuple[str, Position]]) -> list[Problem]:

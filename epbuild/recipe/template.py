@@ -113,9 +113,9 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
             if literal.endswith("$"):
                 # The two together would read as an escape when the rest is substituted.
                 raise TemplateError(f"a '$' cannot stand before {quoted('${' + piece.name + '}')}")
-            done += f"{_escaped(literal)}${{{piece.name}}}"
+            done += f"{escape(literal)}${{{piece.name}}}"
             literal = ""
-    return _bounded(done + _escaped(literal))
+    return _bounded(done + escape(literal))
 
 
 def resolved(
@@ -227,7 +227,8 @@ def _value(piece: _Name, names: Mapping[str, Scalar], later: Collection[str] = (
     raise TemplateError(message, f"{close} {allowed}" if close else allowed, name)
 
 
-def _escaped(text: str) -> str:
+def escape(text: str) -> str:
+    """Return a text with `${` escaped, so that it has no template."""
     return text.replace("${", "$${")
 
 

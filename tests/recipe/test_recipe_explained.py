@@ -24,7 +24,7 @@ from tests.support.plan_recipes import key_documents
 from tests.support.projects import RECIPES
 
 EVERY = 8
-"""Of the edits of a recipe, every so many are tried."""
+"""Distance between the edits of a recipe that are tried."""
 
 SHORT = """\
 epbuild: 1

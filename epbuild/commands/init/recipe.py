@@ -21,10 +21,10 @@ from epbuild.core.errors import EpbuildError, Position, Problem, printable
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.defaults import DEFAULT_GROUPS
 from epbuild.recipe.load import load
-from epbuild.recipe.names import is_glob, name_problem
+from epbuild.recipe.names import is_glob, name_of_text, name_problem
+from epbuild.recipe.template import escape
 from epbuild.recipe.yaml_text import scalar
 
-_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _PREFIX = "node_name_prefix"
 _GROUP = "main"
 _OUTPUTS = (
@@ -91,7 +91,7 @@ def why_not(path: Path, choices: RecipeChoices) -> str | None:
 def recipe_text(path: Path, choices: RecipeChoices) -> str:
     """Return the text of a recipe for the file at `path`, to which its paths are relative. It leaves out what has a default."""
     folder = path.absolute().parent.name
-    name = choices.name or _plain_name(folder) or "models"
+    name = choices.name or name_of_text(folder) or "models"
     models = model_names(choices.models)
     lines = [
         *(_head(choices.carried.head) if choices.carried is not None else ()),
@@ -129,7 +129,7 @@ def _toolchains(kind: StarterKind) -> Iterator[str]:
 def _models(models: Mapping[str, str], folder: Path, sizes: Mapping[str, Mapping[str, Sized]]) -> Iterator[str]:
     paths = {name: scalar(_relative(model, folder)) for name, model in models.items()}
     if all(
-        name == _plain_name(PurePath(model).stem) and not is_glob(model) and not sizes.get(model)
+        name == name_of_text(PurePath(model).stem) and not is_glob(model) and not sizes.get(model)
         for name, model in models.items()
     ):
         line = f"models: [{', '.join(paths.values())}]"
@@ -184,7 +184,7 @@ def _target(choices: RecipeChoices, value: str) -> _Fields:
             options[start.option] = _setting(value)
     if start.device or start.metadata:
         device = {key: str(setting).lower() for key, setting in start.device.items()}
-        fields["device"] = {**device, **({"metadata": {start.metadata: scalar(_escaped(value))}} if start.metadata else {})}
+        fields["device"] = {**device, **({"metadata": {start.metadata: scalar(escape(value))}} if start.metadata else {})}
     options |= {option: _setting(text) for option, text in carried.provider_options.items() if implied.get(option) != text}
     if options:
         fields["provider_options"] = options
@@ -256,32 +256,23 @@ def _flow(value: str | Sequence[str] | _Fields) -> str:
 
 def _setting(text: str) -> str:
     """Return the value of an option as YAML. Numbers stay unquoted."""
-    return text if re.fullmatch(r"0|[1-9][0-9]*", text) else scalar(_escaped(text))
-
-
-def _escaped(text: str) -> str:
-    """Return a text with `${` escaped, so that it has no template."""
-    return text.replace("${", "$${")
+    return text if re.fullmatch(r"0|[1-9][0-9]*", text) else scalar(escape(text))
 
 
 def model_names(models: Sequence[str]) -> dict[str, str]:
     """Return the models by unique name: the stem of the file, if needed with the folder's name before it or a number after it."""
-    stems = [_plain_name(PurePath(model).stem) or "model" for model in models]
+    stems = [name_of_text(PurePath(model).stem) or "model" for model in models]
     counts = Counter(stems)
     names: dict[str, str] = {}
     taken: set[str] = set()
     for model, stem in zip(models, stems, strict=True):
-        name = stem if counts[stem] == 1 else _plain_name(f"{Path(model).absolute().parent.name}-{stem}")
+        name = stem if counts[stem] == 1 else name_of_text(f"{Path(model).absolute().parent.name}-{stem}")
         unique, number = name, 2
         while unique.lower() in taken:
             unique, number = f"{name}-{number}", number + 1
         names[unique] = model
         taken.add(unique.lower())
     return names
-
-
-def _plain_name(text: str) -> str:
-    return _NO_NAME.sub("-", text).strip("-._")
 
 
 def _relative(model: str, folder: Path) -> str:
@@ -291,4 +282,4 @@ def _relative(model: str, folder: Path) -> str:
         path = Path(os.path.relpath(model, folder))
     except ValueError:  # another drive
         path = Path(model).absolute()
-    return _escaped(path.as_posix())
+    return escape(path.as_posix())
