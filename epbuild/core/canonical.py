@@ -22,7 +22,7 @@ def indented_json(document: Mapping[str, Any], *, sort_keys: bool = False, ascii
 
     Raises TypeError or ValueError if it is not JSON.
     """
-    # Not by msgspec: it refuses names of files that are no Unicode.
+    # Not by msgspec: it refuses file names that are not valid Unicode.
     return json.dumps(document, indent=2, sort_keys=sort_keys, ensure_ascii=ascii_only, allow_nan=False)
 
 
@@ -30,7 +30,7 @@ def parse_json(text: str | bytes) -> Any:
     """Return the document in a JSON text. Raises ValueError, also for `NaN` and numbers such as `1e999`, and RecursionError."""
     try:
         return msgspec.json.decode(text)  # five times as fast: it saves 0.25 s when 10,000 steps are looked up
-    except ValueError:  # it also refuses names of files that are no Unicode
+    except ValueError:  # it also refuses file names that are not valid Unicode
         return json.loads(text, parse_float=_finite, parse_constant=_finite)
 
 

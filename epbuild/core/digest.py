@@ -56,7 +56,7 @@ def fingerprint_of(value: object) -> str:
     """
     try:
         content = _encoder.encode(value)
-    except (UnicodeError, OverflowError):  # names of files that are no Unicode, and integers of more than 64 bits
+    except (UnicodeError, OverflowError):  # file names that are not valid Unicode, and integers of more than 64 bits
         content = ascii(to_builtins(value, enc_hook=_as_text)).encode("ascii")
     return hashlib.blake2b(content, digest_size=20).hexdigest()
 

@@ -63,7 +63,7 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
         sync_directory(destination.parent)
         return {}
     if destination.is_symlink() or not destination.is_dir():
-        message = f"the output folder {destination.name} exists, and is not a folder that epbuild made"
+        message = f"the output folder {destination.name} already exists and was not created by epbuild"
         raise BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's path."))
     kept = _carry_over(staged, destination, owned, step)
     _sync(staged, linked=True)
@@ -96,10 +96,10 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
         staged.mkdir()
         yield staged
     except OSError as error:
-        why, hint = error.strerror or str(error), "Check the space and the permissions of its folder."
+        why, hint = error.strerror or str(error), "Check the free space and the permissions of its folder."
         if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
             # For instance a link to itself, or a dangling link.
-            why, hint = f"{Path(error.filename).name} is there, and no folder", "Move it away, or change the output's path."
+            why, hint = f"{Path(error.filename).name} exists and is not a folder", "Move it away, or change the output's path."
         elif error.errno == errno.ENAMETOOLONG:
             hint = "Shorten the output's path."
         message = f"the output {destination.name} cannot be written: {why}"
@@ -181,8 +181,8 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
     """Link the user's files, and changed files of epbuild's, into the new tree. Return the new path of each changed file."""
     existing = entries(destination)
     if existing.mounted:
-        message = f"{destination.name}/{existing.mounted[0]} is on another file system than the output, and cannot be taken along"
-        raise BuildError(Problem("EPB436", message, StepId(step), "Mount it elsewhere, and put a link to it there."))
+        message = f"{destination.name}/{existing.mounted[0]} is on another file system than the output and cannot be moved with it"
+        raise BuildError(Problem("EPB436", message, StepId(step), "Mount it elsewhere, and put a link in its place."))
     wrote, as_written = owned.wrote(destination), owned.as_written(destination)
     kept: dict[str, str] = {}
     # Changed files come last: by then all names that are not free are known.
@@ -220,7 +220,7 @@ def _carry_over_folders(staged: Path, destination: Path, there: Entries, wrote: 
 
 
 def _foreign(destination: Path, name: str, step: str) -> BuildError:
-    message = f"{destination.name}/{name} exists, and epbuild did not make it"
+    message = f"{destination.name}/{name} already exists and was not created by epbuild"
     return BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's names."))
 
 

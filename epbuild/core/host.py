@@ -133,7 +133,7 @@ def _installed_drivers(device_class: str, provider: str) -> Iterator[str]:
                     with registry.OpenKey(folder, registry.EnumKey(folder, number)) as device:
                         for name in ("ProviderName", "DriverDesc", "DriverVersion"):
                             values[name] = str(registry.QueryValueEx(device, name)[0])
-                except OSError:  # an entry that is no device
+                except OSError:  # an entry that is not a device
                     continue
                 if re.search(provider, values["ProviderName"]):
                     yield f"{values['DriverDesc']} {values['DriverVersion']}"

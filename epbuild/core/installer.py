@@ -36,7 +36,7 @@ def run_uv(
     except FileNotFoundError as error:
         hint = "Install it: `pip install --force-reinstall uv`."
         raise ToolchainError(
-            Problem("EPB301", "the program uv, which makes toolchains, is missing from epbuild's environment", None, hint)
+            Problem("EPB301", "the program uv, which creates toolchains, is missing from epbuild's environment", None, hint)
         ) from error
     # For packages without wheels uv runs foreign build scripts, and epbuild's variables hold secrets.
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("EPBUILD_")}

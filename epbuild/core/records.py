@@ -35,5 +35,5 @@ def convert(
     """Convert a value, such as a JSON document, to a type of records. Raises msgspec.ValidationError."""
     try:
         return msgspec.convert(value, ready(kind), from_attributes=from_attributes, dec_hook=dec_hook)
-    except UnicodeEncodeError as error:  # JSON may have keys that are no Unicode, and msgspec compares them as UTF-8
-        raise ValidationError(f"{error.object!a} is no Unicode") from error
+    except UnicodeEncodeError as error:  # JSON may have keys that are not valid Unicode, and msgspec compares them as UTF-8
+        raise ValidationError(f"{error.object!a} is not valid Unicode") from error

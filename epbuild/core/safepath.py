@@ -35,7 +35,7 @@ def is_device(name: str) -> bool:
 
 
 def unportable(path: str) -> str | None:
-    """Return the first part of a POSIX path that is no valid file name on some platform."""
+    """Return the first part of a POSIX path that is not a valid file name on some platform."""
     return next((name for name in path.split("/") if _UNPORTABLE.search(name) or is_device(name)), None)
 
 
@@ -66,7 +66,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_regular(path: Path) -> bool:
-    """Return whether a regular file is at `path`, and no link to one."""
+    """Return whether `path` is a regular file and not a link to one."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (OSError, ValueError):
@@ -114,7 +114,7 @@ def locate(folder: Path, reference: str, what: str = "file") -> Path:
     except (OSError, ValueError):  # an invalid name, or an unreadable directory
         inside, found = True, False
     if not inside:
-        raise BadReference(f"the {what} '{shortened(reference)}' is a link to a place outside its folder")
+        raise BadReference(f"the {what} '{shortened(reference)}' is a link to a path outside its folder")
     if not found:
         raise MissingReference(f"the {what} '{shortened(reference)}' does not exist")
     return path
@@ -129,11 +129,11 @@ def check_reference(reference: str) -> None:
             f"the reference '{shortened(reference)}' is an absolute path; it must be relative to the model's directory"
         )
     if "\\" in reference:
-        raise BadReference(f"the reference '{shortened(reference)}' has a backslash; its parts must be separated by '/'")
+        raise BadReference(f"the reference '{shortened(reference)}' contains a backslash; separate its parts with '/'")
     if climbs(reference):
-        raise BadReference(f"the reference '{shortened(reference)}' has '..'; it must stay in the model's directory")
+        raise BadReference(f"the reference '{shortened(reference)}' contains '..'; it must stay in the model's directory")
     if "\0" in reference:
-        raise BadReference(f"the reference {shortened(reference)!r} has a NUL character, which no file name can have")
+        raise BadReference(f"the reference {shortened(reference)!r} contains a NUL character, which is not allowed in file names")
     if reference.endswith("/"):
         raise BadReference(f"the reference '{shortened(reference)}' names a folder; it must name a file")
 

@@ -255,7 +255,7 @@ class OutputWriter:
     def _refuse_foreign(self, path: Path, *, owned: bool) -> None:
         """Raise BuildError if a file at `path` is not `owned`, or is a folder, a pipe, a socket or a device."""
         if path.is_dir() or (os.path.lexists(path) and (not owned or is_special(path))):
-            message = f"the output {path.name} exists, and epbuild did not make it"
+            message = f"the output {path.name} already exists and was not created by epbuild"
             raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
 
 

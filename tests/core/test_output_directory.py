@@ -206,7 +206,7 @@ def test_a_place_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) 
         emit(tmp_path / "dist" / "decoder")
     [problem] = refused.value.problems
     assert (problem.code, problem.where) == ("EPB424", STEP)
-    assert "dist is there, and no folder" in problem.message
+    assert "dist exists and is not a folder" in problem.message
     assert problem.hint == "Move it away, or change the output's path."
 
 

@@ -578,7 +578,7 @@ def test_a_file_of_the_users_that_is_in_the_way_is_kept_and_told(built: Case) ->
     before = built.files()
     done = built.epbuild("run")
     assert done.returncode == 1
-    assert "pair/renamed.onnx exists, and epbuild did not make it. Move it away" in done.stderr
+    assert "pair/renamed.onnx already exists and was not created by epbuild. Move it away" in done.stderr
     assert "[EPB423]" in done.stderr
     assert built.files() == before
 

@@ -197,7 +197,7 @@ def test_a_damaged_archive_is_emitted_again_and_a_foreign_one_is_not_touched(
     archive.write_bytes(b"PK\x03\x04 mine")
     done = quick.epbuild("run")
     assert done.returncode == 1
-    assert "left.zip exists, and epbuild did not make it" in done.stderr
+    assert "left.zip already exists and was not created by epbuild" in done.stderr
     assert "Traceback" not in done.stderr
     assert archive.read_bytes() == b"PK\x03\x04 mine"
 
@@ -246,7 +246,7 @@ def test_a_file_beside_an_archive_is_replaced_only_if_epbuild_made_it(quick: Pro
     with_outputs(quick, outputs[1])
     done = quick.epbuild("run")
     assert done.returncode == 1
-    assert "left.zip.intoto.json exists, and epbuild did not make it" in done.stderr
+    assert "left.zip.intoto.json already exists and was not created by epbuild" in done.stderr
     assert beside.read_text(encoding="utf-8") == '{"mine": true}'
     beside.unlink()
     quick.build()

@@ -106,7 +106,7 @@ def test_a_pipe_in_the_place_of_an_output_is_reported_and_stays(built: Project, 
     assert "restorable  emit:left/npu/directory" in answer(built, "plan").stdout
     done = answer(built, "run")
     assert done.returncode == 1
-    assert f"{name.removeprefix('dist/')} exists, and epbuild did not make it. Move it away" in done.stderr
+    assert f"{name.removeprefix('dist/')} already exists and was not created by epbuild. Move it away" in done.stderr
     assert "[EPB423]" in done.stderr
     assert pipe.is_fifo()
     assert answer(built, "clean").returncode == 0

@@ -167,7 +167,7 @@ def test_a_link_is_followed_if_it_stays_in_the_folder_and_only_then(tmp_path: Pa
     (folder / "loop").symlink_to("loop")
     assert locate(folder, "inside").read_bytes() == locate(folder, "folder/m.bin").read_bytes() == b"context"
     for reference in ("outside", "upwards/outside.bin", "upwards/gone.bin"):
-        with pytest.raises(BadReference, match="is a link to a place outside its folder") as refused:
+        with pytest.raises(BadReference, match="is a link to a path outside its folder") as refused:
             locate(folder, reference)
         assert not isinstance(refused.value, MissingReference)
     with pytest.raises(MissingReference):
