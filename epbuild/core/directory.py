@@ -181,7 +181,9 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
     """Link the user's files, and changed files of epbuild's, into the new tree. Return the new path of each changed file."""
     existing = entries(destination)
     if existing.mounted:
-        message = f"{destination.name}/{existing.mounted[0]} is on another file system than the output and cannot be moved with it"
+        message = (
+            f"{destination.name}/{existing.mounted[0]} is on another file system than the output and cannot be moved with it"
+        )
         raise BuildError(Problem("EPB436", message, StepId(step), "Mount it elsewhere, and put a link in its place."))
     wrote, as_written = owned.wrote(destination), owned.as_written(destination)
     kept: dict[str, str] = {}
