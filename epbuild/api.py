@@ -2,7 +2,7 @@
 
 The command line calls these functions. They print nothing, set no signal handler, and may be called from any thread. They import modules
 when they are called: `import epbuild.api` takes about as long as `import typing`. Errors are raised as `EpbuildError`, with a code, a
-location and a hint for each problem. docs/api.md lists the stable names.
+location and a hint for each problem. docs/guides/python-api.md lists the stable names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules of the house that a linter does not know: `docs/architecture.md` says why each is there."""
+"""The rules of the house that a linter does not know: `docs/internals/architecture.md` says why each is there."""
 
 from __future__ import annotations
 

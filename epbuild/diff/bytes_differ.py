@@ -1,6 +1,6 @@
 """Bytes in which two files differ, and their meaning: times, padding, texts.
 
-It recognizes patterns that were observed in files of EPs (docs/facts.md). A byte or two are never enough for a guess.
+It recognizes patterns that were observed in files of EPs (docs/internals/facts.md). A byte or two are never enough for a guess.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from epbuild.plan.steps import Emission, Genai, Part, Plan
 from epbuild.plan.target import PlannedTarget
 from epbuild.verify.signature import signature
 
-_HINT = "See docs/packages.md for what it has to hold."
+_HINT = "See docs/guides/model-packages.md for what it has to hold."
 _Check = Callable[[Mapping[str, Any], Sequence[Stage]], list[str]]
 
 

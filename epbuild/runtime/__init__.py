@@ -6,7 +6,7 @@ It opens the variant of a group that fits this machine, with the options that it
         probabilities = group["classifier"].run(None, {"image": image})
 
 It needs Python 3.10, the standard library and onnxruntime, and no other part of epbuild: this folder can be copied into an application.
-`docs/runtime.md` describes how the variant is chosen.
+`docs/guides/runtime.md` describes how the variant is chosen.
 
 Threads: groups may be opened and closed from any thread. A lock guards the state that plugin EPs keep for the whole process: registrations,
 and the contexts that the sessions of a sharing group pass on. A session may be run from several threads if its EP allows that.

@@ -25,7 +25,7 @@ _UPLOADS = 4
 """How many results are written at once."""
 _NOTHING_FOUND = (
     "Nobody has shared results of this epbuild for these files and toolchains, or of EPs whose output depends on the machine, on one like "
-    "this: `docs/remote-cache.md` lists what has to agree."
+    "this: `docs/guides/remote-cache.md` lists what has to agree."
 )
 
 

@@ -351,7 +351,7 @@ def _environment(folder: Path, requested: Mapping[str, str]) -> dict[str, str]:
     inherited = _INHERITED_ON_WINDOWS if on_windows() else _INHERITED
     kept = {name: value for name, value in os.environ.items() if (name.upper() if on_windows() else name) in inherited}
     # ONNX Runtime and EPs write below HOME and read settings from there: HOME is the staging directory. Telemetry would take 0.05 s to
-    # create a database of events for Microsoft in each such HOME (docs/facts.md, "Telemetry").
+    # create a database of events for Microsoft in each such HOME (docs/internals/facts.md, "Telemetry").
     variables = {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", "ORT_DISABLE_TELEMETRY": "1"}
     if on_windows():  # `Path` and `PATH` are the same variable
         names = {name.upper() for name in requested}

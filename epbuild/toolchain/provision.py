@@ -126,7 +126,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
             shutil.rmtree(folder, ignore_errors=True)
             raise _failure(requirements, name, where, done.stderr, lacks_python=arguments[0] == "venv")
 
-    # No hard links to uv's cache: a change to another environment's files would change these (docs/facts.md, "Hard links").
+    # No hard links to uv's cache: a change to another environment's files would change these (docs/internals/facts.md, "Hard links").
     install = ["pip", "install", "--no-config", "--link-mode", "copy", "--python", str(interpreter)]
     uv("venv", "--no-project", "--python", _python(requirements), str(folder / "env"))
     if requirements.locked is None:

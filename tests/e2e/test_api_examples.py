@@ -1,4 +1,4 @@
-"""The examples of docs/api.md run, print what the page shows, and are typed: against the package as it is installed."""
+"""The examples of docs/guides/python-api.md run, print what the page shows, and are typed: against the package as it is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.projects import Project
 
 pytestmark = pytest.mark.gate
 
-PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/guides/python-api.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -24,7 +24,7 @@ RECOMMENDED = {
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "60s",
     "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": "[]",
 }
-"""What docs/cluster.md recommends for schedulers."""
+"""What docs/guides/cluster.md recommends for schedulers."""
 PATIENCE = 90
 """Seconds after which a wait that should have ended fails its test."""
 

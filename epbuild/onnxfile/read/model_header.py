@@ -73,7 +73,7 @@ class ModelHeader:
     `inputs` excludes inputs that are initializers too. `operators` counts nodes by (domain, op_type) as written.
     `external_data` maps each file that holds tensors' data to the bytes that the tensors need of it, in order of first appearance, wherever
     in the model a tensor is. `subgraph_data` is the part of these files that a tensor in a subgraph uses, such as a branch of an If: ONNX
-    Runtime rejects such a file if it has a second name (docs/facts.md).
+    Runtime rejects such a file if it has a second name (docs/internals/facts.md).
     """
 
     ir_version: int
