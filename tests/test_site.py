@@ -51,18 +51,17 @@ def navigation() -> list[str]:
 
 
 def test_every_document_has_its_place_in_the_navigation() -> None:
-    assert sorted(navigation()) == sorted([*DOCUMENTS, "index.md"])
+    assert sorted(navigation()) == DOCUMENTS
 
 
 @pytest.mark.parametrize(
     ("folder", "text", "expected"),
     [
-        ("", "[a](docs/verify.md#load)", "[a](verify.md#load)"),
-        ("", "![a](docs/flow.svg) [`b`](recipes)", "![a](flow.svg) [`b`](https://github.com/epbuild/epbuild/tree/main/recipes)"),
-        ("", "[a](docs/reference)", "[a](reference/README.md)"),
+        ("docs", "![a](flow.svg) [`b`](../recipes)", "![a](flow.svg) [`b`](https://github.com/epbuild/epbuild/tree/main/recipes)"),
+        ("docs/guides", "[a](../reference)", "[a](../reference/README.md)"),
         ("docs", "[a](../LICENSE) [b](ci/x.yml)", "[a](https://github.com/epbuild/epbuild/blob/main/LICENSE) [b](ci/x.yml)"),
-        ("docs/eps", "[a](../../recipes/llm.yaml)", "[a](https://github.com/epbuild/epbuild/blob/main/recipes/llm.yaml)"),
-        ("docs/eps", "[a](../facts.md#archives) [b](#here)", "[a](../facts.md#archives) [b](#here)"),
+        ("docs/guides", "[a](../../recipes/llm.yaml)", "[a](https://github.com/epbuild/epbuild/blob/main/recipes/llm.yaml)"),
+        ("docs/internals", "[a](../facts.md#archives) [b](#here)", "[a](../facts.md#archives) [b](#here)"),
         ("docs", "<!-- run in empty -->\n```console\n$ a <!-- [b](../c) -->\n```\n", "```console\n$ a <!-- [b](../c) -->\n```\n"),
         ("docs", "[a](https://example.com/../x)", "[a](https://example.com/../x)"),
     ],
@@ -117,7 +116,7 @@ class Page(HTMLParser):
 def pages(site: Path) -> dict[str, Page]:
     """Every page of the site by the document that it was made of."""
     found = {}
-    for name in (*DOCUMENTS, "index.md"):
+    for name in DOCUMENTS:
         stem = name.removesuffix(".md")
         stem = stem[: -len(stem.rpartition("/")[2])].rstrip("/") if stem.endswith(("index", "README")) else stem
         found[name] = Page((site / stem / "index.html").read_text(encoding="utf-8"), "article")
@@ -127,8 +126,7 @@ def pages(site: Path) -> dict[str, Page]:
 @pytest.mark.gate
 def test_a_page_is_the_same_on_the_forge_and_the_site_and_loads_nothing_external(site: Path) -> None:
     for name, page in pages(site).items():
-        source = ROOT / ("README.md" if name == "index.md" else f"docs/{name}")
-        text = source.read_text(encoding="utf-8")
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         forge = Page(cmarkgfm.github_flavored_markdown_to_html(text, options=Options.CMARK_OPT_UNSAFE), None)
         assert page.elements["h1"] == 1, name
         assert +page.elements == +forge.elements, name
@@ -139,7 +137,7 @@ def test_a_page_is_the_same_on_the_forge_and_the_site_and_loads_nothing_external
 def test_every_page_can_be_searched(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     found = {entry["location"].partition("#")[0] for entry in index["docs"]}
-    assert len(found) == len(DOCUMENTS) + 1
+    assert len(found) == len(DOCUMENTS)
 
 
 @pytest.mark.gate
@@ -174,11 +172,11 @@ def test_a_reader_finds_and_copies_on_a_wide_screen_and_on_a_phone(address: str)
         page.on("console", lambda message: wrong.append(message.text) if message.type in {"error", "warning"} else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: wrong.append(request.url) if not request.url.startswith(address) else None)
-        for name in ("", "tutorial/", "compare/", "eps/qnn/", "verify/", "reference/recipe/"):
+        for name in ("", "getting-started/tutorial/", "concepts/other-tools/", "guides/numbers/", "reference/recipe/"):
             page.goto(f"{address}{name}", wait_until="networkidle")
             assert page.evaluate("document.documentElement.scrollWidth") <= 360, f"{name} is wider than a phone"
         page.set_viewport_size({"width": 1600, "height": 1000})
-        page.goto(f"{address}tutorial/", wait_until="networkidle")
+        page.goto(f"{address}getting-started/tutorial/", wait_until="networkidle")
         page.locator(".highlight", has_text="epbuild init models").locator("button").click()
         assert page.evaluate("navigator.clipboard.readText()").strip() == "epbuild init models --ep qnn --soc SM8750"
         found = page.locator("a.md-search-result__link")
@@ -188,5 +186,5 @@ def test_a_reader_finds_and_copies_on_a_wide_screen_and_on_a_phone(address: str)
             "document.querySelector('.md-search-result__meta').textContent.includes('matching')", timeout=120_000
         )
         found.first.wait_for(timeout=120_000)
-        assert "facts/" in "".join(one.get_attribute("href") or "" for one in found.all())
+        assert "internals/facts/" in "".join(one.get_attribute("href") or "" for one in found.all())
     assert wrong == []

@@ -1,4 +1,4 @@
-"""What mkdocs is to do with the documents: README.md as the home page, the schemas, and links that leave docs/ to the forge."""
+"""Hooks of mkdocs: add the schemas to the site, and turn links out of docs/ into links to the forge."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ _FENCED = re.compile(r"(^[ ]*```.*?^[ ]*```)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _HOME = "index.md"
-_ALONE = (_HOME, "tutorial.md")
-"""Pages that are no part of a group: beside them is nothing to choose from."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what lies elsewhere in the repository. The schema of recipes is the one for editors, with every EP's options."""
-    files.append(File.generated(config, _HOME, content=(ROOT / "README.md").read_text(encoding="utf-8")))
+    """Add the schemas. That of recipes is the one for editors, with every EP's options."""
     schemas = {path.name: path for path in (ROOT / "schemas").glob("*.schema.json")}
     schemas |= {path.name: path for path in (ROOT / "docs" / "reference").glob("*.schema.json")}
     for name, path in schemas.items():
@@ -32,14 +29,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A document as the site has it: without comments, and with links that work from there."""
-    if page.file.src_uri in _ALONE:
+    """Return a page for the site, without comments. The home page has no navigation beside it."""
+    if page.file.src_uri == _HOME:
         page.meta["hide"] = ["navigation"]
-    return document(markdown, "" if page.file.src_uri == _HOME else posixpath.join("docs", posixpath.dirname(page.file.src_uri)))
+    return document(markdown, posixpath.join("docs", posixpath.dirname(page.file.src_uri)).rstrip("/"))
 
 
 def document(markdown: str, folder: str) -> str:
-    """A document of a folder of the repository as the site has it, which has `docs` for its root."""
+    """Return a document of `folder`, a folder of the repository, with links for the site. The root of the site is `docs`."""
     here = folder if folder.startswith("docs") else "docs"
 
     def linked(match: re.Match[str]) -> str:
@@ -53,5 +50,5 @@ def document(markdown: str, folder: str) -> str:
 
 
 def outside_fences(markdown: str, change: Callable[[str], str]) -> str:
-    """A document with all changed that is in no fenced block."""
+    """Apply `change` to everything outside fenced blocks."""
     return "".join(part if number % 2 else change(part) for number, part in enumerate(_FENCED.split(markdown)))

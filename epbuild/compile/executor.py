@@ -52,9 +52,9 @@ _INPUT = "in"
 _OUTPUT = "out"
 
 # Compilers of EPs allocate and free hundreds of megabytes at a time, and half of a compile's time was the kernel clearing their pages.
-# Keeping freed memory saves a quarter of that; large pages cost more than they save (docs/internals/performance.md). Only glibc reads these:
-# https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html. Processes that only load models run without
-# them, as applications do.
+# Keeping freed memory saves a quarter of that; large pages cost more than they save (docs/internals/performance.md). Only glibc reads
+# these: https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html. Processes that only load models run
+# without them, as applications do.
 ALLOCATION = {
     "GLIBC_TUNABLES": ":".join(
         f"glibc.malloc.{name}={value}"

@@ -2,7 +2,7 @@
 
 A new tree is prepared beside its destination, synced, and then exchanged with the old one. Files that epbuild did not write, or that users
 have changed, are never lost: they are linked into the new tree before the swap. The next swap completes or undoes an interrupted one.
-`docs/concepts/crash-safety.md` lists the guarantees for each system.
+`docs/concepts/files.md` lists the guarantees for each system.
 """
 
 from __future__ import annotations

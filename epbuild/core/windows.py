@@ -1,7 +1,7 @@
 """Windows API calls beyond psutil: jobs, times of change, console colors.
 
-Each call follows Microsoft's documentation, and none was run on Windows: docs/concepts/windows.md explains the consequences. A failed call is never
-an error: epbuild continues without its effect.
+Each call follows Microsoft's documentation, and none was run on Windows: docs/concepts/windows.md explains the
+consequences. A failed call is never an error: epbuild continues without its effect.
 """
 
 from __future__ import annotations

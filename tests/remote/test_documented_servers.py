@@ -21,7 +21,7 @@ from epbuild.remote.opening import web_stores
 from tests.support.quick_builds import wait_until
 from tests.support.remote_caches import COMPILE, Maker, Place
 
-PAGE = Path(__file__).parents[2] / "docs" / "remote-servers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "remote-cache-servers.md"
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
 OURS = SigningKey.generate()
 FILES = {"model.onnx": b"a model", "sub/weights.bin": b"weights " * 400_000}

@@ -47,8 +47,8 @@ def _index() -> str:
         "- [The recipe](recipe.md): every key of the recipe language.\n"
         "- [Session options](session-options.md): every session configuration key of ONNX Runtime that a recipe may set.\n"
         "- [Preparations](preparations.md): what can be done to a model before it is compiled, and every option of it.\n"
-        "- [recipe.schema.json](recipe.schema.json): the same [for editors](../guides/editors.md), which complete and explain a recipe that\n"
-        "  begins with `# yaml-language-server: $schema=` and the path or the address of that file.",
+        "- [recipe.schema.json](recipe.schema.json): the same [for editors](../guides/daily-use.md#editors-and-hooks). They complete and\n"
+        "  explain a recipe that begins with `# yaml-language-server: $schema=` and the path or the address of that file.",
         "## Execution providers",
         "\n".join(["| EP | what epbuild knows of it |", "|---|---|", *eps]),
     )

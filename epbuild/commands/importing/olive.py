@@ -181,5 +181,7 @@ def _read_systems(build: ImportedBuild, document: Mapping[str, Any]) -> None:
             build.leave(f"system {name}: {place}", why, "For one that is there, set the toolchain's `interpreter`.")
         elif str(config.get("type") or "LocalSystem") not in ("LocalSystem", "PythonEnvironment"):
             build.leave(
-                f"system {name} ({config['type']})", "epbuild builds on this machine, or on workers", "See docs/guides/cluster.md."
+                f"system {name} ({config['type']})",
+                "epbuild builds on this machine, or on workers",
+                "See docs/guides/cluster.md.",
             )
