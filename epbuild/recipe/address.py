@@ -131,8 +131,8 @@ def address_problem(path: str, where: Position, *, pinned: bool) -> Problem | No
         return Problem(WRONG_VALUE, error.message, where, error.hint)
     if pinned or is_immutable(address):
         return None
-    message = f"a model from {path.partition(':')[0]}:// needs a 'sha256': what lies behind an address can change"
-    hint = "A whole commit id (40 digits) as the revision is a pin too." if isinstance(address, HubAddress) else None
+    message = f"a model from {path.partition(':')[0]}:// needs a 'sha256': the content at an address can change"
+    hint = "A full commit id (40 digits) as the revision also pins the file." if isinstance(address, HubAddress) else None
     return Problem(MISSING_KEY, message, where, hint)
 
 
@@ -143,17 +143,19 @@ def parse_address(text: str) -> Address:
     found = SCHEME.match(text)
     scheme = found[1] if found else ""
     if scheme == "http":
-        raise BadAddress("what comes over http:// can be changed on its way", "Use https://, or download the file yourself.")
+        raise BadAddress(
+            "http:// is not allowed: downloads can be altered in transit", "Use https://, or download the file yourself."
+        )
     if found is None or scheme not in _FORMS:
-        hint = nearest(scheme, _FORMS) or f"There is: {one_of(_FORMS)}; everything else is a path."
+        hint = nearest(scheme, _FORMS) or f"Supported: {one_of(_FORMS)}; everything else is a path."
         raise BadAddress(f"models cannot be fetched from {quoted(found[0] if found else text)}", hint)
     rest = text[found.end() :]
     server = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if "@" in server and (scheme != "hf" or ":" in server):
-        message = "an address cannot hold a user or a password: it is written into every manifest"
+        message = "an address must not contain a user or a password: it is written into every manifest"
         raise BadAddress(message, f"Write {_FORMS[scheme]}.")
     if not text.isprintable() or " " in text:
-        raise _malformed(text, scheme, "has a space or a control character")
+        raise _malformed(text, scheme, "contains a space or a control character")
     match scheme:
         case "s3" | "gs" | "az":
             return _object(text, scheme, rest)
@@ -170,11 +172,11 @@ def _web(text: str) -> WebAddress:
     except ValueError:
         reachable = False
     if not reachable:
-        raise _malformed(text, "https", "has no proper host")
+        raise _malformed(text, "https", "has no valid host")
     if "#" in text:
-        raise _malformed(text, "https", "names no file: what follows '#' is a place in one")
+        raise _malformed(text, "https", "does not name a file: '#' starts a position inside one")
     if not text.isascii():
-        raise _malformed(text, "https", "has letters outside ASCII, which must be written with %")
+        raise _malformed(text, "https", "contains non-ASCII characters, which must be percent-encoded")
     _check_path(text, "https", unquote(parts.path).removeprefix("/"))
     return WebAddress(text)
 
@@ -182,7 +184,7 @@ def _web(text: str) -> WebAddress:
 def _object(text: str, scheme: Literal["s3", "gs", "az"], rest: str) -> ObjectAddress:
     bucket, _, key = rest.partition("/")
     if not BUCKET.fullmatch(bucket):
-        raise _malformed(text, scheme, "names no bucket")
+        raise _malformed(text, scheme, "does not name a bucket")
     _check_path(text, scheme, key)
     return ObjectAddress(scheme, bucket, key)
 
@@ -194,10 +196,10 @@ def _hub(text: str, rest: str) -> HubAddress:
     owner, _, more = place.partition("/")
     name, _, file = more.partition("/")
     if not file:
-        raise _malformed(text, "hf", "names no file of a repository")
+        raise _malformed(text, "hf", "does not name a file of a repository")
     repository = f"{owner}/{name}"
     if not _REPOSITORY.fullmatch(repository):
-        raise _malformed(text, "hf", f"is wrong: no repository is named {quoted(repository)}")
+        raise _malformed(text, "hf", f"has an invalid repository name {quoted(repository)}")
     _check_path(text, "hf", file)
     return HubAddress(repository, file, revision)
 
@@ -206,19 +208,19 @@ def _package(text: str) -> PackageAddress:
     release, _, file = text.removeprefix(PACKAGE).partition("/")
     requirement = read_requirement(release)
     if requirement.version is None or not requirement.is_plain:
-        message = f"{quoted(release)} names no single version of a package"
+        message = f"{quoted(release)} does not name exactly one version of a package"
         raise BadAddress(message, f"Write {_PACKAGE_FORM}, with one version.")
     if not file.isprintable():
-        raise BadAddress(f"{quoted(text)} has a control character", f"Write {_PACKAGE_FORM}.")
+        raise BadAddress(f"{quoted(text)} contains a control character", f"Write {_PACKAGE_FORM}.")
     _check_path(text, "package", file)
     return PackageAddress(requirement.distribution, requirement.version, file)
 
 
 def _check_path(text: str, scheme: str, path: str) -> None:
     if not path or path.endswith("/"):
-        raise _malformed(text, scheme, "names no file")
+        raise _malformed(text, scheme, "does not name a file")
     if any(part in ("", ".", "..") for part in path.split("/")):
-        raise _malformed(text, scheme, "names no file: a part of its path is empty, '.' or '..'")
+        raise _malformed(text, scheme, "does not name a file: a part of its path is empty, '.' or '..'")
 
 
 def _malformed(text: str, scheme: str, reason: str) -> BadAddress:

@@ -14,7 +14,7 @@ from epbuild.recipe.problems import TEMPLATE, WRONG_VALUE
 from epbuild.recipe.remote_address import PUBLIC_KEY, CacheChoice, RemoteAddress, parse_remote
 from epbuild.recipe.template import variables_in
 
-_KEY_FORM = "`epbuild cache key` makes a pair of keys: the public one, 'ed25519:' and 44 characters of Base64, stands here."
+_KEY_FORM = "`epbuild cache key` creates a key pair. Write its public key here: 'ed25519:' and 44 characters of Base64."
 
 
 def read_cache(fields: MappingReader) -> CacheChoice:
@@ -24,7 +24,7 @@ def read_cache(fields: MappingReader) -> CacheChoice:
         if PUBLIC_KEY.fullmatch(key):
             trust.append(key)
         else:  # not quoted, as it may be a secret key
-            fields.problems.append(Problem(WRONG_VALUE, "this is not a public key", where, _KEY_FORM))
+            fields.problems.append(Problem(WRONG_VALUE, "not a public key", where, _KEY_FORM))
     return CacheChoice(fields.where, _remote(fields), tuple(dict.fromkeys(trust)))
 
 
@@ -40,8 +40,8 @@ def environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -> lis
     through = (variables[name.removeprefix("vars.")].node for name in named if name.removeprefix("vars.") in variables)
     if not any(name.startswith("env.") for name in named.union(*map(_names_in, through))):
         return []
-    message = "the address of a remote cache cannot hold a variable of the environment"
-    hint = "Write the address out here, or name it in EPBUILD_REMOTE_CACHE instead."
+    message = "the address of a remote cache must not contain an environment variable"
+    hint = "Write the full address, or set EPBUILD_REMOTE_CACHE instead."
     return [Problem(TEMPLATE, message, remote.node.where, hint)]
 
 

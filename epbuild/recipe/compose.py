@@ -103,7 +103,12 @@ class _Composer:
         names = [(base, fields.where_of(_EXTENDS))] if base else []
         for name, where in [*names, *fields.texts(_INCLUDE)]:
             if "${" in name:
-                problem = Problem(TEMPLATE, "the path of a recipe file is read before any name is known", where, "Write it out.")
+                problem = Problem(
+                    TEMPLATE,
+                    "the path of a recipe file cannot contain a template",
+                    where,
+                    "Write the path itself: files are merged before templates are resolved.",
+                )
                 self.problems.append(problem)
             else:
                 yield name, where
@@ -117,12 +122,12 @@ class _Composer:
             circle = " → ".join(file.name for file in (*above[above.index(place) :], place))
             raise _refused(WRONG_VALUE, f"the file {quoted(name)} extends or includes itself: {circle}", where)
         if len(above) > MAX_FILE_DEPTH:
-            message = f"files may extend and include each other {MAX_FILE_DEPTH} deep, and this one is deeper"
+            message = f"files that extend and include each other are nested more than {MAX_FILE_DEPTH} deep"
             raise _refused(TOO_LARGE, message, where)
         if place not in self._known:
             if not is_file(part):
                 what = "not a file" if os.path.lexists(part) else "no such file"
-                hint = "Paths are relative to the file that they stand in."
+                hint = "Paths are relative to the file that contains them."
                 raise _refused(CANNOT_READ, f"{what}: {quoted(name)}", where, hint)
             content = _content(part)
             if not place.is_relative_to(above[0].parent):
@@ -132,22 +137,22 @@ class _Composer:
         self._merged += known.size
         if self._merged > MAX_NODES and not self._is_full:
             self._is_full = True
-            raise _refused(TOO_LARGE, f"with this file, the recipe passes {MAX_NODES:,} values", where)
+            raise _refused(TOO_LARGE, f"with this file, the recipe exceeds {MAX_NODES:,} values", where)
         return known
 
 
 def _check_ours(content: bytes, name: str, where: Position) -> None:
     """Refuse a file outside the recipe's folder that is no part of a recipe, and quote nothing of it: it may hold secrets of a user."""
-    hint = "A file that a recipe extends or includes holds sections of a recipe, and nothing else."
+    hint = "A file that a recipe extends or includes must contain only sections of a recipe."
     try:
         keys = read(content, name).root.entries
     except RecipeError as error:
         found = error.problems[0].where
         line = f" (line {found.line})" if isinstance(found, Position) else ""
-        raise _refused(SYNTAX, f"the file {quoted(name)} is not YAML that a recipe can hold{line}", where, hint) from None
+        raise _refused(SYNTAX, f"the file {quoted(name)} is not YAML that a recipe can contain{line}", where, hint) from None
     foreign = [entry.name_where.line for key, entry in keys.items() if key not in schema("recipe")["properties"]]
     if foreign:
-        message = f"the file {quoted(name)} is not a part of a recipe: the key in line {foreign[0]} is none of a recipe's"
+        message = f"the file {quoted(name)} is not a part of a recipe: line {foreign[0]} has a key that recipes do not have"
         raise _refused(UNKNOWN_KEY, message, where, hint)
 
 
@@ -193,12 +198,14 @@ def _content(path: Path) -> bytes:
         with open_regular(path) as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        problem = Problem(CANNOT_READ, "there is no such recipe", path, _hint_for_missing_recipe(path))
+        problem = Problem(CANNOT_READ, "the recipe does not exist", path, _hint_for_missing_recipe(path))
     except OSError as error:
         if is_folder(path):
             problem = Problem(CANNOT_READ, "expected a file, found a directory", path, "Name the recipe's file in it.")
         else:
-            hint = "Shorten its path." if error.errno == errno.ENAMETOOLONG else "Check what is there, and its permissions."
+            hint = (
+                "Shorten its path." if error.errno == errno.ENAMETOOLONG else "Check that it is a file that this user may read."
+            )
             problem = Problem(CANNOT_READ, f"the recipe cannot be read: {error.strerror}", path, hint)
     raise RecipeError(problem)
 
@@ -210,7 +217,7 @@ def _check_version(root: MappingNode) -> None:
         return
     version = entry.node.value
     if isinstance(version, int) and not isinstance(version, bool) and version != _VERSION:
-        message = f"the recipe is in version {version} of the language; this epbuild reads version {_VERSION}"
+        message = f"unsupported version {version} of the recipe language: this epbuild reads version {_VERSION}"
         raise RecipeError(Problem(WRONG_VALUE, message, entry.node.where))
 
 

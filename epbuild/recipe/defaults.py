@@ -97,8 +97,8 @@ def _name_of_folder(file: Path, where: Position, problems: list[Problem]) -> Nod
     name = file.absolute().parent.name
     if name_problem(name, where) is None:
         return _text(where, name)
-    message = f"the recipe has no name, and that of its folder, {quoted(name)}, cannot be one"
-    problems.append(Problem(MISSING_KEY, message, where, "Write `name:` and a name of letters and digits."))
+    message = f"the recipe has no name, and the name of its folder, {quoted(name)}, is not a valid one"
+    problems.append(Problem(MISSING_KEY, message, where, "Add `name:` with a name of letters and digits."))
     return None
 
 
@@ -158,7 +158,7 @@ class _Targets:
         for key in DEVICE_KEYS:
             if isinstance(value := _node(entries, key), SequenceNode):
                 hint = f"Write `matrix: {{{key}: [...]}}` in the target, and `{key}: ${{matrix.{key}}}` here."
-                self._problems.append(Problem(WRONG_VALUE, "an entry of 'eps' has one value here", value.where, hint))
+                self._problems.append(Problem(WRONG_VALUE, "an entry of 'eps' cannot have a list here", value.where, hint))
                 del entries[key]
         self._write_out_ep(entries, packages)
         return _with_entries(choice, entries)
@@ -189,7 +189,7 @@ class _Targets:
             return [*fitting, *self._written][0]
         if not self._written and ep in known_eps() and not entries_for(ep)[0].sources:
             return None  # the planner says that the EP compiles nothing
-        hint = f"There is: {one_of(fitting or self._written)}." if self._written else None
+        hint = f"Toolchains: {one_of(fitting or self._written)}." if self._written else None
         message = f"the key 'toolchain' is missing in targets.{name}"
         self._problems.append(Problem(MISSING_KEY, message, target.node.where, hint))
         return None
@@ -216,7 +216,7 @@ class _Targets:
         has_key = start is not None and start.key is not None
         is_type = key == "device" and not has_key and packaging is not None and bool(packaging.devices)
         if packaging is None or not (option or is_type):
-            message = f"{quoted(key)} is not a key of a target for {ep}"
+            message = f"unknown key {quoted(key)} in a target for {ep}"
             self._problems.append(Problem(UNKNOWN_KEY, message, given.name_where, _device_hint(packaging)))
             return
         value = self._matrix(key, given, packaging, option, entries)
@@ -231,7 +231,7 @@ class _Targets:
         written = _node(entries, "provider_options")
         if isinstance(written, MappingNode):
             if option in written.entries:
-                message = f"{quoted(key)} is short for the option {quoted(option)}, which is here too"
+                message = f"{quoted(key)} is short for the option {quoted(option)}, which is also set"
                 self._problems.append(Problem(WRONG_VALUE, message, written.entries[option].name_where, "Remove one of them."))
             options |= written.entries
         options[option] = KeyedNode(given.name_where, value)
@@ -247,7 +247,7 @@ class _Targets:
             self._problems.append(problem)
             return None
         if "matrix" in entries:
-            message = f"a target with a matrix has one {quoted(key)}"
+            message = f"a target with a matrix cannot have a list for {quoted(key)}"
             hint = f"Make the list an axis, as in `matrix: {{{key}: [...]}}`, and write `{key}: ${{matrix.{key}}}`."
             self._problems.append(Problem(WRONG_VALUE, message, given.node.where, hint))
             return None
@@ -272,7 +272,7 @@ def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None)
         return problem
     if not is_name_part(text):
         message = f"the value {quoted(text)} cannot be part of a target's name"
-        return Problem(BAD_NAME, message, item.where, f"Give it a target of its own: `{key}: {text}`.")
+        return Problem(BAD_NAME, message, item.where, f"Define a separate target for it: `{key}: {text}`.")
     if option is None:
         return None
     found = packaging.options[option]
@@ -304,7 +304,7 @@ def _unknown_product(key: str, node: Node, packaging: EpEntry, option: str | Non
     products = [product for row in rows for product in row.products]
     if not products:
         return None
-    hint = nearest(text, products) or f"Write the {key} by a name such as {products[-1]} or {rows[-1].name}."
+    hint = nearest(text, products) or f"Write a name of the {key}, such as {products[-1]} or {rows[-1].name}."
     return Problem("EPB212", f"the catalog has no {key} {quoted(text)}", node.where, hint)
 
 
@@ -335,7 +335,14 @@ def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Proble
             found[name] = _replaced(entry, _group(name, entry.name_where, entry.node, models))
             if name not in models and "models" not in entry.node.entries and "models" not in entry.node.gaps:
                 message = f"the key 'models' is missing in groups.{name}"
-                problems.append(Problem(MISSING_KEY, message, entry.node.where, f"There is no model {quoted(name)} either."))
+                problems.append(
+                    Problem(
+                        MISSING_KEY,
+                        message,
+                        entry.node.where,
+                        f"List the models, or name the group after a model: there is no model {quoted(name)}.",
+                    )
+                )
     if default is None:
         grouped = {model for entry in found.values() for model in _members(entry.node, models)}
         for name, entry in models.items():
@@ -348,7 +355,7 @@ def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Proble
                 )
                 continue
             if name in found:
-                message = f"the model {quoted(name)} is in no group, and the group of its name has other models"
+                message = f"the model {quoted(name)} is in no group, and the group with its name has other models"
                 hint = f"Add it to a group; or write `groups: {{{DEFAULT_GROUPS}: none}}` to build only what groups name."
                 problems.append(Problem(BAD_NAME, message, found[name].name_where, hint))
                 continue

@@ -51,16 +51,16 @@ class EventReader:
         next(self._events)  # the stream's start
         start = next(self._events)
         if isinstance(start, StreamEndEvent):
-            self._stop(SYNTAX, "the recipe is empty", start, "Begin it with 'epbuild: 1'.")
+            self._stop(SYNTAX, "the recipe is empty", start, "Start it with 'epbuild: 1'.")
         root = self._node(next(self._events), depth=0)
         next(self._events)  # the document's end
         after = next(self._events)
         if not isinstance(after, StreamEndEvent):
-            self._stop(SYNTAX, "a recipe is one YAML document; a second one starts here", after)
+            self._stop(SYNTAX, "a recipe must be a single YAML document; a second one starts here", after)
         if isinstance(root, ScalarNode) and root.value is None:
-            self._stop(SYNTAX, "the recipe is empty", start, "Begin it with 'epbuild: 1'.")
+            self._stop(SYNTAX, "the recipe is empty", start, "Start it with 'epbuild: 1'.")
         if not isinstance(root, MappingNode):
-            problem = Problem(WRONG_TYPE, "a recipe is a mapping of keys to values", root.where)
+            problem = Problem(WRONG_TYPE, "a recipe must be a mapping of keys to values", root.where)
             raise RecipeError(*self._problems, problem)
         return ReadText(root, tuple(self._problems))
 
@@ -73,7 +73,9 @@ class EventReader:
         if self._count > MAX_NODES:
             self._too_many(event)
         if event.tag is not None:
-            self._note(SYNTAX, "a recipe has no tags ('!')", event, "Write the plain value; text may be in quotes.")
+            self._note(
+                SYNTAX, "YAML tags ('!') are not allowed in a recipe", event, "Write the plain value, or quote it if it is text."
+            )
         anchor: str | None = event.anchor
         if anchor is None:
             return self._scalar(event) if type(event) is ScalarEvent else self._content(event, depth)
@@ -94,7 +96,7 @@ class EventReader:
         text: str = event.value
         # The text as a whole has no such character, but an escape may stand for one.
         if event.style == '"' and (unusable := UNUSABLE.search(text)):
-            self._note(WRONG_VALUE, f"a text cannot hold the character {code_point(unusable[0])} here", event)
+            self._note(WRONG_VALUE, f"the character {code_point(unusable[0])} is not allowed here", event)
             text = UNUSABLE.sub("\N{REPLACEMENT CHARACTER}", text)
         return ScalarNode(self._where(event), _plain_scalar(text) if event.implicit[0] else text, text)
 
@@ -113,7 +115,7 @@ class EventReader:
             value_event = next(self._events)
             value = self._node(value_event, depth + 1)
             if type(key) is not ScalarNode:
-                self._note(WRONG_TYPE, "a key is a text, not a list or a mapping", key_event)
+                self._note(WRONG_TYPE, "a key must be a string, not a list or a mapping", key_event)
                 continue
             written, is_written = key.written, type(key_event) is ScalarEvent
             name_where = key.where if is_written else self._where(key_event)
@@ -121,7 +123,7 @@ class EventReader:
             first = merge_where if is_merge else (entries[written].name_where if written in entries else None)
             if first is not None:
                 place = f"line {first.line}, column {first.column}"
-                self._note(DUPLICATE_KEY, f"the key {quoted(written)} is written twice; first at {place}", key_event)
+                self._note(DUPLICATE_KEY, f"duplicate key {quoted(written)}; first at {place}", key_event)
             elif is_merge:
                 merge_where = name_where
                 merged = self._merged(value, value_event)
@@ -137,15 +139,15 @@ class EventReader:
         mappings = value.items if isinstance(value, SequenceNode) else (value,)
         found = [node for node in mappings if isinstance(node, MappingNode)]
         if len(found) < len(mappings):
-            self._note(WRONG_TYPE, "'<<' merges a mapping, or a list of mappings", event)
+            self._note(WRONG_TYPE, "'<<' expects a mapping or a list of mappings", event)
         return found
 
     def _anchored(self, event: Any, depth: int) -> Node:
         name: Any = event.anchor
         if name in self._open_anchors:
-            self._stop(SYNTAX, f"the alias {quoted('*' + name)} is inside what it refers to", event)
+            self._stop(SYNTAX, f"the alias {quoted('*' + name)} refers to a value that contains it", event)
         if name not in self._anchors:
-            self._stop(SYNTAX, f"no anchor '&{name}' comes before the alias {quoted('*' + name)}", event)
+            self._stop(SYNTAX, f"undefined alias {quoted('*' + name)}: no anchor '&{name}' comes before it", event)
         node = self._anchors[name]
         if depth + node.height > MAX_DEPTH:
             self._too_deep(event)
@@ -155,10 +157,10 @@ class EventReader:
         return node
 
     def _too_many(self, event: Event) -> NoReturn:
-        self._stop(TOO_LARGE, f"here the recipe passes {MAX_NODES:,} values, its aliases written out", event)
+        self._stop(TOO_LARGE, f"the recipe exceeds {MAX_NODES:,} values here, with its aliases expanded", event)
 
     def _too_deep(self, event: Event) -> NoReturn:
-        self._stop(TOO_LARGE, f"values may be nested {MAX_DEPTH} deep, and this one is deeper", event)
+        self._stop(TOO_LARGE, f"this value is nested more than {MAX_DEPTH} deep", event)
 
     def _where(self, event: Event) -> Position:
         mark: Any = event.start_mark

@@ -70,7 +70,7 @@ class MappingReader:
             return self.integer(key)
         if value == "any":
             return "any"
-        message = f"{quoted(value)} is not a number of nodes: write a whole number, or 'any'"
+        message = f"invalid number of nodes {quoted(value)}: expected a whole number or 'any'"
         self.problems.append(Problem(WRONG_VALUE, message, self.where_of(key)))
         return None
 
@@ -82,10 +82,10 @@ class MappingReader:
         try:
             size = bytes_of(value)
         except ValueError as error:
-            self.problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is not a size", self.where_of(key), str(error)))
+            self.problems.append(Problem(WRONG_VALUE, f"invalid size {quoted(value)}", self.where_of(key), str(error)))
             return None
         if size < 1:
-            self.problems.append(Problem(WRONG_VALUE, "this must be at least 1", self.where_of(key)))
+            self.problems.append(Problem(WRONG_VALUE, "must be at least 1", self.where_of(key)))
         return size
 
     def of(self, node: Node) -> MappingReader:

@@ -86,7 +86,7 @@ def _read_compile_settings(fields: MappingReader, model: str) -> CompileSettings
     file, threshold = initializers.text("file"), initializers.integer("threshold")
     prefix = fields.text("node_name_prefix")
     if store == "external" and initializers.lacks("file"):
-        fields.problems.append(Problem(MISSING_KEY, "external initializers need a 'file'", initializers.where))
+        fields.problems.append(Problem(MISSING_KEY, "'store: external' requires 'file'", initializers.where))
     return CompileSettings(
         embed=fields.flag("embed"),
         graph_optimization_level=level,

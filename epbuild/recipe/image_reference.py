@@ -55,21 +55,21 @@ def parse_image_reference(text: str) -> ImageReference:
     """
     host, slash, rest = text.partition("/")
     if "://" in text:
-        raise BadImageReference("the reference of an image has no '://': it is no address")
+        raise BadImageReference("an image reference must not contain '://': it is not a URL")
     if "@" in host:
-        raise BadImageReference("the reference of an image cannot hold a user or a password: it is shown in the build's log")
+        raise BadImageReference("an image reference must not contain a user or a password: it is shown in the build's log")
     if len(text) > _LONGEST + 1 + _LONGEST_TAG:
-        raise BadImageReference(f"{quoted(text)} is too long for the reference of an image", "Shorten it.")
+        raise BadImageReference(f"{quoted(text)} is too long for an image reference", "Shorten it.")
     if not slash or not ("." in host or ":" in host or host in LOOPBACK):
         hint = f"{_FORM} A host without a dot needs its port: {host}:443." if slash and _HOST.fullmatch(host) else _FORM
-        raise BadImageReference(f"{quoted(text)} names no registry", hint)
+        raise BadImageReference(f"{quoted(text)} does not name a registry", hint)
     _check_host(text, host)
     if "@" in rest:
-        raise BadImageReference("the reference of an image to push has no digest: only its content decides that")
+        raise BadImageReference("an image to push cannot have a digest in its reference: the digest is computed from its content")
     repository, colon, tag = rest.partition(":")
     if colon and not _TAG.fullmatch(tag):
-        hint = "A tag has up to 128 of the letters, digits, '.', '_' and '-', and begins with none of '.' and '-'."
-        raise BadImageReference(f"{quoted(tag)} is no tag", hint)
+        hint = "A tag has up to 128 letters, digits, '.', '_' and '-', and does not begin with '.' or '-'."
+        raise BadImageReference(f"invalid tag {quoted(tag)}", hint)
     _check_repository(host, repository)
     return ImageReference(host.lower(), repository, tag or DEFAULT_TAG)
 
@@ -83,7 +83,7 @@ def _check_host(text: str, host: str) -> None:
         except AddressValueError:
             good = False
     if not good:
-        raise BadImageReference(f"{quoted(host)} in {quoted(text)} is no host")
+        raise BadImageReference(f"invalid host {quoted(host)} in {quoted(text)}")
 
 
 def _check_repository(host: str, repository: str) -> None:
@@ -91,12 +91,12 @@ def _check_repository(host: str, repository: str) -> None:
         if not _PART.fullmatch(part):
             lower = part != part.lower() and _PART.fullmatch(part.lower())
             hint = (
-                "A repository is written in small letters. What has others, such as ${target}, can go into the tag."
+                "Repository names are lower-case. Put values that may have capitals, such as ${target}, into the tag."
                 if lower
-                else "It has parts of small letters and digits, joined by '.', '_', '__' or '-', and between the parts '/'."
+                else "Its parts are separated by '/' and have lower-case letters and digits, joined by '.', '_', '__' or '-'."
             )
-            raise BadImageReference(f"{quoted(repository)} is no repository", hint)
+            raise BadImageReference(f"invalid repository {quoted(repository)}", hint)
     if len(host) + 1 + len(repository) > _LONGEST:
         raise BadImageReference(
-            f"the reference is too long: host and repository have more than {_LONGEST} letters", "Shorten it."
+            f"the reference is too long: host and repository have more than {_LONGEST} characters", "Shorten it."
         )

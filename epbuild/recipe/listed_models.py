@@ -88,15 +88,19 @@ class _Reader:
 
     def _add(self, models: dict[str, tuple[str, KeyedNode]], spellings: dict[str, str], path: str, node: ScalarNode) -> None:
         name = name_of_text(PurePosixPath(path.replace("\\", "/")).stem)
-        hint = f"Give the models names: `models: {{<name>: {path}}}`."
+        hint = f"Name the models yourself: `models: {{<name>: {path}}}`."
         other = spellings.setdefault(name.casefold(), name)
         if not name:
-            self._fail(Problem(BAD_NAME, f"the name of the file {quoted(path)} has no letter or digit", node.where, hint))
+            self._fail(
+                Problem(
+                    BAD_NAME, f"the file name of {quoted(path)} has no letter or digit to name the model after", node.where, hint
+                )
+            )
         elif other in models:
             both = f"{quoted(models[other][0])} and {quoted(path)}"
             message = f"two models have the name {quoted(name)}: {both}"
             if other != name:
-                message = f"the names of two models differ in letter case only: {both}"
+                message = f"the names of two models differ only in case: {both}"
             self._fail(Problem(BAD_NAME, message, node.where, hint))
         else:
             models[name] = path, KeyedNode(node.where, node)

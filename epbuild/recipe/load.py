@@ -246,7 +246,7 @@ class _Assembler:
                 name = base + row.suffix
                 where = row.where or entry.name_where
                 if name in found:
-                    message = f"a row of {quoted(base)} has the name of the target {quoted(name)}"
+                    message = f"a matrix row of {quoted(base)} has the same name as the target {quoted(name)}"
                     self.problems.append(Problem(BAD_NAME, message, where))
                 elif row.suffix:
                     self._rows_of.setdefault(base, []).append(name)
@@ -280,7 +280,7 @@ class _Assembler:
             if not matrix.problems and self._affords(len(matrix) * size):
                 rows = matrix.rows()
             elif not matrix.problems:
-                message = f"this matrix has {len(matrix):,} rows; with it, the targets pass {MAX_EXPANDED:,} values"
+                message = f"this matrix has {len(matrix):,} rows; with it, the targets exceed {MAX_EXPANDED:,} values"
                 self.problems.append(Problem(TOO_LARGE, message, matrix.where))
             self.problems += matrix.problems
         if not rows:
@@ -299,7 +299,7 @@ class _Assembler:
         for base, entry in self._entries("groups"):
             for name, fields, members in self._each_group(base, entry, names):
                 if name in found:
-                    message = f"a separate group of {quoted(base)} has the name of the group {quoted(name)}"
+                    message = f"a separate group of {quoted(base)} has the same name as the group {quoted(name)}"
                     self.problems.append(Problem(BAD_NAME, message, entry.name_where))
                 elif name != base and (problem := name_problem(name, entry.name_where)):
                     self.problems.append(problem)
@@ -362,9 +362,9 @@ class _Assembler:
             if not self._can_hold(matches, model.where):
                 continue
             if "name" in entry.entries:
-                message = f"{quoted(name)} stands for many models, which cannot all have one name"
+                message = f"{quoted(name)} matches several models, which cannot all have the same name"
                 self.problems.append(
-                    Problem(WRONG_VALUE, message, entry.where_of("name"), "Name one model, or leave 'name' out.")
+                    Problem(WRONG_VALUE, message, entry.where_of("name"), "Name a single model, or remove 'name'.")
                 )
             found += [read_member(Reference(match, model.where), group, entry) for match in matches if match not in taken]
             taken.update(matches)
@@ -390,7 +390,7 @@ class _Assembler:
         for where in dict.fromkeys(reference.where for reference in matched):
             if names and names.isdisjoint(reference.name for reference in matched if reference.where == where):
                 hint = f"Its targets are {one_of(sorted(names))}."
-                self.problems.append(Problem(WRONG_VALUE, "the group has no such target", where, hint))
+                self.problems.append(Problem(WRONG_VALUE, "the group does not have this target", where, hint))
         return names.intersection(reference.name for reference in matched)
 
     def _matched(self, fields: MappingReader, key: str, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
@@ -414,7 +414,7 @@ class _Assembler:
         """Return whether the matches of a glob fit. Otherwise a recipe of many globs over many targets would be unbounded."""
         if self._affords(len(names)):
             return True
-        message = f"with this pattern, the recipe passes {MAX_EXPANDED:,} values"
+        message = f"with this pattern, the recipe exceeds {MAX_EXPANDED:,} values"
         self.problems.append(Problem(TOO_LARGE, message, where))
         return False
 

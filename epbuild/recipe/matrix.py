@@ -62,7 +62,7 @@ class Matrix:
             row = {axis: values[axis] for axis in [*self._axes, *extra] if axis in values}
             kept.append(MatrixRow("".join(f"-{render(value)}" for value in row.values()), row, where))
         if not kept and not self.problems:
-            self.problems.append(Problem(WRONG_VALUE, "this matrix has no rows", self.where))
+            self.problems.append(Problem(WRONG_VALUE, "the matrix has no rows", self.where))
         return kept
 
     def _kept(self) -> Iterator[MatrixRow]:
@@ -83,7 +83,7 @@ class Matrix:
                     continue
             yield MatrixRow(f"-{'-'.join(parts)}", dict(zip(order, row, strict=True)))
         unused = [item for item, _ in self._excluded if id(item) not in used]
-        self.problems += [Problem(WRONG_VALUE, "this excludes no row", item.where) for item in unused]
+        self.problems += [Problem(WRONG_VALUE, "this entry excludes no row", item.where) for item in unused]
 
     def _axis(self, items: Iterable[Node]) -> list[Scalar]:
         found: dict[str, Scalar] = {}
@@ -93,7 +93,7 @@ class Matrix:
                 continue
             part = render(value)
             if part in found:
-                message = f"the value {quoted(part)} is in this axis twice"
+                message = f"duplicate value {quoted(part)} in this axis"
                 self.problems.append(Problem(BAD_NAME, message, node.where))
             else:
                 found[part] = value

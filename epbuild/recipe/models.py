@@ -28,8 +28,8 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
         problem = address_problem(path, path_where, pinned=sha256 is not None)
         fields.problems += [problem] if problem else []
         if folder:
-            message = "a model at an address has its external data beside it there, and not in a folder"
-            hint = "Leave 'external_data' out, or name a copy of the model by its path."
+            message = "'external_data' is not supported for a model at an address: its data must be at the same address"
+            hint = "Remove 'external_data', or use the path of a local copy of the model."
             fields.problems.append(Problem(WRONG_VALUE, message, folder.where, hint))
     elif path and package_file(path) is None:
         path = fields.rebased(path, path_where).name
@@ -132,7 +132,7 @@ def _made(fields: MappingReader) -> MadeInputs:
         if len(bounds) == 2 and bounds[0] <= bounds[1]:
             found[name] = (bounds[0], bounds[1])
         elif len(bounds) == 2:  # otherwise one of them or their number was a violation
-            message = "a range is the least number and the largest one, in this order"
+            message = "a range must be the smallest number, then the largest one"
             fields.problems.append(Problem(WRONG_VALUE, message, entry.node.where))
     return MadeInputs(
         seed=defaults.seed if seed is None else seed,

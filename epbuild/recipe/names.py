@@ -19,9 +19,9 @@ _MAX_NAME = 100
 def name_problem(name: str, where: Position) -> Problem | None:
     """Return the problem of an invalid name. Names become ids, and file names on every system."""
     if not _NAME.fullmatch(name):
-        message = f"{quoted(name)} is not a name: letters, digits, '.', '_' and '-', a letter or digit first"
+        message = f"invalid name {quoted(name)}: expected letters, digits, '.', '_' and '-', starting with a letter or digit"
     elif name.endswith("."):
-        message = f"the name {quoted(name)} ends with '.', which Windows drops from a file's name"
+        message = f"the name {quoted(name)} ends with '.', which Windows drops from file names"
     elif is_device(name):
         message = f"the name {quoted(name)} is reserved on Windows"
     elif len(name) > _MAX_NAME:
@@ -48,7 +48,7 @@ def clash_problems(names: Iterable[tuple[str, Position]]) -> list[Problem]:
     for name, where in names:
         other = first.setdefault(name.casefold(), name)
         if other != name:
-            message = f"the name {quoted(name)} differs from {quoted(other)} in letter case only"
+            message = f"the name {quoted(name)} differs from {quoted(other)} only in case"
             found.append(Problem(BAD_NAME, message, where))
     return found
 
@@ -75,4 +75,4 @@ def _suggestion(name: str, known: Collection[str]) -> str:
     rows = f"{name}-*"
     if _NAME.fullmatch(name) and any(fnmatch.fnmatchcase(other, rows) for other in known):
         return f"Did you mean '{rows}'?"
-    return nearest(name, known) or f"There is: {one_of(sorted(known))}."
+    return nearest(name, known) or f"Available: {one_of(sorted(known))}."

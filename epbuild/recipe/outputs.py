@@ -91,7 +91,7 @@ def _read_archive(output: MappingReader) -> Archive | None:
     if level is None:
         level = form.default_level
     elif level > form.max_level:
-        message = f"the level of {name} must be between 1 and {form.max_level}"
+        message = f"the compression level of {name} must be between 1 and {form.max_level}"
         fields.problems.append(Problem(WRONG_VALUE, message, fields.where_of("level")))
     return Archive(name, level)
 

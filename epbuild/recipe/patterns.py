@@ -22,8 +22,8 @@ from epbuild.recipe.model import Reference
 from epbuild.recipe.names import is_glob
 
 _SKIPPED = frozenset({WORKSPACE, "__pycache__"})
-_FEWER = "Name fewer files, or a folder that holds nothing else."
-_NAMED = "Name a folder beside or below the recipe, or write out the path of a single file."
+_FEWER = "Name fewer files, or a folder that contains nothing else."
+_NAMED = "Name a folder beside or below the recipe, or the full path of a single file."
 
 _Part = Callable[[str], object] | None
 """Predicate for names that match one part of a pattern; None for `**`, which matches any number of folders."""
@@ -112,7 +112,7 @@ class FileFinder:
         """Raise _PatternError for the root of a file system and for a folder above the recipe's, as a walk would find far too much."""
         real = os.path.realpath(root)
         if (Path(self._real_base).is_relative_to(real) and real != self._real_base) or os.path.dirname(real) == real:  # noqa: PTH120
-            raise _PatternError(f"reaches everything in {real}", _NAMED)
+            raise _PatternError(f"would search all of {real}", _NAMED)
 
     def _walk(self, root: str, parts: Sequence[_Part]) -> Matches:
         end = len(parts)
@@ -135,7 +135,7 @@ class FileFinder:
             found = self._listed(folder)
             self._examined += len(found)
             if self._examined > self._limits.entries:
-                raise _PatternError(f"has more than {self._limits.entries:,} files and folders to look through", _FEWER)
+                raise _PatternError(f"would search more than {self._limits.entries:,} files and folders", _FEWER)
             kept = _closed((index for index in positions if index < end and parts[index] is None), parts)
             steps = [(part, _closed((index + 1,), parts)) for index in positions if index < end and (part := parts[index])]
             for item in found:  # the last name first, since the last item is the next one
@@ -165,8 +165,8 @@ class FileFinder:
             except FileNotFoundError:  # it was removed since its parent was listed
                 found = []
             except OSError as error:
-                hint = "Let this user read the folder, or name others."
-                raise _PatternError(f"needs the folder {folder}: {error.strerror}", hint) from error
+                hint = "Make the folder readable for this user, or name other files."
+                raise _PatternError(f"cannot read the folder {folder}: {error.strerror}", hint) from error
             found.sort(key=lambda entry: entry.name, reverse=True)
             self._listings[folder] = found
         return found

@@ -67,24 +67,24 @@ def wrong_type(node: Node, types: str | list[str]) -> Problem:
     words = f"{', '.join(most)} or {last}" if most else last
     hint = None
     if isinstance(node, ScalarNode) and "string" in expected and not node.written.startswith("${"):
-        hint = f'In quotes it is a string: "{node.written}".' if node.value is not None else None
-    return Problem(WRONG_TYPE, f"{actual(node)}; write {words}", node.where, hint)
+        hint = f'Put it in quotes to make it a string: "{node.written}".' if node.value is not None else None
+    return Problem(WRONG_TYPE, f"expected {words}, found {actual(node)}", node.where, hint)
 
 
 def actual(node: Node) -> str:
     """Describe the type of a value for a message."""
     if isinstance(node, MappingNode):
-        return "this is a mapping"
+        return "a mapping"
     if isinstance(node, SequenceNode):
-        return "this is a list"
+        return "a list"
     if node.value is None:
-        return "there is no value here"
+        return "no value"
     if node.written.startswith("${env."):
-        return f"the value of {quoted(node.written)} is no such thing"
+        return f"the value of {quoted(node.written)}"
     if node.written.startswith("${") and node.value != node.written:
-        return f"{quoted(node.written)} is {quoted(render(node.value))} here"
+        return f"{quoted(render(node.value))}, the value of {quoted(node.written)}"
     if isinstance(node.value, str):
-        return f"{quoted(node.written)} is a string here"
+        return f"the string {quoted(node.written)}"
     if isinstance(node.value, bool):
-        return f"{quoted(node.written)} is a boolean here"
-    return f"{quoted(node.written)} is a number here"
+        return f"the boolean {quoted(node.written)}"
+    return f"the number {quoted(node.written)}"

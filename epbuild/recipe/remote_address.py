@@ -87,34 +87,39 @@ def parse_remote(text: str) -> RemoteAddress:
     found = SCHEME.match(text)
     if found is None:
         if not text.strip() or "\0" in text:
-            raise BadAddress("This names no directory.", "Write a path, or an address such as s3://<bucket>/<prefix>.")
+            raise BadAddress(
+                "the address of the remote cache is not a valid path",
+                "Write a path, or an address such as s3://<bucket>/<prefix>.",
+            )
         return RemoteAddress("directory", text)
     scheme = found[1]
     if scheme not in _FORMS:
-        hint = nearest(scheme, _FORMS) or f"There is: {one_of(_FORMS)}; everything else is the path of a directory."
-        raise BadAddress(f"A remote cache cannot be at {quoted(found[0])}.", hint)
+        hint = nearest(scheme, _FORMS) or f"Supported: {one_of(_FORMS)}; everything else is the path of a directory."
+        raise BadAddress(f"remote caches do not support {quoted(found[0])}", hint)
     rest = text[found.end() :]
     server, _, path = rest.partition("/")
     if "@" in server:
-        message = "The address of a remote cache cannot hold a user or a password: recipes are shared."
+        message = "the address of a remote cache must not contain a user or a password: recipes are shared"
         hint = (
             "Set EPBUILD_REMOTE_CACHE to the address, and EPBUILD_REMOTE_AUTHORIZATION to the value of the Authorization header."
         )
         raise BadAddress(message, hint)
     if not text.isascii() or not text.isprintable() or any(character in text for character in ' ?#"<>\\'):
-        raise _bad_form(text, scheme, "has a query, a space or another character that no address of a cache has")
+        raise _bad_form(
+            text, scheme, "contains a query, a space or another character that is not allowed in the address of a cache"
+        )
     if any(part in (".", "..") for part in path.split("/")) or "//" in path:
-        raise _bad_form(text, scheme, "has a part that is empty, '.' or '..'")
+        raise _bad_form(text, scheme, "contains a part that is empty, '.' or '..'")
     if scheme in ("s3", "gs", "az") and not BUCKET.fullmatch(server):
-        raise _bad_form(text, scheme, "names no bucket")
+        raise _bad_form(text, scheme, "does not name a bucket")
     try:
         reachable = bool(urlsplit(text).hostname) and urlsplit(text).port != 0
     except ValueError:
         reachable = False
     if not reachable:
-        raise _bad_form(text, scheme, "has no proper host" if scheme in ("http", "https") else "names no bucket")
+        raise _bad_form(text, scheme, "has no valid host" if scheme in ("http", "https") else "does not name a bucket")
     return RemoteAddress(scheme, text.rstrip("/"))  # type: ignore[arg-type] # it is one of the forms
 
 
 def _bad_form(text: str, scheme: str, reason: str) -> BadAddress:
-    return BadAddress(f"{quoted(text.partition('?')[0])} {reason}.", f"Write {_FORMS[scheme]}.")
+    return BadAddress(f"{quoted(text.partition('?')[0])} {reason}", f"Write {_FORMS[scheme]}.")

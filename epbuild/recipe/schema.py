@@ -198,9 +198,9 @@ def _unknown_keys(error: SchemaError, path: KeyPath, node: MappingNode) -> Itera
     for key, entry in node.entries.items():
         if key not in known:
             synonym = error.schema.get("synonyms", {}).get(key)
-            hint = f"Here it is called '{synonym}'." if synonym else nearest(key, unused) or nearest(key, known)
+            hint = f"Use '{synonym}' instead." if synonym else nearest(key, unused) or nearest(key, known)
             hint = hint or f"Allowed here: {one_of(known)}."
-            problem = Problem(UNKNOWN_KEY, f"{quoted(key)} is not a key of {_dotted(path)}", entry.name_where, hint)
+            problem = Problem(UNKNOWN_KEY, f"unknown key {quoted(key)} in {_dotted(path)}", entry.name_where, hint)
             yield Violation((*path, key), problem)
 
 
@@ -220,20 +220,20 @@ def _wrong(error: SchemaError, node: Node, path: KeyPath) -> Problem:
             return wrong_type(node, limit)
         case "enum" if isinstance(node, ScalarNode) and isinstance(node.value, str):
             words = list(map(render, limit))
-            message = f"{quoted(node.value)} is not allowed here; write one of: {one_of(words)}"
+            message = f"invalid value {quoted(node.value)}: expected one of {one_of(words)}"
             synonym = error.schema.get("synonyms", {}).get(node.value.casefold())
-            hint = f"Here it is called '{synonym}'." if synonym else nearest(node.value, words)
+            hint = f"Use '{synonym}' instead." if synonym else nearest(node.value, words)
             return Problem(WRONG_VALUE, message, node.where, hint)
         case "enum":
-            return Problem(WRONG_TYPE, f"{actual(node)}; write one of: {one_of(map(render, limit))}", node.where)
+            return Problem(WRONG_TYPE, f"expected one of {one_of(map(render, limit))}; found {actual(node)}", node.where)
         case "pattern":
             code = BAD_NAME if path == ("name",) else WRONG_VALUE
             return Problem(code, error.schema.get("patternErrorMessage") or error.message, node.where)
         case "minItems" | "minProperties" | "minLength":
-            return Problem(WRONG_VALUE, "this must not be empty", node.where)
+            return Problem(WRONG_VALUE, "must not be empty", node.where)
         case "minimum":
-            return Problem(WRONG_VALUE, f"this must be at least {limit}", node.where)
+            return Problem(WRONG_VALUE, f"must be at least {limit}", node.where)
         case "exclusiveMinimum":
-            return Problem(WRONG_VALUE, f"this must be more than {limit}", node.where)
+            return Problem(WRONG_VALUE, f"must be more than {limit}", node.where)
         case _:
             return Problem(WRONG_VALUE, error.message, node.where)

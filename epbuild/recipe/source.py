@@ -24,7 +24,7 @@ def read(content: bytes, file: str) -> ReadText:
     Raises RecipeError if the text is not one YAML mapping, or is too large.
     """
     if len(content) > MAX_BYTES:
-        problem = Problem(TOO_LARGE, f"a recipe has at most {MAX_BYTES:,} bytes; this file is larger", Position(file, 1, 1))
+        problem = Problem(TOO_LARGE, f"the recipe is too large: at most {MAX_BYTES:,} bytes are allowed", Position(file, 1, 1))
         raise RecipeError(problem)
     return _parse(_decode(content, file), file)
 
@@ -33,7 +33,7 @@ def _decode(content: bytes, file: str) -> str:
     body = content.removeprefix(codecs.BOM_UTF8)
     hint = "Save the file as UTF-8."
     if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        problem = Problem(SYNTAX, "the recipe is UTF-16 text", Position(file, 1, 1), hint)
+        problem = Problem(SYNTAX, "the recipe is encoded as UTF-16", Position(file, 1, 1), hint)
         raise RecipeError(problem)
     try:
         text = body.decode("utf-8")
@@ -45,7 +45,7 @@ def _decode(content: bytes, file: str) -> str:
 
     if control := Reader.NON_PRINTABLE.search(text):
         where = _end_of(text[: control.start()], file)
-        problem = Problem(SYNTAX, f"the control character {code_point(control[0])} cannot be in YAML", where)
+        problem = Problem(SYNTAX, f"the control character {code_point(control[0])} is not allowed in YAML", where)
         raise RecipeError(problem)
     return text
 
@@ -77,30 +77,30 @@ def _parse(text: str, file: str) -> ReadText:
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
     """Return PyYAML's error as one sentence, at the likely position of the mistake."""
     mark, start = error.problem_mark, error.context_mark
-    what = error.problem or "it cannot be read"
+    what = error.problem or "it cannot be parsed"
     if mark is None:
         return Problem(SYNTAX, f"invalid YAML: {what}", Position(file, 1, 1))
     where = Position(file, mark.line + 1, mark.column + 1)
     found = text[mark.index : mark.index + 1]
     if found == "\t":
-        return Problem(SYNTAX, "a tab cannot indent YAML", where, "Use spaces.")
+        return Problem(SYNTAX, "YAML cannot be indented with tabs", where, "Use spaces.")
     if found == "{" and text[: mark.index].endswith("$"):
-        hint = 'Write "${...}" in quotes when it stands inside [...] or {...}.'
-        return Problem(SYNTAX, "a '{' cannot follow a plain '$' here", where, hint)
+        hint = 'Put "${...}" in quotes inside [...] or {...}.'
+        return Problem(SYNTAX, "'{' is not allowed after an unquoted '$' here", where, hint)
     if "cannot start any token" in what:
-        return Problem(SYNTAX, f"a plain text cannot start with '{found}'", where, "Put it in quotes.")
+        return Problem(SYNTAX, f"unquoted text cannot start with '{found}'", where, "Put it in quotes.")
     if what.startswith("mapping values are not allowed"):
-        hint = "Check the indentation and the line above, or put a text that holds ': ' in quotes."
-        return Problem(SYNTAX, "a ':' cannot stand here", where, hint)
+        hint = "Check the indentation and the line above, or put text that contains ': ' in quotes."
+        return Problem(SYNTAX, "':' is not allowed here", where, hint)
     if start is not None and what.startswith("could not find expected ':'"):
         where = Position(file, start.line + 1, start.column + 1)
-        return Problem(SYNTAX, "a ':' is missing after this key", where)
+        return Problem(SYNTAX, "missing ':' after this key", where)
     end = len(text.rstrip())
     if start is not None and start.index < end <= mark.index:
         where = Position(file, start.line + 1, start.column + 1)
-        return Problem(SYNTAX, "what starts here never ends", where, "Close the bracket or the quote.")
+        return Problem(SYNTAX, "unclosed bracket or quote", where, "Close the bracket or the quote.")
     if end <= mark.index:
-        return Problem(SYNTAX, "the recipe ends too early", _end_of(text[:end], file), "Close the bracket or the quote.")
+        return Problem(SYNTAX, "unexpected end of the recipe", _end_of(text[:end], file), "Close the bracket or the quote.")
     context = f" {error.context}" if error.context else ""
     since = f" (from line {start.line + 1})" if start is not None and start.line != mark.line else ""
     return Problem(SYNTAX, f"invalid YAML: {what}{context}{since}", where)

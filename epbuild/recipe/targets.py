@@ -25,7 +25,7 @@ def read_toolchain(name: str, where: Position, fields: MappingReader) -> Toolcha
         read = [(text, where) for text, where in named if (text, where) not in foreign]
         fields.problems += [_uncheckable(text, where) for text, where in read if not read_requirement(text).is_plain]
     if python is not None and (python.startswith("-") or not python.isprintable()):
-        message = f"{quoted(python)} names no Python"
+        message = f"invalid Python {quoted(python)}"
         fields.problems.append(
             Problem(WRONG_VALUE, message, fields.where_of("python"), "Write a version, such as '3.11', or a path.")
         )
@@ -86,13 +86,13 @@ def _read_device(fields: MappingReader) -> DeviceChoice:
 
 
 def _foreign(requirement: str, where: Position) -> Problem:
-    hint = "Write <name>==<version>; for a wheel of your own, name its folder in UV_FIND_LINKS."
-    return Problem(WRONG_VALUE, f"{quoted(requirement)} is not a requirement of a package by its name", where, hint)
+    hint = "Write <name>==<version>. For your own wheel, set UV_FIND_LINKS to its folder."
+    return Problem(WRONG_VALUE, f"{quoted(requirement)} is not a requirement that starts with the name of a package", where, hint)
 
 
 def _uncheckable(requirement: str, where: Position) -> Problem:
-    message = f"whether an environment that is there already meets {quoted(requirement)} cannot be checked"
-    return Problem(WRONG_VALUE, message, where, "Beside an 'interpreter', write '<name>' or '<name>==<version>'.")
+    message = f"{quoted(requirement)} cannot be checked in an existing environment"
+    return Problem(WRONG_VALUE, message, where, "With 'interpreter', write '<name>' or '<name>==<version>'.")
 
 
 def _custom_ops_problem(text: str, where: Position) -> Problem | None:
@@ -101,7 +101,7 @@ def _custom_ops_problem(text: str, where: Position) -> Problem | None:
         return None
     message = f"{quoted(text)} is neither the path of a shared library nor the name of a Python package"
     imported = text.replace("-", "_")
-    hint = "Write a path that ends in .so, .dll or .dylib, or the name by which Python imports the package."
+    hint = "Write a path that ends in .so, .dll or .dylib, or the import name of the package."
     if _MODULE.fullmatch(imported):  # its name for pip
-        hint = f"Python imports a package by a name such as {quoted(imported)}; a library is a path, such as './{text}'."
+        hint = f"Write the import name of the package, such as {quoted(imported)}, or the path of a library, such as './{text}'."
     return Problem(WRONG_VALUE, message, where, hint)

@@ -65,7 +65,7 @@ class TemplateNames(Mapping[str, Scalar]):
         value = self._environment[name.removeprefix(_ENVIRONMENT)]
         conceal(name.removeprefix(_ENVIRONMENT), value)
         if UNUSABLE.search(value):
-            raise TemplateError(f"the value of {quoted('${' + name + '}')} is not text that a recipe can hold")
+            raise TemplateError(f"the value of {quoted('${' + name + '}')} contains characters that are not allowed in a recipe")
         return value
 
     def __iter__(self) -> Iterator[str]:
@@ -112,7 +112,7 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
         else:
             if literal.endswith("$"):
                 # The two together would read as an escape when the rest is substituted.
-                raise TemplateError(f"a '$' cannot stand before {quoted('${' + piece.name + '}')}")
+                raise TemplateError(f"'$' is not allowed before {quoted('${' + piece.name + '}')}")
             done += f"{escape(literal)}${{{piece.name}}}"
             literal = ""
     return _bounded(done + escape(literal))
@@ -187,7 +187,7 @@ def _split(text: str) -> Iterator[str | _Name]:
             literal += "${"
         elif marker[1] is None:
             hint = "Close it, or write '$${' for a literal '${'."
-            raise TemplateError(f"a '${{' in {quoted(text)} has no '}}'", hint)
+            raise TemplateError(f"unclosed '${{' in {quoted(text)}", hint)
         else:
             if literal:
                 yield literal
@@ -204,9 +204,9 @@ def _name(inside: str) -> _Name:
     if not has_default:
         return _Name(inside)
     if not _VARIABLE.fullmatch(name):
-        raise TemplateError(f"{quoted('${' + inside + '}')} has a default", "Only ${env.<NAME>:-default} can have one.")
+        raise TemplateError(f"{quoted('${' + inside + '}')} cannot have a default", "Only ${env.<NAME>:-default} can.")
     if "${" in default:
-        raise TemplateError(f"the default in {quoted('${' + inside + '}')} cannot refer to a name", "Write it out.")
+        raise TemplateError(f"the default in {quoted('${' + inside + '}')} cannot contain a template", "Write the value itself.")
     return _Name(name, default)
 
 
@@ -234,5 +234,5 @@ def escape(text: str) -> str:
 
 def _bounded(text: str) -> str:
     if len(text) > MAX_TEXT:
-        raise TemplateError(f"the text becomes longer than {MAX_TEXT:,} characters")
+        raise TemplateError(f"the text is longer than {MAX_TEXT:,} characters after substitution")
     return text

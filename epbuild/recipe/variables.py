@@ -30,13 +30,13 @@ def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], lis
         where = Argument(f"--set {setting}")
         path, equals, text = setting.partition("=")
         if not equals or not path.startswith(_PREFIX):
-            message = f"{quoted(setting)} sets no variable"
+            message = f"{quoted(setting)} does not set a variable"
             problems.append(Problem(WRONG_VALUE, message, where, "Write vars.<name>=<value>."))
             continue
         value = _scalar(text)
         if value is None:
-            hint = "Write a text, a number, true or false; an empty text is ''."
-            problems.append(Problem(WRONG_VALUE, f"{quoted(text)} is no single value", where, hint))
+            hint = "Write a string, a number, true or false. Write '' for an empty string."
+            problems.append(Problem(WRONG_VALUE, f"{quoted(text)} is not a single value", where, hint))
         else:
             found[path.removeprefix(_PREFIX)] = Override(value, where)
     return found, problems

@@ -35,7 +35,7 @@ def test_a_text_with_a_folder_or_a_librarys_suffix_is_a_path(text: str, library:
 @pytest.mark.parametrize(
     ("ops", "words"),
     [
-        (f"[{MARK}onnxruntime-extensions]", "Python imports a package by a name such as 'onnxruntime_extensions'"),
+        (f"[{MARK}onnxruntime-extensions]", "import name of the package, such as 'onnxruntime_extensions'"),
         (f"[good, {MARK}'two words']", "Write a path that ends in .so, .dll or .dylib"),
         (f"[{MARK}1st]", "neither the path of a shared library nor the name of a Python package"),
     ],

@@ -155,9 +155,9 @@ def test_two_files_may_stand_on_a_third(tmp_path: Path) -> None:
         ("unknown key", {"part": "targets:\n  npu: {‸devise: {}}\n"}, "EPB103", "'device'"),
         ("unknown reference", {"part": "groups: {more: {models: [prefill], targets: [‸npx]}}\n"}, "EPB108", "'npu'"),
         ("unknown name", {"part": "models: {more: ‸'${vars.qualty}'}\n"}, "EPB109", "'vars.quality'"),
-        ("duplicate key", {"part": "vars: {a: 1, ‸a: 2}\n"}, "EPB102", "twice"),
+        ("duplicate key", {"part": "vars: {a: 1, ‸a: 2}\n"}, "EPB102", "duplicate"),
         ("bad name", {"part": "models: {‸a/b: a.onnx}\n"}, "EPB107", "letters"),
-        ("syntax", {"part": "vars: {a: ‸'b\n"}, "EPB101", "never ends"),
+        ("syntax", {"part": "vars: {a: ‸'b\n"}, "EPB101", "unclosed"),
         ("no mapping", {"part": "‸- a\n"}, "EPB105", "a mapping"),
         ("empty", {"part": "‸"}, "EPB101", "empty"),
         ("another version", {"part": "epbuild: ‸2\n"}, "EPB106", "version 2"),
@@ -229,7 +229,7 @@ def test_a_recipe_with_too_long_a_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_recipe_is_still_told_by_its_own_path(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"gone\.yaml: there is no such recipe"):
+    with pytest.raises(RecipeError, match=r"gone\.yaml: the recipe does not exist"):
         load(tmp_path / "gone.yaml")
 
 

@@ -24,4 +24,4 @@ def test_a_platform_that_cannot_be_locked_is_told_with_those_that_can(tmp_path: 
 
 def test_an_environment_that_is_there_has_no_platforms_to_choose(tmp_path: Path) -> None:
     [problem] = problems_of(tmp_path, MINIMAL.replace(PACKAGES, "interpreter: python\n    platforms: [linux-x86_64]"))
-    assert problem.message.startswith("'platforms' is for an environment that epbuild makes")
+    assert problem.message.startswith("'platforms' is only for an environment that epbuild creates")

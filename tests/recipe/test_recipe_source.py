@@ -122,7 +122,7 @@ def test_as_many_values_as_the_limit_are_read_and_one_more_is_refused() -> None:
 def test_nesting_has_a_limit_and_is_no_crash() -> None:
     assert parsed("a: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH)
     for text in ("[" * 100_000, "a: " + "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "- " * 100_000, "? " * 100_000):
-        with pytest.raises(RecipeError, match=f"nested {MAX_DEPTH} deep.*EPB110"):
+        with pytest.raises(RecipeError, match=f"nested more than {MAX_DEPTH} deep.*EPB110"):
             parsed(text)
 
 

@@ -45,7 +45,7 @@ def test_a_reference_becomes_its_value_and_everything_else_stays(text: str, valu
         ("${zzzzzz}", "${zzzzzz}", "Allowed here: recipe.name, vars.n"),
         ("${}", "unknown name", "Allowed here"),
         ("${ vars.n }", "unknown name", "Did you mean 'vars.n'?"),
-        ("x${vars.n", "no '}'", "Close it"),
+        ("x${vars.n", "unclosed '${'", "Close it"),
         ("${vars.${vars.n}}", "unknown name", "Allowed here"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_text_cannot_be_multiplied_beyond_its_limit() -> None:
 def test_a_value_that_looks_like_a_reference_is_never_followed_later() -> None:
     early = substitute_known("${vars.a}/${model}/$${model}", {"vars.a": "${model}"}, ("model",))
     assert substitute(early, {"model": "m"}) == "${model}/m/${model}"
-    with pytest.raises(TemplateError, match="cannot stand before"):
+    with pytest.raises(TemplateError, match="is not allowed before"):
         substitute_known("${vars.a}${model}", {"vars.a": "$"}, ("model",))
 
 
