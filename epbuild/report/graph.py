@@ -132,7 +132,7 @@ def _dot_text(lines: Iterable[str], *, left: bool = False) -> str:
 PROGRAMS = ("graphviz-pure", "dot")
 """Port of Graphviz that is published as wheels, and Graphviz itself. Both read DOT and write the same SVG."""
 _GRAPHVIZ_SECONDS = 300
-_GRAPHVIZ_HINT = "Install one with `pip install 'epbuild[graph]'`, or Graphviz itself; dot and mermaid need none (--format)."
+_GRAPHVIZ_HINT = "Install Graphviz, or run `pip install 'epbuild[graph]'`; --format dot and --format mermaid need neither."
 
 
 def find_graphviz() -> str | None:
@@ -145,7 +145,7 @@ def find_graphviz() -> str | None:
 def svg_of(dot: str, program: str | None) -> str:
     """Convert a graph in DOT to SVG with the program of `find_graphviz`. Raises EnvironmentFailure (EPB445, EPB446)."""
     if program is None:
-        raise EnvironmentFailure(Problem("EPB445", "no program is here that draws graphs (graphviz)", None, _GRAPHVIZ_HINT))
+        raise EnvironmentFailure(Problem("EPB445", "no program to draw graphs was found (Graphviz)", None, _GRAPHVIZ_HINT))
     try:
         done = subprocess.run(
             [program, "-Kdot", "-Tsvg"], input=dot.encode("utf-8"), capture_output=True, check=False, timeout=_GRAPHVIZ_SECONDS
@@ -155,13 +155,13 @@ def svg_of(dot: str, program: str | None) -> str:
     text = done.stdout.decode("utf-8", "replace")
     if done.returncode != 0 or not text.rstrip().endswith("</svg>"):
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise _drawing_error(program, lines[-1] if lines else f"it ended with status {done.returncode}, and wrote no SVG")
+        raise _drawing_error(program, lines[-1] if lines else f"it exited with status {done.returncode} and wrote no SVG")
     return text
 
 
 def _drawing_error(program: str, why: str) -> EnvironmentFailure:
     message = f"{Path(program).name} could not draw the graph: {why}"
-    return EnvironmentFailure(Problem("EPB446", message, None, "Name fewer steps, or take --format mermaid or dot."))
+    return EnvironmentFailure(Problem("EPB446", message, None, "Name fewer steps, or use --format mermaid or dot."))
 
 
 def svg_text(graph: StepGraph, program: str | None) -> str:

@@ -42,7 +42,7 @@ def test_a_sound_store_verifies_in_one_line(tmp_path: Path) -> None:
     fill(tmp_path)
     done = epbuild(tmp_path, "cache", "verify")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "2 blobs (27 bytes) and 1 record: all sound.\n"
+    assert done.stdout == "2 blobs (27 bytes) and 1 record: no damage.\n"
 
 
 def test_a_damaged_blob_is_told_with_its_step_and_the_exit_code_says_so(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_damaged_blob_is_told_with_its_step_and_the_exit_code_says_so(tmp_path
         f"damaged blob {blob.name}\n"
         "  its bytes are not those that it is named by\n"
         f"  relu_ctx.onnx of {STEP} in {tmp_path}\n"
-        "2 blobs (27 bytes) and 1 record: 1 damaged. That is set aside; the next build that needs it makes it again.\n"
+        "2 blobs (27 bytes) and 1 record: 1 damaged, moved aside; the next build that needs them recreates them.\n"
     )
 
 
@@ -77,7 +77,7 @@ def test_damage_as_json(tmp_path: Path) -> None:
 
 def test_a_store_that_was_never_used_is_empty_and_sound(tmp_path: Path) -> None:
     assert "Used by 0 workspaces." in epbuild(tmp_path, "cache").stdout
-    assert epbuild(tmp_path, "cache", "verify").stdout == "0 blobs (0 bytes) and 0 records: all sound.\n"
+    assert epbuild(tmp_path, "cache", "verify").stdout == "0 blobs (0 bytes) and 0 records: no damage.\n"
     assert list(tmp_path.iterdir()) == []
 
 

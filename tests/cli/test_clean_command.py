@@ -51,14 +51,14 @@ def test_outputs_go_and_the_last_line_says_how_to_get_them_back(project: Path) -
     )
     assert not (project / "dist").exists()
     assert (project / ".epbuild" / "state.sqlite").exists()
-    assert epbuild(project, "clean").stdout == "There is no output to remove.\n"
+    assert epbuild(project, "clean").stdout == "No outputs to remove.\n"
 
 
 def test_what_stays_is_told_with_why(project: Path) -> None:
     (project / "dist" / "phone" / "notes.txt").write_bytes(b"mine")
     (project / "dist" / "phone" / "relu_ctx.onnx").write_bytes(b"edited")
     kept = [
-        "  dist/phone/notes.txt: epbuild did not make it",
+        "  dist/phone/notes.txt: epbuild did not write it",
         "  dist/phone/relu_ctx.onnx: it was changed since; --force removes it",
     ]
     told = epbuild(project, "clean", "--dry-run").stdout.splitlines()
@@ -80,7 +80,7 @@ def test_many_files_of_the_users_are_not_all_listed(project: Path) -> None:
 
 
 def test_a_step_can_be_named_and_one_that_is_not_there_is_an_error(project: Path) -> None:
-    assert epbuild(project, "clean", "epbuild.yaml", "compile:*").stdout == "There is no output to remove.\n"
+    assert epbuild(project, "clean", "epbuild.yaml", "compile:*").stdout == "No outputs to remove.\n"
     done = epbuild(project, "clean", "epbuild.yaml", "emit:none")
     assert (done.returncode, done.stdout) == (2, "")
     assert "[EPB240]" in done.stderr

@@ -27,7 +27,7 @@ def test_a_machine_where_nothing_was_made_yet_can_build(folder: Path) -> None:
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[-1].startswith("Builds can work.")
+    assert lines[-1].startswith("Builds can run.")
     assert any(line.startswith("ok       recipe        epbuild.yaml: 2 steps for 1 target") for line in lines)
     assert "it is made when a step needs it" in " ".join(done.stdout.split())
     assert sorted(path.name for path in folder.iterdir()) == ["epbuild.yaml", "relu.onnx"]
@@ -58,7 +58,7 @@ def test_several_faults_at_once_are_lines_and_no_traceback(folder: Path) -> None
     )
     assert done.returncode == 1
     assert done.stderr == ""
-    for words in ("EPB100", "found a file", "EPB536", "EPB275", "EPB277", "Builds cannot work before the errors are mended."):
+    for words in ("EPB100", "found a file", "EPB536", "EPB275", "EPB277", "Builds cannot run until the errors are fixed."):
         assert words in done.stdout
     assert "Traceback" not in done.stdout
 

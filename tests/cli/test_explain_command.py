@@ -49,7 +49,7 @@ def test_a_new_step_is_explained_by_what_is_missing(tmp_path: Path) -> None:
         "\n"
         "new  emit:main/phone/directory\n"
         "  It was never emitted here.\n"
-        "  It waits for:\n"
+        "  It depends on:\n"
         "    new  compile:main/phone/relu\n"
         "      It was never built here.\n"
         "      - the toolchain 'qnn' is not provisioned yet\n"
@@ -97,7 +97,7 @@ def test_lines_fit_80_columns_and_no_fact_is_lost(capsys: pytest.CaptureFixture[
 def test_an_output_that_waits_shows_what_it_waits_for_below_it(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, WAITING).splitlines()
     assert lines[0] == f"out of date  {EMIT.id}"
-    assert lines[2:4] == ["  It waits for:", f"    out of date  {SHARE.id}"]
+    assert lines[2:4] == ["  It depends on:", f"    out of date  {SHARE.id}"]
     assert not [line for line in lines if "needs" in line], "said once is enough"
 
 
@@ -106,7 +106,7 @@ def test_a_current_step_says_when_it_was_built_and_with_which_key(capsys: pytest
     text = " ".join(printed(capsys, current).split())
     assert re.fullmatch(
         rf"current {SHARE.id} Last built 2027-01-1\d \d\d:\d\d:\d\d, with the key aaaaaaaa; "
-        "nothing that it depends on has changed since.",
+        "none of its inputs has changed since.",
         text,
     )
     emitted = replace(current, step=EMIT)
@@ -125,16 +125,16 @@ def test_a_current_step_says_when_it_was_built_and_with_which_key(capsys: pytest
             Explanation(SHARE, "restorable", NEW, None, None, (), ()),
             "It was never built here; the store has a result for its key, bbbbbbbb.",
         ),
-        (replace(STALE, state="restorable"), "now its key is bbbbbbbb. The store has a result for that."),
+        (replace(STALE, state="restorable"), "its key is now bbbbbbbb. The store has a result for this key."),
         (
             Explanation(EMIT, "restorable", OLD, OLD, 1.8e9, ("a.bin is missing",), ()),
-            "The store has what it takes to put its files back. - a.bin is missing",
+            "The store has everything that is needed to restore its files. - a.bin is missing",
         ),
         (replace(STALE, step=COMPILE), f"It is compiled in one process with all of {SHARE.id}."),
         (replace(STALE, step=MERGE), f"It is done together with {EMIT.id}."),
         (
             Explanation(EMIT, "out of date", NEW, OLD, 1.8e9, (), (), (replace(STALE, state="current", reasons=()),)),
-            "what was emitted is an earlier result. - option htp_graph",
+            "the emitted files are an earlier result. - option htp_graph",
         ),
     ],
     ids=["new", "known to the store", "known again", "damaged", "a member of a group", "merged", "built and not emitted"],

@@ -27,9 +27,9 @@ def test_what_a_workspace_needs_stays_and_is_told_as_needed(tmp_path: Path) -> N
     done = epbuild(tmp_path, "gc", "--max-age", "0s", "--max-size", "1B")
     assert (done.returncode, done.stderr) == (0, "")
     assert rows(done.stdout)["blobs"] == ["-", "2", "27", "bytes", "-"]
-    assert "There is nothing to remove." in done.stdout
-    assert "That is over 1 byte: what is left is needed, or was used within the last hour." in done.stdout
-    assert f"Needed: what 1 workspace built last:\n  {tmp_path}\n" in done.stdout
+    assert "Nothing to remove." in done.stdout
+    assert "This exceeds 1 byte: everything left is needed or was used within the last hour." in done.stdout
+    assert f"Needed: last builds of 1 workspace:\n  {tmp_path}\n" in done.stdout
     assert blob.exists()
 
 
@@ -61,9 +61,9 @@ def test_what_nothing_needs_goes_after_a_month_and_a_dry_run_only_tells(tmp_path
 def test_a_workspace_that_is_gone_is_named_and_forgotten(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / ".epbuild").rename(tmp_path / "gone")
-    assert f"No longer there, and to be forgotten:\n  {tmp_path}\n" in epbuild(tmp_path, "gc", "-n").stdout
-    assert f"No longer there, and forgotten:\n  {tmp_path}\n" in epbuild(tmp_path, "gc").stdout
-    assert "Nothing is needed: no workspace that builds with this store is known." in epbuild(tmp_path, "gc").stdout
+    assert f"Missing workspaces, would be forgotten:\n  {tmp_path}\n" in epbuild(tmp_path, "gc", "-n").stdout
+    assert f"Missing workspaces, now forgotten:\n  {tmp_path}\n" in epbuild(tmp_path, "gc").stdout
+    assert "Nothing is needed: no known workspace uses this store." in epbuild(tmp_path, "gc").stdout
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_several_models_are_inspected_together_and_what_they_share_is_told(tmp_p
         document = json.loads(epbuild(tmp_path, "inspect", *paths, "--json").stdout)
         [shared] = document["shared"]
         assert (Path(shared["file"]).name, shared["saved"], len(shared["models"])) == ("m_qnn.bin", len(BINARY), 2)
-        assert "against a copy of it for each of 2 models" in " ".join(epbuild(tmp_path, "inspect", *paths).stdout.split())
+        assert "compared with a copy for each of 2 models" in " ".join(epbuild(tmp_path, "inspect", *paths).stdout.split())
 
 
 def test_a_broken_model_hides_none_of_the_others_in_its_folder(tmp_path: Path) -> None:

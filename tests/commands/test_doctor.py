@@ -364,4 +364,4 @@ def test_the_json_is_as_its_schema_has_it_and_the_lines_fit_a_terminal(folder: P
     assert max(map(len, shown.splitlines())) <= 80
     assert "error    uv" in shown
     assert "> Install it. [EPB301]" in shown
-    assert shown.endswith("Builds cannot work before the errors are mended. 1 error and 2 warnings.\n")
+    assert shown.endswith("Builds cannot run until the errors are fixed. 1 error and 2 warnings.\n")

@@ -336,7 +336,7 @@ def test_what_is_shown_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr()
     assert shown.out == "Wrote epbuild.yaml: 1 model for 1 target. Next: epbuild run\n"
     assert shown.err.splitlines()[:2] == [
-        "Not carried over:",
+        "Not imported:",
         "  -v: what the EP logs is kept in any case. Print it with `epbuild log STEP`.",
     ]
 

@@ -215,5 +215,5 @@ def test_what_is_shown_of_it(capsys: pytest.CaptureFixture[str]) -> None:
         listener.report(FilesChanged(("a.onnx", "b.onnx", "c", "d", "e")))
         listener.report(Watching(12))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["Changed: a.onnx, b.onnx, c, and 2 more", "Watching 12 files; Ctrl-C ends it."]
+    assert lines[:2] == ["Changed: a.onnx, b.onnx, c, and 2 more", "Watching 12 files; press Ctrl-C to stop."]
     assert [json.loads(line)["event"] for line in lines[2:]] == ["files_changed", "watching"]

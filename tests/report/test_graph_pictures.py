@@ -93,8 +93,8 @@ def test_no_program_is_one_sentence_with_what_to_install() -> None:
     ("script", "words"),
     [
         ("echo 'out of ideas' >&2; exit 3", "out of ideas"),
-        ("exit 0", "it ended with status 0, and wrote no SVG"),
-        ("kill -9 $$", "it ended with status -9"),
+        ("exit 0", "it exited with status 0 and wrote no SVG"),
+        ("kill -9 $$", "it exited with status -9"),
     ],
 )
 def test_a_program_that_fails_is_quoted(script: str, words: str, tmp_path: Path) -> None:

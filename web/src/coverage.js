@@ -16,7 +16,7 @@ const ARROWS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowL
 export function drawCoverage(section) {
   const targets = report.targets.map((target) => target.name).filter((name) => coverageByTarget.has(name));
   if (!targets.length) {
-    add(section, el("p.empty", {}, "The recipe compiles no model."));
+    add(section, el("p.empty", {}, "The recipe compiles no models."));
     return;
   }
   const place = el("div");
@@ -28,7 +28,7 @@ export function drawCoverage(section) {
       "p.legend",
       {},
       el("span", {}, cellKey("whole", "W"), " whole"),
-      el("span", {}, cellKey("partial", "3"), " nodes outside the EP"),
+      el("span", {}, cellKey("partial", "3"), " fallback nodes"),
       el("span", {}, cellKey("failed-verify", "V"), " failed verify"),
       el("span", {}, cellKey("failed", "F"), " failed"),
       el("span", {}, cellKey("not-built", "N"), " not built"),
@@ -77,7 +77,7 @@ function fillMatrix(place, targets, onlyPartial, most) {
   const whole = el(
     "table.matrix",
     {},
-    el("caption", {}, el("span", {}, "Models, and how far each is compiled for each target")),
+    el("caption", {}, el("span", {}, "Coverage of each model for each target")),
     el(
       "thead",
       {},
@@ -113,7 +113,7 @@ function fillMatrix(place, targets, onlyPartial, most) {
 function matrixCell(row) {
   const outside = row.fallback_nodes ?? 0;
   const text = row.outcome === "partial" ? formatNumber(outside) : COVERAGE_LETTERS[row.outcome];
-  const words = row.outcome === "partial" ? `${counted(outside, "node")} outside the EP` : COVERAGE_WORDS[row.outcome];
+  const words = row.outcome === "partial" ? `${counted(outside, "fallback node")}` : COVERAGE_WORDS[row.outcome];
   const known = [
     row.size === null ? null : formatBytes(row.size),
     row.seconds === null ? null : formatSeconds(row.seconds),

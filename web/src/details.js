@@ -57,11 +57,11 @@ export function showStep(id) {
           : [seconds(ownTime(step)), " from ", seconds(ownStart.get(step.id)), " to ", seconds(step.ended)],
       ],
       [
-        "With the steps before it",
+        "Including the steps before it",
         !ownStart.has(step.id) || ownStart.get(step.id) === step.started ? null : seconds(step.ended - step.started),
       ],
-      ["Time when it was made", step.seconds === null ? null : seconds(step.seconds)],
-      ["Ran on", step.worker === null ? step.machine : `${step.machine ?? "this machine"}, place ${step.worker + 1}`],
+      ["Time when built", step.seconds === null ? null : seconds(step.seconds)],
+      ["Ran on", step.worker === null ? step.machine : `${step.machine ?? "this machine"}, slot ${step.worker + 1}`],
       ["Peak memory", step.memory === null ? null : bytes(step.memory)],
       ["Size", step.size === null ? null : bytes(step.size)],
       ["Key", step.key && copyable(step.key, "the key", 16)],
@@ -133,7 +133,7 @@ function verifyStep(row) {
 
 /** @param {import("./report-types.d.ts").Coverage} row */
 function coverageDetails(row) {
-  const words = row.outcome === "partial" ? [count(row.fallback_nodes), " nodes outside the EP"] : COVERAGE_WORDS[row.outcome];
+  const words = row.outcome === "partial" ? [count(row.fallback_nodes), " fallback nodes"] : COVERAGE_WORDS[row.outcome];
   return [
     el("p", {}, badge(words, row.outcome)),
     row.reason ? el("p.reason", {}, row.reason) : null,
@@ -249,7 +249,7 @@ export function showTarget(name) {
  * @param {string} [text]
  */
 function coverageLink(row, text) {
-  const words = row.outcome === "partial" ? `${formatNumber(row.fallback_nodes ?? 0)} outside` : COVERAGE_WORDS[row.outcome];
+  const words = row.outcome === "partial" ? `${formatNumber(row.fallback_nodes ?? 0)} fallback` : COVERAGE_WORDS[row.outcome];
   return el(
     "span",
     {},
@@ -290,7 +290,7 @@ function outputDetails(output) {
   return [
     el("h3", {}, "Output"),
     definitionList([
-      ["Place", copyable(output.path, "the path", 60)],
+      ["Path", copyable(output.path, "the path", 60)],
       ["Layout", output.archive ? `${output.layout}, as ${output.archive}` : output.layout],
       ["Pushed as", output.registry],
       ["In place", output.in_place ? "yes" : "no"],

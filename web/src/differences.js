@@ -63,14 +63,16 @@ function drawAgainst(section, against) {
         "Compared with",
         [copyable(against.path, "the path", 60), against.recipe === report.recipe.name ? "" : ` (recipe ${against.recipe})`],
       ],
-      ["Made", against.made_at && `${formatMoment(against.made_at)} by epbuild ${against.epbuild}`],
+      ["Written", against.made_at && `${formatMoment(against.made_at)} by epbuild ${against.epbuild}`],
       [
         "The build took",
-        against.build_seconds === null || !build ? null : [seconds(build.seconds), ", before ", seconds(against.build_seconds)],
+        against.build_seconds === null || !build
+          ? null
+          : [seconds(build.seconds), ", previously ", seconds(against.build_seconds)],
       ],
     ]),
     nothing
-      ? el("p.empty", {}, "Nothing differs.")
+      ? el("p.empty", {}, "No differences.")
       : [
           modelChanges(against),
           outputChanges(against),
@@ -83,7 +85,7 @@ function drawAgainst(section, against) {
 /** @param {Against} against */
 function modelChanges(against) {
   return table(
-    "Models that differ, those that the EP takes less of first",
+    "Models that differ, greatest loss of coverage first",
     [
       { head: "Model", cell: (row) => changedModel(row), value: (row) => `${row.group} ${row.member}` },
       { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
@@ -127,7 +129,7 @@ function coverageChange({ before, after }) {
 /** @param {ComparedModel} side */
 function coveredBadge(side) {
   return badge(
-    side.outcome === "partial" ? `${formatNumber(side.fallback_nodes ?? 0)} outside` : COVERAGE_WORDS[side.outcome],
+    side.outcome === "partial" ? `${formatNumber(side.fallback_nodes ?? 0)} fallback` : COVERAGE_WORDS[side.outcome],
     side.outcome,
   );
 }
@@ -203,11 +205,11 @@ function sourceChanges(against) {
 /** @param {Against} against */
 function versionChanges(against) {
   return table(
-    "Packages in another version",
+    "Packages with a different version",
     [
       { head: "Toolchain", cell: (row) => row.toolchain, value: (row) => row.toolchain },
       { head: "Package", cell: (row) => row.package, value: (row) => row.package },
-      { head: "Before", cell: (row) => row.before ?? "not there" },
+      { head: "Before", cell: (row) => row.before ?? "none" },
       { head: "Now", cell: (row) => row.after ?? "gone" },
     ],
     against.versions,
@@ -241,7 +243,7 @@ function changedFiles(files) {
   return el(
     "details",
     {},
-    el("summary", {}, counted(files.length, "file"), " with other bytes"),
+    el("summary", {}, counted(files.length, "file"), " with different content"),
     limitedList(files, (file) => [file.path, ": ", sizeChange(file)]),
   );
 }

@@ -55,7 +55,7 @@ export function drawGraph(section) {
     el(
       "p.note.keys",
       {},
-      "Ctrl and the wheel zoom, dragging moves. Tab goes into the graph, the arrow keys go along it, Enter opens.",
+      "Ctrl and the wheel zoom, dragging pans. Tab enters the graph, the arrow keys move in it, Enter opens a step.",
     ),
   );
 

@@ -65,7 +65,7 @@ export function drawOverview(section) {
       report.targets,
       { empty: "The recipe has no targets." },
     ),
-    failed.length ? el("h3", { id: "failures" }, "What failed") : "",
+    failed.length ? el("h3", { id: "failures" }, "Failures") : "",
     failed.length ? el("div.failures", {}, failuresByReason().slice(0, 30).map(failure)) : "",
     report.warnings.length ? el("h3", {}, "Warnings") : "",
     report.warnings.length

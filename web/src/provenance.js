@@ -13,7 +13,7 @@ export function drawProvenance(section) {
     definitionList([
       ["Recipe", copyable(report.recipe.path, "the path", 60)],
       ["SHA-256 of the recipe", copyable(report.recipe.sha256, "the SHA-256 of the recipe", 16)],
-      ["Report made", `${formatMoment(report.made_at)} by epbuild ${report.epbuild}`],
+      ["Report written", `${formatMoment(report.made_at)} by epbuild ${report.epbuild}`],
       [
         "On",
         [report.machine.name, report.machine.platform, report.machine.cpu, counted(report.machine.cpus, "CPU")]
@@ -90,7 +90,7 @@ export function drawLock(section) {
         {},
         el("h3", {}, toolchain.name),
         definitionList([
-          ["Asks for", toolchain.requires.join(", ")],
+          ["Requires", toolchain.requires.join(", ")],
           ["Interpreter", toolchain.interpreter],
           ["Python", toolchain.python],
           ["Platform", toolchain.platform],
@@ -108,7 +108,7 @@ export function drawLock(section) {
             },
           ],
           toolchain.packages,
-          { most: 15, empty: "Nothing is known of it yet: no build made it here." },
+          { most: 15, empty: "Unknown: no build has created this environment here yet." },
         ),
       ),
     ),

@@ -53,11 +53,7 @@ export function prepareSearch() {
         el(
           "li.note",
           { role: "presentation" },
-          found.length > MAX_FOUND
-            ? `and ${formatNumber(found.length - MAX_FOUND)} more`
-            : found.length
-              ? ""
-              : "Nothing has this name.",
+          found.length > MAX_FOUND ? `and ${formatNumber(found.length - MAX_FOUND)} more` : found.length ? "" : "No matches.",
         ),
       );
     list.hidden = !words.length;

@@ -19,11 +19,11 @@ const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
 /** @param {Element} section */
 export function drawSizes(section) {
-  if (!report.outputs.length) add(section, el("p.empty", {}, "Nothing is emitted yet."));
+  if (!report.outputs.length) add(section, el("p.empty", {}, "No output has been emitted yet."));
   else drawTreemap(section);
   add(
     section,
-    el("h3", { id: "sharing" }, "What sharing saves"),
+    el("h3", { id: "sharing" }, "Savings by sharing"),
     el("div.sums", {}, sharingSum()),
     sharingTable(),
     outputTable(),
@@ -45,7 +45,7 @@ function drawTreemap(section) {
         ["context", "context binary"],
         ["model", "model"],
         ["other", "other"],
-        ["saved", "saved by sharing (measured; not there)"],
+        ["saved", "saved by sharing (measured; not on disk)"],
       ].map(([kind, words]) => el("span", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), ` ${words}`)),
     ),
     el("div.toolbar", {}, trail),
@@ -284,7 +284,7 @@ export function sharingSum() {
 
 function sharingTable() {
   return table(
-    "Bytes of the models of each sharing group without sharing and with it",
+    "Size of the models of each sharing group, without and with sharing",
     [
       { head: "Group", cell: (row) => stepLink(row.step, row.group), value: (row) => row.group },
       { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
@@ -309,13 +309,13 @@ function sharingTable() {
           ),
       },
       {
-        head: "Of what",
+        head: "Basis",
         cell: (row) => (row.measured ? "measured, each model alone" : "equal source weights"),
         value: (row) => String(row.measured),
       },
     ],
     [...report.sharing].sort((a, b) => b.saved - a.saved),
-    { empty: "No group shares its weights, or nothing is known of it yet." },
+    { empty: "No group shares weights, or the savings are not known yet." },
   );
 }
 
@@ -330,6 +330,6 @@ function outputTable() {
       { head: "In place", cell: (output) => (output.in_place ? "yes" : "no"), value: (output) => String(output.in_place) },
     ],
     [...report.outputs].sort((a, b) => b.size - a.size),
-    { most: 10, empty: "The recipe asks for no output." },
+    { most: 10, empty: "The recipe has no outputs." },
   );
 }

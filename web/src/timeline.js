@@ -29,7 +29,7 @@ const MIN_WIDTH = 3; // pixels; narrower neighbors are drawn as one bar
 export function drawTimeline(section) {
   const bars = timelineBars();
   if (!bars.length) {
-    add(section, el("p.empty", {}, "No build is remembered here that had something to do."));
+    add(section, el("p.empty", {}, "No recorded build had anything to do."));
     return;
   }
   add(section, timelineFacts());
@@ -69,14 +69,14 @@ function timelineFacts() {
 function memoryNote() {
   const most = max(memoryCurve(), (point) => point.memory);
   return most
-    ? el("p.note", {}, "The curve is memory: the sum of the peaks of what ran at once; at most ", bytes(most), ".")
+    ? el("p.note", {}, "The curve shows memory: the sum of the peaks of concurrent steps, at most ", bytes(most), ".")
     : null;
 }
 
 function timesTable() {
   const made = longestSteps();
   return table(
-    "Steps by the time that they took in the last build",
+    "Steps by duration in the last build",
     [
       { head: "Step", cell: (step) => stepLink(step.id), value: (step) => step.id },
       { head: "Outcome", cell: (step) => badge(outcomeOf(step), outcomeOf(step)), value: outcomeOf },

@@ -72,7 +72,7 @@ class ReportedSpan(Struct, frozen=True):
 
 
 class ReportedChange(Struct, frozen=True):
-    """A file of an output with other bytes than before a build."""
+    """File of an output whose content a build changed."""
 
     path: str
     """Its path, below the output."""
@@ -94,7 +94,7 @@ class ReportedPublication(Struct, frozen=True):
     after: int | None
     """Its bytes since; null where it was removed."""
     files: tuple[ReportedChange, ...]
-    """The files with other bytes."""
+    """Files with different content."""
 
 
 class ReportedTraffic(Struct, frozen=True):

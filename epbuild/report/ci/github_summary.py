@@ -85,7 +85,7 @@ class WithStepSummary(Listener):
                 file.write(text)
         except OSError as error:
             message = f"the summary could not be written to {self._path}: {error.strerror or error}"
-            print_problems([Problem("EPB442", message, None, "The build is not concerned.")], "warning")
+            print_problems([Problem("EPB442", message, None, "The build is not affected.")], "warning")
 
     def _tables(self) -> Iterator[Table]:
         failures = self._failures.failures()

@@ -56,7 +56,7 @@ def page_of(document: Mapping[str, Any]) -> str:
 def _summary(document: Mapping[str, Any]) -> str:
     """Return one line about the recipe and its last build."""
     build = document["build"]
-    last = "no build is remembered"
+    last = "no recorded build"
     if build:
         last = f"last build {_moment(build['began'])} on {build['machine']}, exit code {build['exit_code']}"
     return f"{document['recipe']['path']}: {len(document['steps']):,} steps; {last}; report of {_moment(document['made_at'])}"
@@ -92,7 +92,7 @@ def static_tables(document: Mapping[str, Any]) -> str:
     )
     models = ((one["name"], one["source"], one["sha256"] or "") for one in document["models"])
     tables = (
-        Table("Coverage", ("Model", "Target", "Coverage", "Size", "Outside, and why"), tuple(coverage)),
+        Table("Coverage", ("Model", "Target", "Coverage", "Size", "Fallback nodes"), tuple(coverage)),
         Table("Failures", ("Step", "Error", "What to do"), tuple(failures)),
         Table("Outputs", ("Output", "Targets", "Size"), tuple(outputs)),
         Table("Sharing", ("Group", "Target", "Alone", "Shared", "Saved"), tuple(sharing)),

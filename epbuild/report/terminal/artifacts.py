@@ -25,12 +25,11 @@ _MAX_NODES = 5
 _NUMBERS = ("main_context", "embed_mode", "max_size")
 _QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
 _WHY_QUANTIZING = (
-    "They turn the model's own inputs and outputs into quantized ones and back, on the CPU. "
-    "An EP may have an option to compile them too ({})."
+    "They quantize the model's inputs and dequantize its outputs on the CPU. An EP may have an option to compile them too ({})."
 )
 _WHY = (
-    "The CPU, or another EP of the session, runs them: at each border tensors leave the accelerator and come back, which often costs more "
-    "than the nodes do. A session with session.disable_cpu_ep_fallback=1 refuses such a model."
+    "They run on the CPU or another EP of the session. At each boundary, tensors are copied from the accelerator and back, "
+    "which often costs more than the nodes themselves. A session with session.disable_cpu_ep_fallback=1 refuses such a model."
 )
 
 _Line = tuple[str, str, str]
@@ -68,7 +67,7 @@ def print_inspections(found: Mapping[str, Any]) -> None:
         sys.stdout.write("\n")
         _heading(f"Shared: {shared['file']} ({format_size(shared['size'])})", color)
         count = len(shared["models"])
-        saved = f"{format_size(shared['saved'])}, against a copy of it for each of {count} models"
+        saved = f"{format_size(shared['saved'])}, compared with a copy for each of {count} models"
         users = [("used by" if number == 0 else "", file, _PLAIN) for number, file in enumerate(shared["models"])]
         _print_lines([*users, ("saves", saved, _GREEN)], color)
 
@@ -99,7 +98,7 @@ def _node(node: Mapping[str, Any]) -> Iterator[_Line]:
         yield "problem", node["problem"], _RED
     for label, name in (
         ("partition", "partition_name"),
-        ("made from", "onnx_model_filename"),
+        ("compiled from", "onnx_model_filename"),
         ("architecture", "hardware_architecture"),
         ("notes", "notes"),
     ):
@@ -121,14 +120,14 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
     if not found["ep_context_nodes"]:
         yield "not compiled", f"{counted(count, 'node')}, none of them an EPContext node: {listed}", _YELLOW
     elif count:
-        yield "outside the EP", f"{counted(count, 'node')}: {listed}", _YELLOW
+        yield "CPU fallback", f"{counted(count, 'node')}: {listed}", _YELLOW
         for group in Outside("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
             names = join_names([name or "(no name)" for name in group.nodes], _MAX_NODES)
             yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
         options = (f"{ep.removesuffix(SUFFIX)}: {option}" for ep, option in BUILT_IN.quantized_io_options().items())
         yield "", _WHY_QUANTIZING.format(", ".join(options)) if others.keys() <= _QUANTIZING else _WHY, _PLAIN
     else:
-        yield "outside the EP", "nothing", _GREEN
+        yield "CPU fallback", "none", _GREEN
     weights = found["initializers"]
     if weights["count"]:
         inline = format_size(weights["inline_bytes"])

@@ -113,8 +113,8 @@ def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemove
     same_size = sum(file.before == file.after for item in outputs for file in item.files)
     if outputs and not changed and not gone and len(new) in (0, len(outputs)):
         total = format_size(sum(item.after for item in outputs))
-        others = f"; {counted(same_size, 'file')} with other bytes" if same_size else ""
-        kind, comparison = ("new output", "") if new else ("output", f", as before{others}")
+        others = f"; {counted(same_size, 'file')} with different content" if same_size else ""
+        kind, comparison = ("new output", "") if new else ("output", f", unchanged{others}")
         yield f"Size: {total} in {counted(len(outputs), kind)}{comparison}."
         return
     if not (changed or gone or new):
@@ -137,7 +137,7 @@ def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemove
         rows.append(("in all", *_sum([*sizes.values(), *gone]).cells))
     yield from Table("", _SIZE_COLUMNS, tuple(rows)).text(_WIDTHS)
     if same_size:
-        yield f"{counted(same_size, 'other file')} with other bytes of the same size."
+        yield f"{counted(same_size, 'other file')} with different content of the same size."
 
 
 def size_table_lines(found: Sequence[SizeChange]) -> Iterator[str]:

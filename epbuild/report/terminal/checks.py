@@ -81,7 +81,7 @@ class HealthPrinter:
     def print_sum(self, found: Diagnoses) -> None:
         counts = Counter(check.state for check in found.checks)
         shown = [counted(counts[state], state) for state in ("error", "warning") if counts[state]]
-        words = "Builds can work." if found.is_healthy else "Builds cannot work before the errors are mended."
+        words = "Builds can run." if found.is_healthy else "Builds cannot run until the errors are fixed."
         print_lines(["", f"{words} {' and '.join(shown).capitalize()}." if shown else words])
 
 

@@ -90,7 +90,7 @@ def coverage_lines(
             continue
         first = first_targets.setdefault((row.model, reason), row.target)
         if first != row.target:
-            reason = f"as for {first}"
+            reason = f"same as {first}"
         for line in wrap(reason, width=WIDTH - len(_INDENT), long_words=False):
             yield _INDENT + paint(line, DIM, color)
 
@@ -98,7 +98,7 @@ def coverage_lines(
 def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
     """Return the table for Markdown. Reasons of `shown` steps are left out."""
     has_accuracy = any(row.accuracy is not None for row in rows)
-    columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if has_accuracy else []), "outside, and why")
+    columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if has_accuracy else []), "fallback nodes")
     cells = []
     for row in rows:
         reason = "" if _is_shown(row, shown) else _reason(row)

@@ -98,11 +98,11 @@ def end_lines(event: Event) -> Iterator[str]:
         case OutputRemoved(_, directory, files, changed, foreign):
             yield _line("removed", None, directory, f"{files} files that the recipe no longer asks for")
             for path in changed:
-                yield _line("kept", None, path, "which was changed after epbuild wrote it")
+                yield _line("kept", None, path, "changed after epbuild wrote it")
             for path in foreign:
-                yield _line("kept", None, path, "which epbuild did not make")
+                yield _line("kept", None, path, "not written by epbuild")
         case StepFailed(step, _, progress, allowed, remembered):
-            notes = [*(["which is allowed"] if allowed else []), *(["not tried again"] if remembered else [])]
+            notes = [*(["as allowed"] if allowed else []), *(["not tried again"] if remembered else [])]
             yield _step_number(progress) + _line("failed", None, step, *notes)
         case StepCompared():
             yield from _comparison_lines(event)
@@ -129,7 +129,7 @@ def _comparison_lines(event: StepCompared) -> Iterator[str]:
     if event.verdict == "known" and event.known:
         yield f"  known: {event.known}"
     if event.kept:
-        yield f"  both are kept: {event.kept}"
+        yield f"  both versions are kept: {event.kept}"
 
 
 def comparison_summary(event: ComparisonFinished) -> str:
@@ -140,7 +140,7 @@ def comparison_summary(event: ComparisonFinished) -> str:
         "failed": event.failed,
         "skipped": event.skipped,
     }
-    return f"made again: {_counts(counts) or 'nothing'} ({event.seconds:.2f} s)"
+    return f"rebuilt: {_counts(counts) or 'nothing'} ({event.seconds:.2f} s)"
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -171,12 +171,14 @@ def paint_label(text: str, *, color: bool) -> str:
 
 def _extent(item: FileDifference) -> str:
     if item.old_size is None:
-        return "was not there before"
+        return "is new"
     if item.new_size is None:
-        return "is not there any more"
-    sizes = f"{item.old_size:,} bytes" if item.old_size == item.new_size else f"{item.old_size:,} bytes, then {item.new_size:,}"
+        return "is missing"
+    sizes = f"{item.old_size:,} bytes"
+    if item.old_size != item.new_size:
+        sizes += f" -> {item.new_size:,} bytes"
     if not item.found:
-        return f"{sizes}; another SHA-256"
+        return f"{sizes}; different SHA-256"
     return f"{sizes}; {item.count:,} differ, the first at byte {item.offset:,}"
 
 
@@ -188,17 +190,17 @@ def _part(part: DifferingBytes) -> str:
             times = "once" if part.runs == 1 else f"{part.runs:,} times"
             return f"time of day{place}, {times}: {part.old} -> {part.new}"
         case "padding":
-            return f"{part.count:,} bytes{place} that look like padding that was never set (every second 16-bit slot), {start}"
+            return f"{part.count:,} bytes{place} that look like uninitialized padding (every second 16-bit slot), {start}"
         case "text":
             return f"{part.part}: {_short(part.old)} -> {_short(part.new)}"
         case "size":
             return f"{part.part or 'size'}: {part.old} -> {part.new}"
         case "missing":
-            return f"{part.part} is not there any more"
+            return f"{part.part} is missing"
         case "added":
-            return f"{part.part} was not there before"
+            return f"{part.part} is new"
     if not part.count:
-        return "the same parts, put together in another way"
+        return "the same parts, assembled differently"
     shown = f": {part.old} -> {part.new}" if part.old and part.new else ""
     return f"{part.count:,} bytes{place}, {start}{shown}"
 

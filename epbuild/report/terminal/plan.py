@@ -94,7 +94,7 @@ def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
         if reason not in waits:
             yield from wrap(reason, f"{inner}- ", f"{inner}  ")
     if explanation.causes:
-        yield f"{inner}It waits for:" if waits & set(explanation.reasons) else f"{inner}It is made of:"
+        yield f"{inner}It depends on:" if waits & set(explanation.reasons) else f"{inner}Its inputs:"
         for cause in explanation.causes:
             yield from _lines(cause, f"{inner}  ")
 
@@ -114,14 +114,16 @@ def _history(explanation: Explanation) -> str:
     text = f"Last {done} {when}, with the key {shown(explanation.previous_key)}"
     if explanation.state == "current":
         if explanation.changes:
-            return f"{text}; what was emitted is an earlier result."
-        return f"{text}; " + ("its files are in place." if emits else "nothing that it depends on has changed since.")
+            return f"{text}; the emitted files are an earlier result."
+        return f"{text}; " + ("its files are in place." if emits else "none of its inputs has changed since.")
     if key and explanation.key != explanation.previous_key:
-        text += f"; now its key is {key}"
+        text += f"; its key is now {key}"
     if explanation.state != "restorable" or explanation.causes:
         return f"{text}."
     return f"{text}. " + (
-        "The store has what it takes to put its files back." if emits else f"{place[0].upper()}{place[1:]} has a result for that."
+        "The store has everything that is needed to restore its files."
+        if emits
+        else f"{place[0].upper()}{place[1:]} has a result for this key."
     )
 
 
@@ -134,7 +136,7 @@ def print_workloads(loads: Sequence[Workload]) -> None:
         for line in _notes(load):
             print_line(f"    {line}")
     if not loads:
-        print_line("Nothing is missing.")
+        print_line("There is no work to do.")
 
 
 def _notes(load: Workload) -> Iterator[str]:
@@ -150,5 +152,5 @@ def _notes(load: Workload) -> Iterator[str]:
 def _time(load: Workload) -> str:
     work = f"{about(load.seconds)} of work"
     if load.likely_seconds is None:
-        return f"{work}: no machine of the cluster offers this"
+        return f"{work}: no machine of the cluster supports it"
     return f"{work} on {counted(len(load.machines), 'machine')}, {load.slots} at once = {about(load.likely_seconds)}"

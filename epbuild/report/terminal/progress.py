@@ -88,13 +88,11 @@ class _BuildLines(Listener):
             case RunStarted(todo=todo, steps=steps, seconds_left=left) if todo:
                 self._begin(Completion(0, todo, left), "step", f"{todo} of {steps} steps to do{time_left_text(left)}")
             case ComparisonStarted(groups, left):
-                self._begin(
-                    Completion(0, groups, left), "comparison", f"{groups} to make again and compare{time_left_text(left)}"
-                )
+                self._begin(Completion(0, groups, left), "comparison", f"{groups} to rebuild and compare{time_left_text(left)}")
             case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
                 self._show(name, text)
             case ToolchainInstalling(name, text, done, total):
-                self._show(name, f"{text}, {format_size(done)} of {format_size(total)} here" if total else text)
+                self._show(name, f"{text}, {format_size(done)} of {format_size(total)}" if total else text)
             case ToolchainFailed(name):
                 self._drop(name)
             case Fetching(name, _, done, total):
@@ -120,7 +118,7 @@ class _BuildLines(Listener):
             case FilesChanged(files):
                 print_line(f"Changed: {', '.join(shorten_list(files, _MAX_FILES))}")
             case Watching(files):
-                print_line(f"Watching {counted(files, 'file')}; Ctrl-C ends it.")
+                print_line(f"Watching {counted(files, 'file')}; press Ctrl-C to stop.")
                 sys.stdout.flush()
             case RunFinished():
                 self._close()

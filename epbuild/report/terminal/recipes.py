@@ -37,7 +37,7 @@ class TerminalQuestions:
     """Questions on a terminal."""
 
     def models(self) -> list[str]:
-        return str(typer.prompt("Models (files, folders or globs, with spaces between)")).split()
+        return str(typer.prompt("Models (files, folders or globs, separated by spaces)")).split()
 
     def kind(self) -> StarterKind:
         """Ask for one of the EPs in the catalog, listed with what each can do here."""
@@ -55,7 +55,7 @@ class TerminalQuestions:
 
     def targets(self, kind: StarterKind) -> list[str]:
         words = kind.start.words[0].upper() + kind.start.words[1:]
-        return str(typer.prompt(f"{words}; several with spaces between", default=kind.start.example)).split()
+        return str(typer.prompt(f"{words}; separate several with spaces", default=kind.start.example)).split()
 
     def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, answer: SizeAnswer) -> Sizes:
         """Ask for the sizes of an input until they are valid."""
@@ -79,18 +79,18 @@ class TerminalQuestions:
         wide = min(max(len(model.path) for model in found), WIDTH // 2)
         for model in found:
             size = "" if model.size is None else format_size(model.size)
-            inputs = "looked at when it is built" if model.header is None else ", ".join(map(_input, model.header.inputs))
+            inputs = "read when it is built" if model.header is None else ", ".join(map(_input, model.header.inputs))
             for line in wrap(inputs, f"  {printable(model.path):{wide}}  {size:>9}  ", " " * (wide + 15)):
                 print_line(line)
 
     def show_left(self, left: Sequence[LeftOut]) -> None:
         for item in left:
-            for line in wrap(f"Left out: {item.path}. {item.why}", others="  "):
+            for line in wrap(f"Skipped: {item.path}. {item.why}", others="  "):
                 print_line(line)
 
     def show_static(self, kind: StarterKind) -> None:
         print_line(f"{kind.entry.ep} takes static shapes only.")
-        print_line("Give sizes to what is open; Enter takes the guess.")
+        print_line("Enter sizes for dynamic dimensions; press Enter alone to accept the guess.")
 
 
 def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
@@ -101,9 +101,9 @@ def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
         show.show_found(recipe.found)
     show.show_left(recipe.left)
     if obstacle := choices.kind.obstacle():
-        print_line(f"Not here: {choices.kind.entry.ep} {obstacle}.")
+        print_line(f"{choices.kind.entry.ep} {obstacle}.")
     several = " --keep-going" if len(choices.models) > 1 and not choices.share_weights else ""
-    _print_written(recipe.path, choices, "look at them, or give them with --size", several)
+    _print_written(recipe.path, choices, "check them, or set them with --size", several)
 
 
 def _read_kind(text: str) -> str:
@@ -127,11 +127,11 @@ def print_imported(done: ImportedRecipe) -> None:
     """Print the file to standard output, and the settings that were not carried over to standard error."""
     print_problems(done.warnings, "warning")
     if done.left:
-        sys.stderr.write("Not carried over:\n")
+        sys.stderr.write("Not imported:\n")
     for item in done.left:
         for line in wrap(printable(str(item)), "  ", "    "):
             sys.stderr.write(f"{line}\n")
-    _print_written(done.path, done.choices, "look at them")
+    _print_written(done.path, done.choices, "check them")
 
 
 def _print_written(path: Path, choices: RecipeChoices, advice: str, options: str = "") -> None:
@@ -160,7 +160,7 @@ def print_lock(locking: Locking, exported: Mapping[str, Path | None], *, written
         if path is not None:
             print_line(f"Wrote {shown_path(path)}: toolchain {name}")
         else:
-            print_line(f"Left out toolchain {name}: its environment exists already, and names no files")
+            print_line(f"Skipped toolchain {name}: it uses an existing environment and lists no files")
 
 
 def _words(change: LockChange) -> str:
@@ -176,7 +176,7 @@ def _versions(change: LockChange) -> str:
         case old, None:
             return str(old)
         case old, new if old == new:
-            return f"{old}, of other content"
+            return f"{old}, with different content"
         case old, new:
             return f"{old} -> {new}"
 

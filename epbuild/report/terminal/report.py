@@ -32,7 +32,7 @@ _MIN_PART = 0.2
 """Smaller differences of times are left out as noise."""
 _MAX_MODELS = 24
 _TAKES_TIME = frozenset({"built", "restored", "emitted"})
-_NEVER = "No build of this recipe, with these settings, is remembered here: `epbuild run` makes one."
+_NEVER = "This recipe has not been built here with these settings: run `epbuild run`."
 
 
 def print_report(report: Report) -> None:
@@ -70,7 +70,7 @@ def _head(report: Report) -> Iterator[str]:
         there = [output for output in report.outputs if output.in_place]
         size = format_size(sum(output.size for output in there))
         rest = len(report.outputs) - len(there)
-        yield f"Outputs: {len(there)} in place, {size}" + (f"; {rest} not as a build would write them" if rest else "")
+        yield f"Outputs: {len(there)} in place, {size}" + (f"; {rest} out of date or missing" if rest else "")
 
 
 def _build(build: ReportedBuild, here: str) -> str:
@@ -132,7 +132,7 @@ def difference_lines(found: ReportedAgainst) -> Iterator[str]:
         f"toolchain {one.toolchain}: {one.package} {one.before or 'none'} -> {one.after or 'none'}" for one in found.versions
     ]
     sources = [
-        f"source of {one.model}: {'new' if one.before is None else 'gone' if one.after is None else 'other bytes'}"
+        f"source of {one.model}: {'new' if one.before is None else 'gone' if one.after is None else 'changed'}"
         for one in found.sources
     ]
     sizes = [SizeChange(one.path, one.before, one.after) for one in found.outputs]
@@ -144,7 +144,7 @@ def difference_lines(found: ReportedAgainst) -> Iterator[str]:
     if sizes:
         yield from size_table_lines(sizes)
         changed = sum(len(one.files) for one in found.outputs)
-        yield f"{counted(changed, 'file')} with other bytes, in {counted(len(sizes), 'output')}."
+        yield f"{counted(changed, 'file')} with different content, in {counted(len(sizes), 'output')}."
 
 
 def _model_words(change: ModelChange) -> str | None:
@@ -162,7 +162,7 @@ def _parts(old: ComparedModel, new: ComparedModel) -> Iterator[str]:
     if old.outcome != new.outcome:
         yield f"{old.outcome} -> {new.outcome}"
     if _both(old.fallback_nodes, new.fallback_nodes):
-        yield f"{old.fallback_nodes} -> {new.fallback_nodes} nodes left"
+        yield f"{old.fallback_nodes} -> {new.fallback_nodes} fallback nodes"
     if _both(old.ep_context_nodes, new.ep_context_nodes):
         yield f"{old.ep_context_nodes} -> {new.ep_context_nodes} EPContext nodes"
     if old.size is not None and new.size is not None and old.size != new.size:

@@ -30,7 +30,7 @@ _HEADINGS: dict[Kind, str] = {
     "blob": "blobs",
     "remote model": "remote models",
     "partial download": "partial downloads",
-    "damaged": "set aside as damaged",
+    "damaged": "damaged, moved aside",
 }
 _LABEL = max(map(len, _HEADINGS.values()))
 _WIDTHS = (8, 10)
@@ -65,25 +65,23 @@ def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run:
     print_lines([*Table("", headings, tuple(rows)).text(widths, _LABEL + sum(widths)), ""])
     verb = "Would remove" if dry_run else "Removed"
     reasons = Counter(reason for _, reason in collected.removed)
-    over = "" if limits.max_size is None else f"to come down to {format_size(limits.max_size)}"
+    over = "" if limits.max_size is None else f"to get down to {format_size(limits.max_size)}"
     words: dict[Reason, str] = {
         "unused": f"unused for {_age(limits.max_age)}",
         "over size": over,
-        "damaged": "set aside as damaged",
+        "damaged": "damaged, moved aside",
     }
     why = [f"{reasons[reason]} {text}" for reason, text in words.items() if reasons[reason]]
-    text = (
-        f"{verb} {format_size(sum(entry.size for entry in removed))}: {', '.join(why)}." if why else "There is nothing to remove."
-    )
+    text = f"{verb} {format_size(sum(entry.size for entry in removed))}: {', '.join(why)}." if why else "Nothing to remove."
     print_line(f"{text} {format_size(collected.left)} {'would be' if dry_run and why else 'are'} left in {place}.")
     if limits.max_size is not None and collected.left > limits.max_size:
-        print_line(f"That is over {format_size(limits.max_size)}: what is left is needed, or was used within the last hour.")
+        print_line(f"This exceeds {format_size(limits.max_size)}: everything left is needed or was used within the last hour.")
     if found.workspaces:
-        _print_list(f"Needed: what {counted(len(found.workspaces), 'workspace')} built last", found.workspaces)
+        _print_list(f"Needed: last builds of {counted(len(found.workspaces), 'workspace')}", found.workspaces)
     else:
-        print_line("Nothing is needed: no workspace that builds with this store is known.")
+        print_line("Nothing is needed: no known workspace uses this store.")
     if found.gone:
-        _print_list(f"No longer there, and {'to be ' if dry_run else ''}forgotten", found.gone)
+        _print_list(f"Missing workspaces, {'would be' if dry_run else 'now'} forgotten", found.gone)
 
 
 def print_cache_check(found: CacheCheck) -> None:
@@ -91,13 +89,13 @@ def print_cache_check(found: CacheCheck) -> None:
     for damage in found.damaged:
         # On two lines, since a digest takes most of one.
         print_lines([f"damaged {damage.kind} {damage.name}", f"  {damage.why}"])
-        for name in damage.part_of or ("no workspace knows what it was part of",):
+        for name in damage.part_of or ("no workspace knows the result it belonged to",):
             print_line(f"  {name}")
     read = f"{counted(found.blobs, 'blob')} ({format_size(found.size)}) and {counted(found.records, 'record')}"
     if found.damaged:
-        print_line(f"{read}: {len(found.damaged)} damaged. That is set aside; the next build that needs it makes it again.")
+        print_line(f"{read}: {len(found.damaged)} damaged, moved aside; the next build that needs them recreates them.")
     else:
-        print_line(f"{read}: all sound.")
+        print_line(f"{read}: no damage.")
 
 
 def print_push(done: Push) -> None:
@@ -110,7 +108,7 @@ def print_push(done: Push) -> None:
     sent = f" ({format_size(done.sent_bytes)} in {done.seconds:.1f} s)" if done.sent_bytes else ""
     print_line(f"{done.remote}: {counted(len(done.results), 'result')}, {_outcome_counts(done.results, 'written', sent)}")
     if any(result.outcome == "not here" for result in done.results):
-        print_line("What is not here, `epbuild run --no-emit --remote-cache write` makes and writes.")
+        print_line("`epbuild run --no-emit --remote-cache write` builds and writes the results that are not here.")
 
 
 def print_remote_check(found: RemoteCheck) -> None:
@@ -124,7 +122,7 @@ def print_remote_check(found: RemoteCheck) -> None:
     read = f" ({format_size(found.received_bytes)} read in {found.seconds:.1f} s)" if found.received_bytes else ""
     print_line(f"{found.remote}: {counted(len(found.results), 'result')}, {_outcome_counts(found.results, 'sound', read)}")
     if any(result.outcome == "unusable" for result in found.results):
-        print_line("`epbuild cache push --replace STEP` writes one again, from a store that has it.")
+        print_line("`epbuild cache push --replace STEP` rewrites a result from a store that has it.")
 
 
 class NoBar:
@@ -201,9 +199,9 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
     if found.removed:
         print_line(f"{removed}  {shown_path(found.place)}  {counted(len(found.removed), 'file')}, {format_size(found.size)}")
     words = {
-        "not made by epbuild": "epbuild did not make it",
+        "not made by epbuild": "epbuild did not write it",
         "changed since": "it was changed since; --force removes it",
-        "of another recipe": f"it is an output of {found.owner}, too; `epbuild clean {found.owner}` removes it",
+        "of another recipe": f"it is also an output of {found.owner}; `epbuild clean {found.owner}` removes it",
     }
     kept = [f"{folder}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
     for line in shorten_list(kept, MAX_NAMED, "and {} more there"):
@@ -218,7 +216,7 @@ def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recip
             f"{'would remove' if dry_run else 'removed'}  {shown_path(forgotten.directory)}  {format_size(forgotten.size)}"
         )
     if not files:
-        print_line("There is no output to remove.")
+        print_line("No outputs to remove.")
     elif dry_run:
         print_line(f"Would remove {counted(files, 'file')}, {format_size(size)}.")
     else:

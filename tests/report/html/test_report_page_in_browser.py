@@ -327,5 +327,5 @@ def test_a_report_of_nothing_says_so(browser: Browser, tmp_path: Path) -> None:
         document[name] = []
     document["build"] = None
     with opened(browser, tmp_path, document) as page:
-        assert "No build is remembered" in page.locator("#timeline").inner_text()
-        assert "Nothing is emitted yet" in page.locator("#sizes").inner_text()
+        assert "No recorded build" in page.locator("#timeline").inner_text()
+        assert "No output has been emitted yet" in page.locator("#sizes").inner_text()

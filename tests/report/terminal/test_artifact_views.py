@@ -102,7 +102,7 @@ def test_an_inspection_tells_what_each_node_holds_and_what_is_wrong(capsys: pyte
         "context embedded, 0 bytes",
         "problem it does not exist",
         "context none",
-        "outside the EP 3 nodes: Relu x 2, com.example::X x 1",
+        "CPU fallback 3 nodes: Relu x 2, com.example::X x 1",
         "Relu (Cannot get shape): /relu, (no name)",
         "com.example::X: /x",
         "compatibility QNNExecutionProvider: 1;2;3",
@@ -112,7 +112,7 @@ def test_an_inspection_tells_what_each_node_holds_and_what_is_wrong(capsys: pyte
 
 
 def test_an_inspection_of_a_fully_compiled_model_says_that_nothing_is_left_outside(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "outside the EP nothing" in " ".join(inspected(capsys, other_operators={}).split())
+    assert "CPU fallback none" in " ".join(inspected(capsys, other_operators={}).split())
 
 
 def test_an_inspection_of_a_source_model_says_that_it_is_not_compiled(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_an_inspection_of_a_source_model_says_that_it_is_not_compiled(capsys: py
     ("operators", "words"),
     [
         ({"Relu": 2}, "session.disable_cpu_ep_fallback=1 refuses such a model"),
-        ({"QuantizeLinear": 1, "DequantizeLinear": 1}, "turn the model's own inputs and outputs into quantized ones"),
+        ({"QuantizeLinear": 1, "DequantizeLinear": 1}, "quantize the model's inputs and dequantize its outputs"),
     ],
 )
 def test_an_inspection_says_why_it_matters_what_is_left_outside(

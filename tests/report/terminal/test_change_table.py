@@ -74,7 +74,7 @@ def test_what_grew_or_shrank_is_a_table_with_the_biggest_change_first(monkeypatc
         "  c.bin                                   4.0 kB     1.0 kB     -3.0 kB   -75.0%",
         "dist/a                                         -     1.5 MB         new",
         "in all                                    1.0 MB     2.8 MB     +1.7 MB  +173.1%",
-        "2 other files with other bytes of the same size.",
+        "2 other files with different content of the same size.",
         "",
     ]
 
@@ -83,8 +83,8 @@ def test_what_grew_or_shrank_is_a_table_with_the_biggest_change_first(monkeypatc
     ("outputs", "line"),
     [
         ([NEW], "Size: 1.5 MB in 1 new output."),
-        ([SAME, ALIKE], "Size: 5.0 kB in 2 outputs, as before; 1 file with other bytes."),
-        ([SAME], "Size: 3.0 kB in 1 output, as before."),
+        ([SAME, ALIKE], "Size: 5.0 kB in 2 outputs, unchanged; 1 file with different content."),
+        ([SAME], "Size: 3.0 kB in 1 output, unchanged."),
     ],
 )
 def test_a_build_that_changed_no_size_is_told_in_a_line(
@@ -100,7 +100,7 @@ def test_what_was_removed_counts_and_what_moved_does_not_count_twice(monkeypatch
         "in all                                   10.0 kB     3.0 kB     -7.0 kB   -70.0%",
     ]
     moved = OutputRemoved(SAME.step, "dist/old", 2, size=3000)
-    assert told(monkeypatch, SAME, moved) == ["", "Size: 3.0 kB in 1 output, as before.", ""]
+    assert told(monkeypatch, SAME, moved) == ["", "Size: 3.0 kB in 1 output, unchanged.", ""]
 
 
 def test_a_build_of_a_zoo_is_summed_up_to_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:

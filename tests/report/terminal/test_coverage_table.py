@@ -88,7 +88,7 @@ def test_no_line_is_wider_than_a_terminal_of_80_columns_unless_a_name_is(screen:
 def test_what_was_said_of_a_model_for_one_target_is_not_said_again_for_another(screen: Screen) -> None:
     print_coverage([PARTIAL, for_target(PARTIAL, "b")])
     lines = screen.readouterr().out.splitlines()
-    assert lines[-1] == "  as for a"
+    assert lines[-1] == "  same as a"
     assert sum("MatMulInteger" in line for line in lines) == 1
 
 

@@ -63,9 +63,9 @@ def lines(found: Report) -> list[str]:
 
 def test_what_was_never_built_is_said_to_be_so(workshop: Workshop) -> None:
     text = "\n".join(lines(report(workshop.request)))
-    assert text.startswith("small: 6 steps: 6 new\nNo build of this recipe")
+    assert text.startswith("small: 6 steps: 6 new\nThis recipe has not been built here")
     assert "Coverage: 3 models for 2 targets: 3 not built" in text
-    assert "Outputs: 0 in place, 0 bytes; 2 not as a build would write them" in text
+    assert "Outputs: 0 in place, 0 bytes; 2 out of date or missing" in text
 
 
 def test_a_report_has_the_tables_that_ended_the_build(workshop: Workshop) -> None:
@@ -90,15 +90,15 @@ def test_what_changed_is_in_words_and_small_differences_of_time_are_not() -> Non
     since = found[found.index("Since old.html of 2026-11-22 16:03:11:") :]
     assert since == [
         "Since old.html of 2026-11-22 16:03:11:",
-        "enc/enc for phone: partial -> whole; 36 -> 0 nodes left; 3 -> 1 EPContext nodes;",
-        "  35.2 MB -> 30.1 MB; 6.0 s -> 9.0 s; cosine 0.9 -> 0.99",
+        "enc/enc for phone: partial -> whole; 36 -> 0 fallback nodes; 3 -> 1 EPContext",
+        "  nodes; 35.2 MB -> 30.1 MB; 6.0 s -> 9.0 s; cosine 0.9 -> 0.99",
         "yolo/yolo for phone: new (whole)",
         "vad/vad for phone: gone (failed)",
         "toolchain qnn: onnxruntime-qnn 2.6.0 -> 2.7.0",
-        "source of enc: other bytes",
+        "source of enc: changed",
         "Size                                      before      after      change",
         "dist/enc                                  2.0 MB     1.5 MB   -500.0 kB   -25.0%",
-        "1 file with other bytes, in 1 output.",
+        "1 file with different content, in 1 output.",
     ]
 
 
