@@ -32,29 +32,29 @@ _NO_MEMORY = ("can't start new thread", "failed to map segment")
 USAGE = 2
 _ENVIRONMENT = 3
 _COMMANDS = {
-    "init": "Write a recipe to start from.",
-    "import": "Write the recipe of another tool's build.",
-    "validate": "Check a recipe and the models that it names.",
-    "plan": "Show the steps, the state of each, and why it would run.",
-    "graph": "Draw the plan as a picture.",
-    "run": "Build what is out of date.",
-    "coverage": "Show how much of each model an EP takes, and why no more.",
-    "report": "Show what builds came to, as a page, as JSON, or in short.",
-    "explain": "Show why a step would run: what changed, and from what.",
-    "inspect": "Show what is inside an EPContext model.",
-    "verify": "Check artifacts: whole, right, loadable, right in numbers.",
-    "diff": "Show what differs between two artifacts, in which sense.",
+    "init": "Write a first recipe.",
+    "import": "Convert another tool's configuration to a recipe.",
+    "validate": "Check a recipe and its models without building.",
+    "plan": "Show all steps with their states and the reasons to run.",
+    "graph": "Draw the plan as SVG, DOT or Mermaid.",
+    "run": "Build everything that is out of date.",
+    "coverage": "Show which share of each model an EP takes, and why.",
+    "report": "Report coverage, sizes, times and accuracy of builds.",
+    "explain": "Explain why a step would run.",
+    "inspect": "Show the contents of EPContext models.",
+    "verify": "Check artifacts, and optionally load and run their models.",
+    "diff": "Compare two artifacts.",
     "relink": "Embed, extract, rename or move a context binary.",
-    "merge": "Glue EPContext models into one.",
-    "lock": "Write down what toolchains and remote models are, exactly.",
-    "log": "Print what the EP logged while a step was compiled.",
-    "schema": "Print a JSON Schema, for editors and for checks of one's own.",
-    "clean": "Remove what was emitted.",
-    "gc": "Remove from the store what no build uses, the oldest first.",
-    "cache": "Show what is in the store, or check all of it.",
-    "doctor": "Look whether builds can work here, and what to mend.",
-    "devices": "Show what each EP can do on this machine.",
-    "worker": "Execute what others build, on this machine.",
+    "merge": "Merge EPContext models into one.",
+    "lock": "Pin toolchains and remote models in epbuild.lock.",
+    "log": "Print the log of a step's last compile.",
+    "schema": "Print a JSON Schema.",
+    "clean": "Remove emitted outputs.",
+    "gc": "Remove unused results from the store.",
+    "cache": "Show or check the store, and manage a remote cache.",
+    "doctor": "Check this machine for problems.",
+    "devices": "Show the EPs of toolchains, and their devices.",
+    "worker": "Execute actions of other machines' builds.",
 }
 
 
@@ -107,9 +107,9 @@ _application = typer.Typer(
 
 @_application.callback()
 def _global_options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Build ONNX Runtime EPContext artifacts: one recipe in, verified and reproducible NPU models out."""

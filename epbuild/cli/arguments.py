@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import typer
 
 from epbuild.cli import completion
 from epbuild.cli.names import expand_step_files, recipe_and_steps
-from epbuild.cli.options import Excludes, OptionGroup, UsageError, amount, choice, option, options
+from epbuild.cli.options import Excludes, OptionGroup, UsageError, amount, choice, option, options, with_default
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import Position
 from epbuild.core.units import bytes_of, seconds_of
@@ -30,14 +30,17 @@ age = amount("time", seconds_of)
 Recipe = Annotated[
     Path,
     typer.Argument(
-        metavar="[RECIPE]", help=f"The recipe; default: {DEFAULT_RECIPE}.", show_default=False, autocompletion=completion.recipes
+        metavar="[RECIPE]",
+        help=with_default("The recipe.", DEFAULT_RECIPE),
+        show_default=False,
+        autocompletion=completion.recipes,
     ),
 ]
 Recipes = Annotated[
     list[Path],
     typer.Argument(
         metavar="[RECIPE]...",
-        help=f"The recipe, or several; default: {DEFAULT_RECIPE}.",
+        help=with_default("One recipe or several.", DEFAULT_RECIPE),
         show_default=False,
         default_factory=list,
         autocompletion=completion.recipes,
@@ -49,7 +52,7 @@ RecipeOption = Annotated[
         "--recipe",
         "-r",
         metavar="RECIPE",
-        help="The recipe, where its name is like a step's; all arguments are steps then.",
+        help="The recipe, if its name looks like a step. All arguments are then steps.",
         autocompletion=completion.recipes,
     ),
 ]
@@ -58,37 +61,39 @@ RecipeOption = Annotated[
 def _names_argument(metavar: str, steps: str, **settings: Any) -> Any:
     return typer.Argument(
         metavar=metavar,
-        help=f"The recipe (default: {DEFAULT_RECIPE}), and then {steps}.",
+        help=with_default(f"The recipe, then {steps}.", DEFAULT_RECIPE),
         show_default=False,
         autocompletion=completion.recipes_and_steps,
         **settings,
     )
 
 
-_GLOBS = "ids of steps, or globs over ids, such as 'emit:decoder/*', or @FILE with one of these a line"
-Names = Annotated[list[str], _names_argument("[RECIPE] [STEP]...", f"{_GLOBS}: only these", default_factory=list)]
-Json = Annotated[bool, option("--json", help="Print JSON only.")]
-AllWarnings = Annotated[bool, option("--all-warnings", help="Show every warning; default: three of each code, and a count.")]
-Locked = Annotated[bool, option("--locked", help="Refuse what is not as the recipe's lock has it (`epbuild lock`).")]
+_GLOBS = "ids of steps, globs such as 'emit:decoder/*', or @FILE with one id or glob per line"
+Names = Annotated[list[str], _names_argument("[RECIPE] [STEP]...", f"{_GLOBS}; all steps if none is named", default_factory=list)]
+Json = Annotated[bool, option("--json", help="Print JSON on standard output, and nothing else.")]
+AllWarnings = Annotated[
+    bool, option("--all-warnings", help="Print every warning.", default="three of each code, and their number")
+]
+Locked = Annotated[bool, option("--locked", help="Fail if a toolchain or a remote model differs from epbuild.lock.")]
 NoExec = Annotated[
     bool,
-    option("--no-exec", help="Start no program: a toolchain of which nothing is known yet stays unknown."),
+    option("--no-exec", help="Start no program. Toolchains that were not inspected before stay unknown."),
 ]
 Settings = Annotated[
     list[str],
-    options("--set", metavar="vars.NAME=VALUE", help="Give a variable of the recipe another value, for this run."),
+    options("--set", metavar="vars.NAME=VALUE", help="Set a variable of the recipe. Can be given several times."),
 ]
 Jobs = Annotated[
     int | None,
-    option("--jobs", "-j", min=1, metavar="N", help="How many actions may run at once; default: one per CPU."),
+    option("--jobs", "-j", min=1, metavar="N", help="Maximum number of actions that run at once.", default="number of CPUs"),
 ]
-Retry = Annotated[bool, option("--retry", help="Try again what failed before, although nothing that it depends on has changed.")]
-DryRun = Annotated[bool, option("--dry-run", "-n", help="Show what would be removed, and remove nothing.")]
-NewName = Annotated[str | None, option("--name", metavar="NAME", help="What the build is called; default: the folder's name.")]
-NewRecipe = Annotated[Path, option("--output", "-o", metavar="PATH", help=f"The recipe's file; default: {DEFAULT_RECIPE}.")]
-Force = Annotated[bool, option("--force", "-f", help="Replace a file that is there.")]
-Offline = Annotated[bool, option("--offline", help="Ask no other machine: no remote cache, and nothing is fetched.")]
-InsecureCache = Annotated[bool, option("--insecure", help="Allow a remote cache at http:// that is not on this machine.")]
+Retry = Annotated[bool, option("--retry", help="Retry steps that failed before, even if no input has changed.")]
+DryRun = Annotated[bool, option("--dry-run", "-n", help="Show what would be removed, but remove nothing.")]
+NewName = Annotated[str | None, option("--name", metavar="NAME", help="Name of the build.", default="name of the folder")]
+NewRecipe = Annotated[Path, option("--output", "-o", metavar="PATH", help="File to write the recipe to.", default=DEFAULT_RECIPE)]
+Force = Annotated[bool, option("--force", "-f", help="Overwrite an existing file.")]
+Offline = Annotated[bool, option("--offline", help="Contact no other machine: use no remote cache, and fetch nothing.")]
+InsecureCache = Annotated[bool, option("--insecure", help="Allow a remote cache on another machine over plain http://.")]
 
 
 class Selection(NamedTuple):
@@ -127,7 +132,7 @@ class TargetSteps(Target, frozen=True, kw_only=True):
 class TargetStep(Target, frozen=True, kw_only=True):
     """Recipe, and optionally one step of it."""
 
-    names: Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of a step", default_factory=list)]
+    names: Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of one step", default_factory=list)]
 
     def selection(self) -> Selection:
         """Return the recipe and at most one step. Raises UsageError if there are several."""
@@ -140,12 +145,15 @@ class TargetStep(Target, frozen=True, kw_only=True):
 class RemoteReading(OptionGroup, frozen=True, kw_only=True):
     """Use of the remote cache by commands that only read it."""
 
+    panel: ClassVar[str] = "Network"
+
     remote_cache: Annotated[
         Mode,
         option(
             "--remote-cache",
             **choice(("off", "read")),
-            help="Whether to look for results in the remote cache, if one is named; default: read.",
+            help="Read results from the remote cache, if one is configured.",
+            default="read",
         ),
     ] = "read"
     offline: Offline = False
@@ -165,7 +173,8 @@ class Remote(RemoteReading, frozen=True, kw_only=True):
         option(
             "--remote-cache",
             **choice(("off", "read", "write")),
-            help="What to do with the remote cache, if one is named: read it (default), write what is made to it as well, or neither.",
+            help="Use of the remote cache, if one is configured. With write, new results are also uploaded.",
+            default="read",
         ),
     ] = "read"
 
@@ -179,19 +188,23 @@ CERTIFICATES = "EPBUILD_CLUSTER_TLS"
 _LOCAL = "local"
 Certificates = Annotated[
     str | None,
-    option("--tls", metavar="DIR", help=f"The folder with this machine's certificates; default: ${CERTIFICATES}."),
+    option("--tls", metavar="DIR", help="Folder with this machine's certificates.", variable=CERTIFICATES),
 ]
 
 
 class Cluster(OptionGroup, frozen=True, kw_only=True):
     """Scheduler of other machines that compile."""
 
+    panel: ClassVar[str] = "Cluster"
+
     executor: Annotated[
         str | None,
         option(
             "--executor",
             metavar="ADDRESS",
-            help=f"Have other machines compile: dask://host:8786, or local; default: ${EXECUTOR}.",
+            help="Scheduler of a cluster to compile on, such as dask://host:8786; local compiles on this machine.",
+            default="local",
+            variable=EXECUTOR,
         ),
     ] = None
     tls: Certificates = None
@@ -215,5 +228,9 @@ class ClusterOfPlan(Cluster, frozen=True, kw_only=True):
 
     executor: Annotated[
         str | None,
-        option("--executor", metavar="ADDRESS", help="Show which machines of a cluster can make what is missing, and how long."),
+        option(
+            "--executor",
+            metavar="ADDRESS",
+            help="Show which machines of this cluster can build the missing results, and how long.",
+        ),
     ] = None

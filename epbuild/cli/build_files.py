@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from epbuild.cli.options import Needs, OptionGroup, UsageError, option
 from epbuild.core.errors import EpbuildError
@@ -23,13 +23,14 @@ def _file(name: str, text: str) -> Any:
     return option(name, metavar="FILE", dir_okay=False, help=text)
 
 
-Sarif = Annotated[Path | None, _file("--sarif", "Write what is wrong, with its places, to FILE, as SARIF 2.1.0.")]
+Sarif = Annotated[Path | None, _file("--sarif", "Write errors and warnings with their positions to FILE, as SARIF 2.1.0.")]
 Against = Annotated[
     Path | None,
     option(
         "--against",
         metavar="PATH",
-        help="What to compare with: another report (.html, .json), a manifest, or a folder of outputs.",
+        help="What to compare the report with: another report (.html, .json), a manifest, or a folder of outputs.",
+        default="the last report in the file to write",
     ),
 ]
 AGAINST_NEEDS_REPORT = Needs(("--against",), ("--report",), "--against is about a report: name its file (--report)")
@@ -38,24 +39,27 @@ AGAINST_NEEDS_REPORT = Needs(("--against",), ("--report",), "--against is about 
 class BuildFiles(OptionGroup, frozen=True, kw_only=True):
     """Files that a build writes about itself."""
 
+    panel: ClassVar[str] = "Files"
+
     summary: Annotated[
         Path | None,
         option(
             "--summary",
             metavar="FILE",
-            help="Append tables of the build to FILE, in Markdown; default: in GitHub Actions, the job's summary.",
+            help="Append tables of the build to FILE, in Markdown.",
+            variable="GITHUB_STEP_SUMMARY",
         ),
     ] = None
     junit: Annotated[
-        Path | None, _file("--junit", "Write what came of each step to FILE, as JUnit XML, also when steps fail.")
+        Path | None, _file("--junit", "Write the outcome of each step to FILE, as JUnit XML. Also written if steps fail.")
     ] = None
     sarif: Sarif = None
     report: Annotated[
-        Path | None, _file("--report", "Write what came of it to FILE, also when it fails: a page (.html), or JSON (.json).")
+        Path | None, _file("--report", "Write a report to FILE: a page (.html) or JSON (.json). Also written if steps fail.")
     ] = None
     against: Against = None
     trace: Annotated[
-        Path | None, _file("--trace", "Write what it did when to FILE, as Chrome trace events: open it in ui.perfetto.dev.")
+        Path | None, _file("--trace", "Write a timeline to FILE, as Chrome trace events. Open it in ui.perfetto.dev.")
     ] = None
 
     def check(self, recipe: Path) -> None:

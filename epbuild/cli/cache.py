@@ -8,7 +8,7 @@ import typer
 
 from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cli import arguments
-from epbuild.cli.options import Needs, application, option
+from epbuild.cli.options import COMMAND_LINE, Needs, application, option
 from epbuild.commands.cache import cache_stats, check_cache
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import SIGNING_KEY
@@ -21,9 +21,12 @@ from epbuild.session.request import RemoteChoice, Request
 app = application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 
 
-@app.callback()
+@app.callback(exits={0: "the store was shown", 2: COMMAND_LINE, 3: "the store cannot be read"})
 def cache(context: typer.Context, json: arguments.Json = False) -> int:
-    """Show what is in the store: blobs (the files of all results, by content), records (what each action came to), and the rest."""
+    """Show the number and size of the entries in the store: blobs, action records, toolchains and others.
+
+    Blobs are files of results, named by their SHA-256. An action record lists the files and facts that an action produced.
+    """
     if context.invoked_subcommand is not None:
         return 0
     found = cache_stats(cache_directory(), toolchain_directory())
@@ -43,22 +46,29 @@ _VERIFY_RULES = (
 )
 
 
-@app.command(rules=_VERIFY_RULES, short_help="Check every blob and every record, or those of a recipe in its remote cache.")
+@app.command(
+    rules=_VERIFY_RULES,
+    exits={
+        0: "all checked entries are sound",
+        1: "an entry is damaged, or a result in the remote cache is unusable",
+        3: "the store or the remote cache cannot be read",
+    },
+    short_help="Check all blobs and records, or those of a recipe in its remote cache.",
+)
 def verify(
     names: arguments.Names,
     *,
     remote: Annotated[
-        bool, option("--remote", help="Read what the remote cache has of the results of RECIPE, in place of the store.")
+        bool, option("--remote", help="Check the results of RECIPE in its remote cache instead of the store.")
     ] = False,
     recipe: arguments.RecipeOption = None,
     insecure: arguments.InsecureCache = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Read every blob and every record, and set aside what is damaged: the next build that needs it makes it again.
+    """Check every blob and every record of the store, and set damaged ones aside. Builds that need them recreate them.
 
-    With --remote, read all that the remote cache has of the results of RECIPE, and name what cannot be used, and why; nothing is changed.
-    Exit code 1: something was damaged, or cannot be used; 3: the remote cache could not be read.
+    With --remote, check the results of RECIPE in its remote cache, and list unusable ones with the reason. This changes nothing.
     """
     if remote:
         return _verify_remote(
@@ -90,19 +100,26 @@ def _verify_remote(request: Request, *, json: bool) -> int:
     return 1 if "unusable" in outcomes else 3 if "unknown" in outcomes else 0
 
 
-@app.command(short_help="Write results of the store to a remote cache.")
+@app.command(
+    short_help="Upload results from the store to a remote cache.",
+    exits={
+        0: "the remote cache has all results that the store has",
+        3: "a result could not be uploaded, or the store cannot be read",
+    },
+)
 def push(
     target: arguments.Target,
     *,
-    replace: Annotated[bool, option("--replace", help="Write all of it again, in place of what the remote cache has.")] = False,
+    replace: Annotated[
+        bool, option("--replace", help="Upload all results again, and replace those in the remote cache.")
+    ] = False,
     insecure: arguments.InsecureCache = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Write the results of RECIPE that the store has, and its remote cache has not, to the remote cache.
+    """Upload the results of RECIPE that are in the store, but not in its remote cache.
 
-    EPBUILD_SIGNING_KEY has to hold the key that signs them. Nothing is compiled: what the store has not is only counted. Exit code 3:
-    something could not be written.
+    EPBUILD_SIGNING_KEY must hold the secret key that signs them. Nothing is compiled: missing results are only counted.
     """
     from epbuild.commands.remote_cache import push_results
     from epbuild.report.json.store import push_document
@@ -125,11 +142,11 @@ def _request(target: arguments.Target, settings: list[str], remote: RemoteChoice
     return Request(recipe, steps, settings=tuple(settings), remote=remote, places=places, emits=False)
 
 
-@app.command(short_help="Make a pair of keys for a remote cache.")
+@app.command(short_help="Generate a key pair for a remote cache.", exits={0: "a key pair was printed", 2: COMMAND_LINE})
 def key(json: arguments.Json = False) -> int:
-    """Make a new pair of keys: the secret one signs what is written to a remote cache, the public one is what a recipe trusts.
+    """Generate a key pair. The secret key signs results for a remote cache; a recipe trusts the public key.
 
-    Nothing is kept: give the secret to CI, and put the public key under `cache` in the recipe.
+    The keys are only printed. Store the secret key in CI as EPBUILD_SIGNING_KEY, and write the public key to `cache.trust` in the recipe.
     """
     made = SigningKey.generate()
     if json:

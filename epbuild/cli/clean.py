@@ -15,23 +15,19 @@ from epbuild.session.request import Request
 app = application()
 
 
-@app.command()
+@app.command(exits={0: "the outputs were removed, or there were none"})
 def clean(
     target: arguments.Target,
     *,
-    everything: Annotated[
-        bool, option("--all", help="Remove .epbuild as well: all that epbuild remembers in the recipe's folder.")
-    ] = False,
-    force: Annotated[
-        bool, option("--force", "-f", help="Remove outputs that were changed since epbuild made them, too.")
-    ] = False,
+    everything: Annotated[bool, option("--all", help="Also remove the folder .epbuild: state, logs and reports.")] = False,
+    force: Annotated[bool, option("--force", "-f", help="Also remove files that were changed after epbuild wrote them.")] = False,
     dry_run: arguments.DryRun = False,
     settings: arguments.Settings,
 ) -> int:
-    """Remove what the steps of RECIPE emitted, and forget that they were done.
+    """Remove the outputs that steps of RECIPE emitted.
 
-    Files that epbuild did not make stay, and so do those that were changed since. The store keeps the results: the next run emits them
-    again without a compile.
+    Files that epbuild did not write, and files that were changed since, are kept. The results stay in the store: the next run emits
+    them again without compiling.
     """
     recipe, steps, places = target.selection()
     if everything and steps:

@@ -16,19 +16,11 @@ from epbuild.session.request import Request
 
 app = application()
 
-_EXIT_CODES = """\b
-Exit codes:
-  0    there is a table, whatever is in it (`run` judges)
-  2    the recipe or the command line is wrong
-  3    the environment is: toolchain, device, permissions, disk
-  130  interrupted; what was finished is kept
-"""
-
 
 _RULES = (Excludes(("--markdown",), ("--json",), "--markdown and --json exclude each other"),)
 
 
-@app.command(epilog=_EXIT_CODES, rules=_RULES)
+@app.command(rules=_RULES, exits={0: "the coverage was shown, even if models failed or fall short of `expect`"})
 def coverage(
     target: arguments.Target,
     *,
@@ -37,12 +29,12 @@ def coverage(
     locked: arguments.Locked = False,
     remote: arguments.RemoteReading,
     settings: arguments.Settings,
-    markdown: Annotated[bool, option("--markdown", help="Print a table for a page or a comment.")] = False,
+    markdown: Annotated[bool, option("--markdown", help="Print a Markdown table.")] = False,
     json: arguments.Json = False,
 ) -> int:
-    """Show which models of RECIPE each target's EP takes whole, in part or not at all, and why.
+    """Show which models of RECIPE the EP of each target takes as a whole, in part, or not at all, and why.
 
-    Compiles what is not compiled yet, all of it whatever fails, and emits nothing.
+    Models that are not compiled yet are compiled. A failure does not stop the others. Nothing is emitted.
     """
     selection = target.selection()
     request = Request(

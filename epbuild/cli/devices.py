@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epbuild.cli import arguments
-from epbuild.cli.doctor import NoCompile, RecipeIfAny, recipe_if_any, show_health
+from epbuild.cli.doctor import EXITS, NoCompile, RecipeIfAny, recipe_if_any, show_health
 from epbuild.cli.options import application
 from epbuild.commands.doctor.doctor import DoctorRequest, devices_of
 from epbuild.report.json.checks import devices_document
@@ -11,7 +11,7 @@ from epbuild.report.json.checks import devices_document
 app = application()
 
 
-@app.command()
+@app.command(exits=EXITS)
 def devices(
     recipe: RecipeIfAny = None,
     *,
@@ -19,9 +19,9 @@ def devices(
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Show the EPs of the recipe's toolchains, or of those that are here: their devices, and what each can do.
+    """Show the EPs of the recipe's toolchains with their devices. Without a recipe, show all toolchains on this machine.
 
-    Installs nothing. Each EP compiles a small model, in a process of its own, and opens it. Exit codes are those of `epbuild doctor`.
+    Each EP compiles and loads a small model in its own process. Nothing is installed.
     """
     request = DoctorRequest(recipe_if_any(recipe), tuple(settings), attempts=not no_compile)
     return show_health(devices_of, request, devices_document if json else None)

@@ -30,19 +30,25 @@ class _LogLines:
         typer.echo(text, err=True)
 
 
-@app.command(rules=_RULES)
+@app.command(
+    rules=_RULES,
+    exits={
+        0: "the artifacts are equal, or the recipe accepts the differences",
+        1: "the artifacts differ",
+        2: "the command line is invalid, or an artifact cannot be read",
+    },
+)
 def diff(
-    a: Annotated[Path, typer.Argument(metavar="A", help="The earlier artifact.", show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The later one.", show_default=False)],
+    a: Annotated[Path, typer.Argument(metavar="A", help="The old artifact.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The new artifact.", show_default=False)],
     markdown: Annotated[
-        bool, option("--markdown", help="Print GitHub-flavoured Markdown, as a comment on a pull request.")
+        bool, option("--markdown", help="Print GitHub-flavored Markdown, for a comment on a pull request.")
     ] = False,
     json: arguments.Json = False,
 ) -> int:
-    """Show what differs between the artifacts A and B, and in which sense: names, target, toolchain, settings, weights or graph.
+    """Compare the artifacts A and B: names, targets, toolchains, settings, weights, graphs and sizes.
 
-    Each is a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model. Exit code 1: they differ, in
-    more than their recipe accepts; 2: one of them cannot be read.
+    An artifact is a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or an EPContext model.
     """
     found = compare(a, b, _LogLines())
     if json:

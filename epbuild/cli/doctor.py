@@ -10,7 +10,7 @@ import typer
 
 from epbuild import __version__
 from epbuild.cli import arguments, completion
-from epbuild.cli.options import application, option
+from epbuild.cli.options import COMMAND_LINE, application, option, with_default
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, examine
 from epbuild.core.errors import EpbuildError
@@ -24,12 +24,17 @@ RecipeIfAny = Annotated[
     Path | None,
     typer.Argument(
         metavar="[RECIPE]",
-        help=f"The recipe to look at as well; default: {arguments.DEFAULT}, if it is there.",
+        help=with_default("A recipe to check as well.", f"{arguments.DEFAULT}, if it exists"),
         show_default=False,
         autocompletion=completion.recipes,
     ),
 ]
-NoCompile = Annotated[bool, option("--no-compile", help="Compile nothing: list devices only.")]
+EXITS = {
+    0: "builds can work on this machine; there may be warnings",
+    1: "a check failed, also one of the recipe",
+    2: COMMAND_LINE,
+}
+NoCompile = Annotated[bool, option("--no-compile", help="Compile no test models; only list devices.")]
 
 Check = Callable[[DoctorRequest, HealthListener], Diagnoses]
 """Function that checks a machine, or a part of it."""
@@ -52,21 +57,23 @@ def show_health(check: Check, request: DoctorRequest, document: Callable[[Diagno
     return 0 if found.is_healthy else 1
 
 
-@app.command()
+@app.command(exits=EXITS)
 def doctor(
     recipe: RecipeIfAny = None,
     *,
     no_compile: NoCompile = False,
     offline: arguments.Offline = False,
     cluster: arguments.Cluster,
-    insecure: Annotated[bool, option("--insecure", help="Allow a scheduler or a cache on another machine without TLS.")] = False,
+    insecure: Annotated[
+        bool, option("--insecure", help="Allow a scheduler or a remote cache on another machine without TLS.")
+    ] = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Look whether builds can work on this machine, and show what to mend.
+    """Check whether builds can work on this machine, and show how to fix problems.
 
-    Python, uv, disk, caches, toolchains and what their EPs can do here, the remote cache, the cluster. Makes nothing but small models that
-    it compiles and forgets. Exit code 0: builds can work; 1: something must be mended.
+    The checks cover Python, uv, disks, caches, toolchains and their EPs, the remote cache, and the cluster. EPs compile small test models,
+    which are deleted.
     """
     scheduler: ClusterAddress | EpbuildError | None
     try:

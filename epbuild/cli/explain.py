@@ -14,7 +14,7 @@ from epbuild.session.request import Request
 app = application()
 
 
-@app.command()
+@app.command(exits={0: "the steps were explained"})
 def explain(
     target: arguments.TargetSteps,
     *,
@@ -23,9 +23,9 @@ def explain(
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Show why STEP would run, or why not: what has changed since it was last built here, from what to what.
+    """Explain why each STEP would run or not: which inputs changed since its last build, with their old and new values.
 
-    Builds nothing and provisions nothing.
+    Nothing is built and no toolchain is provisioned.
     """
     recipe, steps, places = target.selection()
     request = Request(recipe, settings=tuple(settings), places=places, remote=remote.choice)

@@ -7,7 +7,7 @@ from typing import Annotated
 from epbuild.cache.collect import Limits
 from epbuild.cache.location import cache_directory
 from epbuild.cli import arguments
-from epbuild.cli.options import application, option
+from epbuild.cli.options import COMMAND_LINE, application, option
 from epbuild.commands.gc import collect_garbage
 from epbuild.report.json.documents import print_json
 from epbuild.report.json.store import collection_document
@@ -18,7 +18,9 @@ _MAX_AGE = "30d"
 app = application()
 
 
-@app.command()
+@app.command(
+    exits={0: "the store was cleaned, or there was nothing to remove", 2: COMMAND_LINE, 3: "the store cannot be read or changed"}
+)
 def gc(
     max_size: Annotated[
         int | None,
@@ -26,7 +28,7 @@ def gc(
             "--max-size",
             parser=arguments.size,
             metavar="SIZE",
-            help="Remove more, until the store has at most SIZE, such as 20GB.",
+            help="Also remove newer results until the store has at most SIZE, such as 20GB.",
         ),
     ] = None,
     max_age: Annotated[
@@ -35,16 +37,17 @@ def gc(
             "--max-age",
             parser=arguments.age,
             metavar="TIME",
-            help=f"Remove what nothing needs and nobody used for TIME; default: {_MAX_AGE}.",
+            help="Remove results that no workspace needs and that were not used for TIME.",
+            default=_MAX_AGE,
         ),
     ] = None,
     dry_run: arguments.DryRun = False,
     json: arguments.Json = False,
 ) -> int:
-    """Remove from the store what no build needs, the longest unused first.
+    """Remove results from the store that no workspace needs, the least recently used first.
 
-    The store is shared by all workspaces of this user. What they built last, and still have in place, is never removed, nor what anyone
-    used within the last hour: this is safe beside builds that are running. What is removed can be made again. Toolchains stay.
+    All workspaces of a user share the store. Results of their last builds, and results used within the last hour, are kept, so that builds
+    can run at the same time. Removed results can be built again. Toolchains are kept.
     """
     place, limits = cache_directory(), Limits(arguments.age(_MAX_AGE) if max_age is None else max_age, max_size)
     found = collect_garbage(place, limits, dry_run=dry_run)

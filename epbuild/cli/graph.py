@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from epbuild import api
 from epbuild.cli import arguments
-from epbuild.cli.options import UsageError, application, choice, option
+from epbuild.cli.options import MACHINE, UsageError, application, choice, option
 from epbuild.commands.graph import step_graph
 from epbuild.report.graph import dot_text, find_graphviz, mermaid_text, svg_text
 from epbuild.report.listeners import WaitingRow, write_document
@@ -25,17 +25,17 @@ _ENDINGS = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid", ".mer
 app = application()
 
 
-@app.command()
+@app.command(exits={0: "the graph was written", 3: f"{MACHINE}, or Graphviz is missing"})
 def graph(
     target: arguments.Target,
     *,
     form: Annotated[
         str | None,
-        option("--format", help="What to write; default: svg, or what the ending of the file means.", **choice(_FORMATS)),
+        option("--format", help="Format to write.", default="by the suffix of --output, else svg", **choice(_FORMATS)),
     ] = None,
     output: Annotated[
         Path | None,
-        option("--output", "-o", metavar="FILE", dir_okay=False, help="The file to write; default: standard output."),
+        option("--output", "-o", metavar="FILE", dir_okay=False, help="File to write.", default="standard output"),
     ] = None,
     locked: arguments.Locked = False,
     no_exec: arguments.NoExec = False,
@@ -43,10 +43,9 @@ def graph(
     settings: arguments.Settings,
     all_warnings: arguments.AllWarnings = False,
 ) -> int:
-    """Draw the plan of RECIPE: its steps with their states, and what needs what.
+    """Draw the plan of RECIPE: its steps, their states, and their dependencies.
 
-    More than 200 steps are grouped, as finely as so many can be read: by group and target, by group, or by target. SVG needs Graphviz or
-    `pip install 'epbuild[graph]'`; DOT and Mermaid need nothing.
+    More than 200 steps are combined by group and target, by group, or by target. SVG needs Graphviz or `pip install 'epbuild[graph]'`.
     """
     ending = output.suffix.lower() if output is not None else ".svg"
     chosen = form or _ENDINGS.get(ending)

@@ -17,13 +17,15 @@ from epbuild.report.terminal.recipes import print_imported
 app = application()
 
 
-@app.command(name="import")
+@app.command(
+    name="import", exits={0: "the recipe was written", 2: "the source cannot be converted, or the command line is invalid"}
+)
 def import_(
     source: Annotated[
         list[str],
         typer.Argument(
             metavar="FILE | -- COMMAND...",
-            help="A configuration of Olive (.json, .yaml) or winml (.json); or, after --, a command line of ep_weight_sharing_ctx_gen.",
+            help="A configuration of Olive (.json, .yaml) or winml (.json), or -- and a command line of ep_weight_sharing_ctx_gen.",
             show_default=False,
         ),
     ],
@@ -34,7 +36,7 @@ def import_(
             "--model",
             "-m",
             metavar="PATH",
-            help="An ONNX model to compile, in place of what the source starts from. Give it once for each.",
+            help="ONNX model to compile instead of the source's. Can be given several times.",
         ),
     ],
     targets: Annotated[
@@ -44,21 +46,21 @@ def import_(
             "--soc",
             "-t",
             metavar="[NAME=]VALUE",
-            help="What to compile for, in place of what the source has. Give it once for each.",
+            help="Target to compile for instead of the source's. Can be given several times.",
         ),
     ],
     ep: Annotated[
         str | None,
-        option("--ep", metavar="EP", help="The execution provider, where a configuration of winml has none."),
+        option("--ep", metavar="EP", help="The EP, if a configuration of winml names none."),
     ] = None,
     name: arguments.NewName = None,
     output: arguments.NewRecipe = arguments.DEFAULT,
     force: arguments.Force = False,
     json: arguments.Json = False,
 ) -> int:
-    """Write the recipe of another tool's build, and show what could not be carried over.
+    """Convert the configuration of another tool to a recipe, and list settings that have no equivalent.
 
-    It is written only if it can be built, and replaces nothing without --force.
+    The recipe is written only if it can be built. An existing file is overwritten only with --force.
     """
     try:
         chosen = named_targets(targets)

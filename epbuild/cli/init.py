@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import UsageError, application, choice, option, options
+from epbuild.cli.options import UsageError, application, choice, option, options, with_default
 from epbuild.commands.init.answers import BadAnswer, Given, write_first_recipe
 from epbuild.commands.init.choices import KINDS
 from epbuild.report.terminal.recipes import TerminalQuestions, print_first_recipe
@@ -18,14 +18,16 @@ _EP: dict[str, Any] = choice(KINDS)
 app = application()
 
 
-@app.command()
+@app.command(exits={0: "the recipe was written", 2: "a model or an answer is invalid, or the file exists"})
 def init(
     places: Annotated[
         list[str],
         typer.Argument(
             metavar="[FOLDER | MODEL...]",
-            help="The folder to write the recipe into, whose *.onnx are the models; or models: files, folders and globs, for a recipe in "
-            "the current folder. Default: the current folder.",
+            help=with_default(
+                "A folder of models to write the recipe into; or models (files, folders, globs) for a recipe in the current folder.",
+                "the current folder",
+            ),
             default_factory=list,
             show_default=False,
         ),
@@ -33,7 +35,9 @@ def init(
     *,
     models: Annotated[
         list[str],
-        options("--model", "-m", metavar="PATH", help="A source model: a file, folder, glob or address. Give it once for each."),
+        options(
+            "--model", "-m", metavar="PATH", help="Source model: a file, folder, glob or address. Can be given several times."
+        ),
     ],
     sizes: Annotated[
         list[str],
@@ -41,11 +45,10 @@ def init(
             "--size",
             "-s",
             metavar="[MODEL:]INPUT=SIZES",
-            help="The sizes of an input with open dimensions, such as x=1,3,320,320: of every model that has it, or of one. Give it once "
-            "for each.",
+            help="Sizes of an input with open dimensions, such as x=1,3,320,320, for all models or one. Can be given several times.",
         ),
     ],
-    ep: Annotated[str | None, option("--ep", help="The execution provider.", **_EP)] = None,
+    ep: Annotated[str | None, option("--ep", help="The EP.", **_EP)] = None,
     targets: Annotated[
         list[str],
         options(
@@ -53,22 +56,22 @@ def init(
             "--soc",
             "-t",
             metavar="[NAME=]VALUE",
-            help="What to compile for: "
+            help="Target to compile for: "
             + "; ".join(f"for {name}, {kind.start.words}" for name, kind in KINDS.items() if kind.asks)
-            + ". Give it once for each.",
+            + ". Can be given several times.",
         ),
     ],
     share_weights: Annotated[
         bool | None,
-        option("--share-weights/--no-share-weights", help="Whether the models share one context binary."),
+        option("--share-weights/--no-share-weights", help="Let the models share one context binary, or not."),
     ] = None,
     name: arguments.NewName = None,
     output: arguments.NewRecipe = arguments.DEFAULT,
     force: arguments.Force = False,
 ) -> int:
-    """Write a short recipe that validates and builds, for the models that it finds.
+    """Write a short recipe that validates and builds.
 
-    On a terminal, it asks for what no flag gives. Elsewhere, it guesses the sizes of open dimensions that no --size gives.
+    On a terminal, it asks for everything that no option sets. Elsewhere, it guesses open dimensions that no --size sets.
     """
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     given = Given(places, models, sizes, KINDS[ep] if ep else None, targets, share_weights, name, output, force)

@@ -9,21 +9,29 @@ import typer
 
 from epbuild import api
 from epbuild.cli import arguments
-from epbuild.cli.options import application
+from epbuild.cli.options import COMMAND_LINE, application
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.artifacts import print_inspection, print_inspections
 
 app = application()
 
 
-@app.command()
+@app.command(
+    exits={
+        0: "all models are complete, and all references resolve",
+        1: "a file is missing or no complete model, or a reference does not resolve",
+        2: COMMAND_LINE,
+    }
+)
 def inspect(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="ONNX files, or folders of them.", show_default=False)],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="ONNX files, or folders with ONNX files.", show_default=False)
+    ],
     json: arguments.Json = False,
 ) -> int:
-    """Show the EPContext nodes of ONNX FILEs, what they refer to, what they were compiled for, and what runs outside the EP.
+    """Show the EPContext nodes of each FILE: their references, their target, and the nodes that run outside the EP.
 
-    Of several files, or a folder, also which of them share a file, and what that saves. Exit code 1: a reference does not resolve.
+    For several files or a folder, also show which models share a file, and how much that saves.
     """
     found = api.inspect(*files)
     if json:

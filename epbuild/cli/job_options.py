@@ -27,7 +27,7 @@ Matrix = Annotated[
         "--matrix",
         min=1,
         metavar="N",
-        help="Print at most N jobs for each kind of runner that make what is missing, as the matrix of a workflow (JSON).",
+        help="Print a matrix of CI jobs (JSON) that build the missing results: at most N jobs per kind of runner.",
     ),
 ]
 RunnerLabels = Annotated[
@@ -35,7 +35,8 @@ RunnerLabels = Annotated[
     options(
         "--runner",
         metavar="PLATFORM=LABEL",
-        help="With --matrix: the label of the runners for a platform, or several with commas between; default: those of GitHub.",
+        help="With --matrix: labels of the runners for a platform, separated by commas.",
+        default="GitHub's labels",
     ),
 ]
 ShardText = Annotated[
@@ -43,7 +44,7 @@ ShardText = Annotated[
     option(
         "--shard",
         metavar="I/N",
-        help="Make results of part I of N, the same parts in each of N jobs, and no output; auto: which one the CI system has.",
+        help="Build the results of part I of N, and emit nothing. With auto, I and N come from the CI system.",
     ),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from epbuild.cli import arguments
-from epbuild.cli.options import application, option, options
+from epbuild.cli.options import MACHINE, application, option, options
 from epbuild.commands.lock import Upgrade, export_lock, make_lock, write_lock
 from epbuild.engine.events import EventList, Warned
 from epbuild.report.json.build import lock_document
@@ -17,27 +17,35 @@ from epbuild.session.request import Request
 app = application()
 
 
-@app.command()
+@app.command(
+    exits={
+        0: "the lock is up to date, or was written",
+        1: "--check found that the lock is out of date",
+        3: f"{MACHINE}, or a package index or a model cannot be reached",
+    }
+)
 def lock(
     recipe: arguments.Recipe = arguments.DEFAULT,
     *,
-    check: Annotated[bool, option("--check", help="Write nothing; exit with 1 if the lock is not up to date.")] = False,
+    check: Annotated[bool, option("--check", help="Write nothing; exit with 1 if the lock is out of date.")] = False,
     upgrade: Annotated[
         bool,
-        option("--upgrade", "-U", help="Take the newest versions that do, instead of those of the lock that is there."),
+        option("--upgrade", "-U", help="Use the newest allowed versions instead of those in the existing lock."),
     ] = False,
-    upgraded: Annotated[list[str], options("--upgrade-package", "-P", metavar="NAME", help="The same for one package.")],
+    upgraded: Annotated[
+        list[str],
+        options("--upgrade-package", "-P", metavar="NAME", help="Upgrade only this package. Can be given several times."),
+    ],
     export: Annotated[
-        bool, option("--export", help="Also write a pylock.NAME.toml (PEP 751) for each toolchain, beside the lock.")
+        bool, option("--export", help="Also write a pylock.NAME.toml (PEP 751) for each toolchain, next to the lock.")
     ] = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Write the lock of RECIPE beside it (epbuild.lock).
+    """Write epbuild.lock next to RECIPE. Later builds use the versions and digests in it.
 
-    It has every package of every toolchain, with version and digests, for the platforms that the toolchain names; the digests of all remote
-    models, and of the wheels that they are taken from; and the catalog's revision. Builds use it from then on. What is locked already stays
-    as it is, as long as the recipe allows.
+    The lock holds all packages of all toolchains for each of their platforms, the digests of remote models and their wheels, and the
+    revision of the catalog. Existing entries stay as long as the recipe allows them.
     """
     events = EventList()
     request, upgrades = Request(recipe, settings=tuple(settings)), Upgrade(tuple(upgraded), upgrade)

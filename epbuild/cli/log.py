@@ -17,13 +17,11 @@ from epbuild.session.request import RemoteChoice, Request
 app = application()
 
 
-@app.command()
+@app.command(exits={0: "the log or the list was printed", 1: "the step has no log"})
 def log(target: arguments.TargetStep) -> int:
-    """Print the log of STEP's last compile: everything that ONNX Runtime and the EP wrote, whether it failed or not.
+    """Print the log of STEP's last compile, with all output of ONNX Runtime and the EP. Without STEP, list the steps that have a log.
 
-    Characters that a terminal would obey are spelled out. The file that a failure names has the log as it was written.
-
-    Without STEP, list the steps that have a log.
+    Control characters are escaped. The log file that a failure names has them unchanged.
     """
     recipe, steps, _ = target.selection()
     request = Request(recipe, remote=RemoteChoice())

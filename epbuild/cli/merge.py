@@ -12,35 +12,42 @@ from epbuild.commands.artifacts import merge as merged
 from epbuild.report.terminal.screen import print_line
 
 app = application()
+EXITS = {
+    0: "the merged model was written",
+    1: "a model is missing or incomplete",
+    2: "the models cannot be merged, or the command line is invalid; nothing was written",
+}
 
 
-@app.command()
+@app.command(exits=EXITS)
 def merge(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL MODEL...", help="The models, in the order in which they run.", show_default=False),
+        typer.Argument(metavar="MODEL MODEL...", help="Compiled models, in the order in which they run.", show_default=False),
     ],
     *,
-    output: Annotated[Path, option("--output", "-o", metavar="OUT.onnx", help="The new model.")],
+    output: Annotated[Path, option("--output", "-o", metavar="OUT.onnx", help="File to write the merged model to.")],
     connections: Annotated[
         list[str],
         options(
             "--connect",
             "-c",
             metavar="A.OUTPUT=B.INPUT",
-            help="Feed an output of one model into an input of a later one; models go by their file's stem, or by number from 1.",
+            help="Connect an output of one model to an input of a later one. Name models by their file's stem, or by number from 1.",
         ),
     ],
     prefixes: Annotated[
         list[str],
-        options("--prefix", "-p", metavar="PREFIX", help="What to put before the names in a model: once for each, '' for none."),
+        options(
+            "--prefix", "-p", metavar="PREFIX", help="Prefix for the names in a model. Give it once per model; '' means none."
+        ),
     ],
 ) -> int:
-    """Glue compiled models, in the order in which they run, into one model with the EPContext nodes of all of them.
+    """Merge compiled models into one model with the EPContext nodes of all of them.
 
-    Without --connect, an output feeds the inputs of its name in later models. All other inputs and outputs stay; an input that
-    several models have under one name becomes one. The context binaries are copied beside OUT.onnx. What an EP would not load, or would
-    compute wrong, is refused.
+    Without --connect, outputs are connected to inputs of the same name in later models. Inputs of the same name become one. All other
+    inputs and outputs stay. Context binaries are copied next to OUT.onnx. A merge that an EP would not load, or would compute
+    incorrectly, is refused.
     """
     if len(models) < 2:
         raise UsageError("name at least two models")

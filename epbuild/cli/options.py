@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 import typer
@@ -12,6 +14,9 @@ from typer._click.exceptions import ClickException, NoSuchOption, UsageError  # 
 from typer.core import TyperCommand
 
 __all__ = [
+    "COMMAND_LINE",
+    "INTERRUPTED",
+    "MACHINE",
     "ClickException",
     "Excludes",
     "Needs",
@@ -23,11 +28,23 @@ __all__ = [
     "option",
     "options",
     "sentence",
+    "with_default",
 ]
+
+
+COMMAND_LINE = "the command line is invalid"
+INTERRUPTED = "interrupted; finished work is kept"
+MACHINE = "this machine is the reason: a toolchain, a device, permissions, memory or disk space"
+_EXITS = {2: "the recipe or the command line is invalid", 3: MACHINE, 130: INTERRUPTED}
+"""Exit codes of most commands."""
+_OPTIONS = "Options"
 
 
 class OptionGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Options that belong together. Each field is an option; a command's parameter of such a type stands for all of them."""
+
+    panel: ClassVar[str | None] = None
+    """Title of the options in the help; None for the general ones."""
 
 
 class Excludes(NamedTuple):
@@ -64,14 +81,38 @@ def application(**settings: Any) -> _Application:
 
 
 class _Application(typer.Typer):
-    def command(self, *arguments: Any, rules: Iterable[Rule] = (), **settings: Any) -> Callable[[Function], Function]:
-        register = super().command(*arguments, cls=_Command, **settings)
+    def command(
+        self, *arguments: Any, rules: Iterable[Rule] = (), exits: Mapping[int, str] | None = None, **settings: Any
+    ) -> Callable[[Function], Function]:
+        """Register a command. `exits` are the meanings of exit codes, where they differ from those of most commands."""
+        codes = None if exits is None else dict(sorted((_EXITS | {**exits}).items()))
+        register = super().command(*arguments, cls=_Command, epilog=None if codes is None else _epilog(codes), **settings)
 
         def decorate(function: Function) -> Function:
-            register(_with_plain_options(function, tuple(rules)))
+            register(_with_plain_options(function, tuple(rules), codes))
             return function
 
         return decorate
+
+    def callback(self, *, exits: Mapping[int, str], **settings: Any) -> Callable[[Function], Function]:  # type: ignore[override]
+        """Register the command that runs if no subcommand is named."""
+        codes = dict(sorted((_EXITS | {**exits}).items()))
+        register = super().callback(epilog=_epilog(codes), **settings)
+
+        def decorate(function: Function) -> Function:
+            function.exits = codes  # type: ignore[attr-defined]
+            return register(function)
+
+        return decorate
+
+
+def _epilog(codes: Mapping[int, str]) -> str:
+    """Return the table of exit codes for the help."""
+    lines = [
+        f"{textwrap.fill(text, 76, initial_indent=f'  {code:<5}', subsequent_indent=' ' * 7, break_on_hyphens=False)}"
+        for code, text in codes.items()
+    ]
+    return "\n".join(["\b", "Exit codes:", *lines])
 
 
 class _Command(TyperCommand):
@@ -79,6 +120,20 @@ class _Command(TyperCommand):
         """Return the arguments for the line "Usage:". Typer encloses required ones in braces; these are removed."""
         pieces = super().collect_usage_pieces(ctx)
         return [piece[1:-1] if piece.startswith("{") else piece for piece in pieces]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the general options, and the options of each panel."""
+        sections: dict[str, list[Any]] = {"Arguments": [], _OPTIONS: []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                is_argument = parameter.param_type_name == "argument"
+                title = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or _OPTIONS
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
     def invoke(self, ctx: Any) -> Any:
         given = set(_given_options(ctx.command.params, ctx.params))
@@ -88,7 +143,9 @@ class _Command(TyperCommand):
         return super().invoke(ctx)
 
 
-def _with_plain_options(function: Callable[..., Any], rules: tuple[Rule, ...]) -> Callable[..., Any]:
+def _with_plain_options(
+    function: Callable[..., Any], rules: tuple[Rule, ...], exits: Mapping[int, str] | None
+) -> Callable[..., Any]:
     """Return `function` with a parameter for each option of its groups, as typer expects."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, type[OptionGroup]] = {}
@@ -109,13 +166,18 @@ def _with_plain_options(function: Callable[..., Any], rules: tuple[Rule, ...]) -
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.rules = rules  # type: ignore[attr-defined]
+    command.exits = exits  # type: ignore[attr-defined]
     return command
 
 
 def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
     for field in msgspec.structs.fields(group):
         default = inspect.Parameter.empty if field.required else field.default
-        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
+        kind, info = get_args(field.type)
+        if group.panel is not None:
+            info = copy.copy(info)  # other commands have the same option without a panel
+            info.rich_help_panel = group.panel
+        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
 
 def _given_options(parameters: Iterable[Any], values: dict[str, Any]) -> Iterator[str]:
@@ -129,9 +191,21 @@ def _given_options(parameters: Iterable[Any], values: dict[str, Any]) -> Iterato
                     yield f"{name} {value}"
 
 
-def option(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002 - as typer has it
-    """Declare an option of one value. The text of `help` mentions its default, if there is one."""
-    return typer.Option(*names, help=help, show_default=False, **settings)
+def option(
+    *names: str,
+    help: str,  # noqa: A002 - as typer has it
+    default: str | None = None,
+    variable: str | None = None,
+    **settings: Any,
+) -> Any:
+    """Declare an option of one value. `default` describes its default, `variable` is the environment variable that sets it."""
+    text = with_default(help, default) if variable is None else f"{with_default(help, default)} [env: {variable}]"
+    return typer.Option(*names, help=text, show_default=False, **settings)
+
+
+def with_default(text: str, default: str | None) -> str:
+    """Return the help of a parameter with its default."""
+    return text if default is None else f"{text} [default: {default}]"
 
 
 def options(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002

@@ -16,7 +16,7 @@ from epbuild.session.request import Request
 app = application()
 
 
-@app.command()
+@app.command(exits={0: "the plan was shown, whether steps are out of date or not"})
 def plan(
     target: arguments.Target,
     *,
@@ -30,9 +30,9 @@ def plan(
     all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
-    """Show the steps of RECIPE, the state of each, and why it would run.
+    """Show the steps of RECIPE with their states, and why each would run.
 
-    Builds nothing and provisions nothing.
+    Nothing is built and no toolchain is provisioned.
     """
     recipe, steps, places = target.selection()
     request = Request(recipe, steps, settings=tuple(settings), locked=locked, remote=remote.choice, places=places)

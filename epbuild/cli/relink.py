@@ -21,35 +21,42 @@ _RULES = (
 )
 
 
-@app.command(rules=_RULES)
+@app.command(
+    rules=_RULES,
+    exits={
+        0: "the models were changed",
+        1: "a model is missing or incomplete, or the result is not equivalent; nothing was changed",
+        2: "the change is refused, or the command line is invalid; nothing was changed",
+    },
+)
 def relink(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL...", help="The models; a folder means all models in it.", show_default=False),
+        typer.Argument(metavar="MODEL...", help="Compiled models. A folder stands for all models in it.", show_default=False),
     ],
-    embed: Annotated[bool, option("--embed", help="Put the context binary into the model.")] = False,
+    embed: Annotated[bool, option("--embed", help="Embed the context binary in the model.")] = False,
     extract: Annotated[
         bool,
-        option("--extract", help="Put the embedded context into a file of its own: --binary, or the model's name."),
+        option("--extract", help="Write the embedded context to a separate file, named by --binary or after the model."),
     ] = False,
     binary: Annotated[
         str | None,
         option(
             "--binary",
             metavar="NAME.bin",
-            help="The context binary's new name, which may have subfolders, as in contexts/NAME.bin.",
+            help="New name of the context binary. It may have subfolders, as in contexts/NAME.bin.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        option("--output", "-o", metavar="PATH", help="Where the result goes: a folder, or a new .onnx file."),
+        option("--output", "-o", metavar="PATH", help="Folder or new .onnx file to write the result to."),
     ] = None,
-    in_place: Annotated[bool, option("--in-place", help="Change the models themselves.")] = False,
+    in_place: Annotated[bool, option("--in-place", help="Change the models in place.")] = False,
 ) -> int:
-    """Embed, extract, rename or move the context binary of each MODEL, without a recompile.
+    """Embed, extract, rename or move the context binary of each MODEL, without compiling again.
 
-    Models that share a context binary are changed together. The result is read again before anything is put in place: the same
-    context, and the same in everything else. In place, the old binary is removed when nothing in the folder refers to it any more.
+    Models that share a context binary must be changed together. The result is read back and compared before any file is replaced. With
+    --in-place, the old binary is removed once no model in the folder refers to it.
     """
     if not (embed or extract or binary):
         raise UsageError("name what to change: --embed, --extract or --binary NAME.bin")

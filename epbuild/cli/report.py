@@ -15,20 +15,17 @@ from epbuild.report.terminal.report import print_report
 from epbuild.session.request import Request
 
 app = application()
-
-_EXIT_CODES = """\b
-Exit codes:
-  0    there is a report, whatever is in it (`run` judges)
-  2    the recipe or the command line is wrong, or there is nothing to
-       compare with
-  3    the environment is: permissions, disk
-"""
+EXITS = {
+    0: "the report was written, whether builds failed or not",
+    2: "the recipe or the command line is invalid, or --against names nothing to compare with",
+    3: "a file cannot be read or written",
+}
 
 
 _RULES = (Excludes(("--output",), ("--json",), "--output and --json exclude each other"),)
 
 
-@app.command(epilog=_EXIT_CODES, rules=_RULES)
+@app.command(rules=_RULES, exits=EXITS)
 def report(
     target: arguments.Target,
     *,
@@ -39,7 +36,8 @@ def report(
             "-o",
             metavar="FILE",
             dir_okay=False,
-            help="Write it to FILE: one self-contained page (.html), or JSON (.json).",
+            help="File to write: one self-contained page (.html), or JSON (.json).",
+            default="a summary on standard output",
         ),
     ] = None,
     against: Against = None,
@@ -47,9 +45,9 @@ def report(
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Show what builds of RECIPE came to: coverage, sizes, times, accuracy, and what the last build did.
+    """Report the coverage, sizes, times and accuracy of builds of RECIPE, and the last build's steps.
 
-    Builds nothing. What is shown is what is known: in the workspace, the store, the places of the outputs, and a remote cache.
+    Nothing is built. The report is based on the workspace, the store, the emitted outputs, and the remote cache.
     """
     if output is not None:
         check_suffix(output)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from epbuild import api
 from epbuild.cli import arguments
 from epbuild.cli.build_files import AGAINST_NEEDS_REPORT, BuildFiles
 from epbuild.cli.job_options import ShardText, shard_of
-from epbuild.cli.options import Excludes, OptionGroup, application, option
+from epbuild.cli.options import INTERRUPTED, Excludes, OptionGroup, application, option
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Progress
@@ -26,21 +26,18 @@ from epbuild.session.request import Request
 
 app = application()
 
-_EXIT_CODES = """\b
-Exit codes:
-  0    everything is in place, but for what is allowed to fail
-  1    a step failed, --check found something out of date, or
-       --rebuild-and-compare a difference that is not known, or
-       --no-compile a result that is not there
-  2    the recipe or the command line is wrong
-  3    the environment is: toolchain, device, permissions, disk
-  130  interrupted; what was finished is kept. With --watch, Ctrl-C
-       between builds ends with the code of the last build
-"""
+_EXITS = {
+    0: "everything is up to date, except for failures that the recipe allows",
+    1: "a step failed, --check found a step out of date, --rebuild-and-compare found an unexpected difference, or --no-compile misses a "
+    "result",
+    130: f"{INTERRUPTED}. With --watch, Ctrl-C between builds exits with the code of the last build",
+}
 
 
 class Execution(OptionGroup, frozen=True, kw_only=True):
     """Limits of a build, and its reaction to failures."""
+
+    panel: ClassVar[str] = "Execution"
 
     jobs: arguments.Jobs = None
     memory: Annotated[
@@ -49,30 +46,36 @@ class Execution(OptionGroup, frozen=True, kw_only=True):
             "--memory",
             parser=arguments.size,
             metavar="SIZE",
-            help="How much memory may be used at once, such as 8GB; default: all there is.",
+            help="Maximum memory of all running actions, such as 8GB.",
+            default="all memory of this machine",
         ),
     ] = None
-    keep_going: Annotated[bool, option("--keep-going", "-k", help="After a failure, go on with what does not depend on it.")] = (
-        False
-    )
+    keep_going: Annotated[
+        bool, option("--keep-going", "-k", help="After a failure, continue with steps that do not depend on it.")
+    ] = False
 
 
 class BuildChoice(OptionGroup, frozen=True, kw_only=True):
     """Parts of a build to run or to skip."""
 
-    dry_run: Annotated[bool, option("--dry-run", "-n", help="Show what would be made, and make nothing.")] = False
-    check: Annotated[bool, option("--check", help="Make nothing; exit with 1 if anything is out of date.")] = False
+    panel: ClassVar[str] = "Scope"
+
+    dry_run: Annotated[bool, option("--dry-run", "-n", help="Show the steps that would run, but run none.")] = False
+    check: Annotated[bool, option("--check", help="Run nothing; exit with 1 if a step is out of date.")] = False
     rebuild_and_compare: Annotated[
-        bool, option("--rebuild-and-compare", help="Then compile everything again in a fresh place, and compare the bytes.")
+        bool,
+        option(
+            "--rebuild-and-compare", help="After the build, compile everything again in a new folder, and compare byte for byte."
+        ),
     ] = False
-    no_emit: Annotated[bool, option("--no-emit", help="Make results and write no output.")] = False
-    push_only: Annotated[
-        bool, option("--push-only", help="Only push images, each file from where it is, and write no folder.")
-    ] = False
+    no_emit: Annotated[bool, option("--no-emit", help="Build results, but emit no outputs.")] = False
+    push_only: Annotated[bool, option("--push-only", help="Only push images, and write no folders.")] = False
     no_compile: Annotated[
-        bool, option("--no-compile", help="Make no result: emit those that are there, and name those that are not.")
+        bool, option("--no-compile", help="Compile nothing: emit existing results, and report missing ones.")
     ] = False
-    watch: Annotated[bool, option("--watch", help="Then build again whenever a source changes, until Ctrl-C.")] = False
+    watch: Annotated[
+        bool, option("--watch", help="After the build, watch the sources and build again on every change, until Ctrl-C.")
+    ] = False
     shard: ShardText = None
     retry: arguments.Retry = False
     locked: arguments.Locked = False
@@ -98,7 +101,7 @@ _RULES = (
 )
 
 
-@app.command(epilog=_EXIT_CODES, rules=_RULES)
+@app.command(rules=_RULES, exits=_EXITS)
 def run(
     target: arguments.Target,
     execution: Execution,
@@ -111,9 +114,9 @@ def run(
     all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
-    """Build what is out of date in RECIPE: provision toolchains, compile, verify, emit the artifacts.
+    """Build everything in RECIPE that is out of date: provision toolchains, compile, verify, and emit artifacts.
 
-    Of STEPs that are named, what they need is built as well.
+    If STEPs are named, only these and the steps that they need are built.
     """
     selection = target.selection()
     files.check(selection.recipe)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from epbuild.cli.options import application, choice, option
+from epbuild.cli.options import COMMAND_LINE, application, choice, option, with_default
 from epbuild.commands.schema import SCHEMAS, editor_schema
 from epbuild.core.atomic import write_file
 from epbuild.core.canonical import indented_json
@@ -16,19 +16,19 @@ from epbuild.core.canonical import indented_json
 app = application()
 
 
-@app.command()
+@app.command(exits={0: "the schema was written", 2: COMMAND_LINE, 3: "the file cannot be written"})
 def schema(
-    name: Annotated[str, typer.Argument(help=f"Which; default: {SCHEMAS[0]}.", show_default=False, **choice(SCHEMAS))] = SCHEMAS[
-        0
-    ],
+    name: Annotated[
+        str, typer.Argument(help=with_default("The schema to print.", SCHEMAS[0]), show_default=False, **choice(SCHEMAS))
+    ] = SCHEMAS[0],
     output: Annotated[
-        Path | None, option("--output", "-o", metavar="PATH", dir_okay=False, help="Write it to this file.")
+        Path | None, option("--output", "-o", metavar="PATH", dir_okay=False, help="File to write.", default="standard output")
     ] = None,
 ) -> int:
-    """Print the JSON Schema of recipes (the default), manifests, catalog files, reports, or what doctor prints.
+    """Print the JSON Schema of recipes, manifests, catalog files, reports, or the output of `doctor --json`.
 
-    That of the recipe knows the options of every EP: an editor with a YAML language server completes and explains them in a recipe that
-    begins with '# yaml-language-server: $schema=FILE'.
+    The schema of recipes includes the options of every EP. An editor with a YAML language server completes and explains them in recipes
+    that begin with '# yaml-language-server: $schema=FILE'.
     """
     text = indented_json(editor_schema(name))
     if output is None:

@@ -25,22 +25,22 @@ app = application()
 _RULES = (Excludes(("--explain",), ("--json",), "--explain and --json exclude each other"),)
 
 
-@app.command(rules=_RULES)
+@app.command(
+    rules=_RULES, exits={0: "the recipe can be built; there may be warnings", 2: "the recipe or the command line is invalid"}
+)
 def validate(
     recipes: arguments.Recipes,
     *,
     settings: arguments.Settings,
     sarif: Sarif = None,
-    explain: Annotated[bool, option("--explain", help="Print the recipe with its defaults written out, as YAML.")] = False,
+    explain: Annotated[bool, option("--explain", help="Print the recipe as YAML with all defaults.")] = False,
     all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
-    """Check RECIPE and the models that it names; build nothing.
+    """Check RECIPE and its models without building. All errors are reported at once, with file, line and column.
 
-    --explain prints the recipe with every default written out. The text is a recipe with the same plan, for the same folder.
-
-    Every mistake is shown at once, with its file, line and column; notes are of what can be built, and not on this machine. Exit code 0: it
-    can be built. 2: it cannot.
+    Notes are about steps that can be built, but not on this machine. With --explain, the output is a recipe with the same plan for the
+    same folder.
     """
     if len(recipes) < 2:
         recipe = recipes[0] if recipes else arguments.DEFAULT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -64,24 +64,32 @@ def _custom_ops(text: str) -> str:
 class Loading(OptionGroup, frozen=True, kw_only=True):
     """Options to load and run models."""
 
-    load: Annotated[bool, option("--load", help="Open a session for each model, in the toolchain that it was compiled with.")] = (
-        False
-    )
+    panel: ClassVar[str] = "Loading"
+
+    load: Annotated[bool, option("--load", help="Load each model in the toolchain that compiled it.")] = False
     numbers: Annotated[
-        bool, option("--numbers", help="Load and run each model, and compare it with its source model on the CPU EP.")
+        bool,
+        option(
+            "--numbers", help="Load and run each model, and compare its outputs with those of its source model on the CPU EP."
+        ),
     ] = False
-    strict: Annotated[bool, option("--strict", help="What cannot be loaded or compared here is a failure too.")] = False
+    strict: Annotated[bool, option("--strict", help="Fail if a model cannot be loaded or compared on this machine.")] = False
     interpreter: Annotated[
         Path | None,
-        option("--interpreter", metavar="PATH", help="The python of the environment to load with; default: by the manifest."),
+        option(
+            "--interpreter",
+            metavar="PATH",
+            help="Python interpreter of the environment that loads the models.",
+            default="by the manifest",
+        ),
     ] = None
     device: Annotated[
         Literal["cpu", "gpu", "npu"] | None,
-        option("--device", metavar="[cpu|gpu|npu]", help="The device to load on; default: by the manifest."),
+        option("--device", metavar="[cpu|gpu|npu]", help="Device to load on.", default="by the manifest"),
     ] = None
     ep_options: Annotated[
         list[Any],
-        options("--option", parser=_pair, metavar="NAME=VALUE", help="Give the EP an option, over the manifest's."),
+        options("--option", parser=_pair, metavar="NAME=VALUE", help="Set an option of the EP. It overrides the manifest."),
     ]
     custom_ops: Annotated[
         list[str],
@@ -89,17 +97,20 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
             "--custom-ops",
             parser=_custom_ops,
             metavar="LIBRARY|PACKAGE",
-            help="What has the models' custom operators; default: by the manifest.",
+            help="Library or package with the models' custom operators.",
+            default="by the manifest",
         ),
     ]
     timeout: Annotated[
         int | None,
-        option("--timeout", parser=arguments.age, metavar="TIME", help=f"How long one process may take; default: {_TIMEOUT}."),
+        option("--timeout", parser=arguments.age, metavar="TIME", help="Time limit of each process.", default=_TIMEOUT),
     ] = None
 
 
 class Comparison(OptionGroup, frozen=True, kw_only=True):
     """Options to compare outputs of models with those of their sources."""
+
+    panel: ClassVar[str] = "Comparison (with --numbers)"
 
     recipe: Annotated[
         Path | None,
@@ -107,29 +118,34 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
             "--recipe",
             "-r",
             metavar="RECIPE",
-            help="The recipe that the artifacts came from, to find their source models by.",
+            help="Recipe of the artifacts. It names their source models.",
             autocompletion=completion.recipes,
         ),
     ] = None
     settings: arguments.Settings
-    sources: Annotated[list[str], options("--source", metavar="[MODEL=]FILE", help="Where the source of a model is.")]
+    sources: Annotated[
+        list[str], options("--source", metavar="[MODEL=]FILE", help="Source of a model. Can be given several times.")
+    ]
     inputs: Annotated[
         list[str],
-        options("--inputs", metavar="[MODEL=]PATH", help="What to run on: a .npz file, or a folder of ONNX test sets."),
+        options(
+            "--inputs",
+            metavar="[MODEL=]PATH",
+            help="Inputs to run on: a .npz file, or a folder of ONNX test sets.",
+            default="random inputs",
+        ),
     ]
-    seed: Annotated[int | None, option("--seed", min=0, metavar="N", help="What to make inputs from otherwise; default: 0.")] = (
+    seed: Annotated[int | None, option("--seed", min=0, metavar="N", help="Seed of random inputs.", default="0")] = None
+    samples: Annotated[int | None, option("--samples", min=1, metavar="N", help="Number of random input sets.", default="1")] = (
         None
     )
-    samples: Annotated[
-        int | None, option("--samples", min=1, metavar="N", help="How many sets of inputs to make; default: 1.")
-    ] = None
     ranges: Annotated[
         list[Any],
         options(
             "--range",
             parser=_range,
             metavar="INPUT=LOW..HIGH",
-            help="What the numbers that are made for an input lie between, both included.",
+            help="Range of random numbers for an input, bounds included.",
         ),
     ]
     metrics: Annotated[
@@ -138,13 +154,21 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
             "--metric",
             parser=_metric,
             metavar="NAME=NUMBER",
-            help=f"What a metric has to come to, in place of the catalog's: {', '.join(METRICS)}.",
+            help=f"Threshold of a metric: {', '.join(METRICS)}.",
+            default="by the catalog",
         ),
     ]
-    atol: Annotated[float | None, option("--atol", min=0, metavar="NUMBER", help="The absolute difference to allow.")] = None
+    atol: Annotated[
+        float | None, option("--atol", min=0, metavar="NUMBER", help="Allowed absolute difference of each element.")
+    ] = None
     rtol: Annotated[
         float | None,
-        option("--rtol", min=0, metavar="NUMBER", help="The difference to allow as a part of an output's largest value."),
+        option(
+            "--rtol",
+            min=0,
+            metavar="NUMBER",
+            help="Allowed difference of each element, relative to the largest value of its output.",
+        ),
     ] = None
 
 
@@ -168,13 +192,16 @@ _RULES = (
 )
 
 
-@app.command(rules=_RULES)
+@app.command(
+    rules=_RULES,
+    exits={0: "no check failed", 1: "a check failed", 2: "the command line is invalid, or there is nothing to verify at PATH"},
+)
 def verify(
     path: Annotated[
         Path,
         typer.Argument(
             metavar="PATH",
-            help="A folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model.",
+            help="Folder, archive (.zip, .tar.zst), OCI image layout, manifest, or EPContext model.",
             show_default=False,
         ),
     ],
@@ -185,7 +212,7 @@ def verify(
 ) -> int:
     """Check the artifacts at PATH. No recipe is needed.
 
-    Exit code 1: a check failed. What could not be checked here is shown, and is no failure.
+    Checks that cannot run on this machine are listed as skipped. They are no failures, except with --strict.
     """
     runs_models = loading.load or loading.numbers
     with WaitingRow() as waiting:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import Excludes, UsageError, application, option
+from epbuild.cli.options import COMMAND_LINE, Excludes, UsageError, application, option
 from epbuild.cluster.placement import PLATFORM_LABEL, PREPARES, Offer, eps_of
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.screen import print_line
@@ -40,14 +40,22 @@ class WorkerReport:
 _RULES = (Excludes(("--init-tls",), ("address",), "--init-tls makes certificates, and serves no scheduler"),)
 
 
-@app.command(rules=_RULES)
+@app.command(
+    rules=_RULES,
+    exits={
+        0: "certificates were written (--init-tls)",
+        2: COMMAND_LINE,
+        130: "interrupted, which is the regular end of a worker",
+    },
+)
 def worker(
     address: Annotated[
-        str | None, typer.Argument(metavar="ADDRESS", help="The scheduler: tcp://host:8786, or tls:// with --tls.")
+        str | None, typer.Argument(metavar="ADDRESS", help="Address of the scheduler: tcp://host:8786, or tls:// with --tls.")
     ] = None,
     *,
     slots: Annotated[
-        int | None, option("--slots", min=1, metavar="N", help="How many actions at once; default: a core each.")
+        int | None,
+        option("--slots", min=1, metavar="N", help="Maximum number of actions that run at once.", default="number of CPUs"),
     ] = None,
     memory: Annotated[
         int | None,
@@ -55,23 +63,24 @@ def worker(
             "--max-memory",
             parser=arguments.size,
             metavar="SIZE",
-            help="How much memory they may take together, such as 8GB; default: all there is.",
+            help="Maximum memory of all running actions, such as 8GB.",
+            default="all memory of this machine",
         ),
     ] = None,
     only: Annotated[
         list[str] | None,
-        option("--only", metavar="EP", help="Compile for this EP alone, or `prepare` models; may be given several times."),
+        option("--only", metavar="EP", help="Only compile for this EP, or only `prepare` models. Can be given several times."),
     ] = None,
     tls: arguments.Certificates = None,
     insecure: Annotated[bool, option("--insecure", help="Allow a remote cache on another machine without TLS.")] = False,
     init_tls: Annotated[
         Path | None,
-        option("--init-tls", metavar="DIR", help="Make certificates for a cluster in a new folder, and nothing else."),
+        option("--init-tls", metavar="DIR", help="Write certificates for a cluster to a new folder, and exit."),
     ] = None,
 ) -> int:
-    """Execute the compiles of others' builds on this machine, until interrupted.
+    """Execute actions of other machines' builds on this machine, until interrupted.
 
-    Inputs come from the remote cache that EPBUILD_REMOTE_CACHE names, results go there, signed with EPBUILD_SIGNING_KEY.
+    Inputs are fetched from the remote cache that EPBUILD_REMOTE_CACHE names. Results are uploaded to it, signed with EPBUILD_SIGNING_KEY.
     """
     if init_tls is not None:
         from epbuild.cluster.certificates import make_certificates

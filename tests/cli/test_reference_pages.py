@@ -6,13 +6,17 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
+from typer.main import get_command
 
 from epbuild.catalog.catalog import entries_for, known_eps, session_keys
+from epbuild.cli import app
 from epbuild.core.schemas import schema
 from tests.support.commands import ROOT, environment
 from tools.reference.pages import reference_pages
@@ -66,6 +70,26 @@ def test_every_key_of_the_language_is_on_its_page() -> None:
     for keys in (set(one.get("properties", {})) for one in described):
         for key in keys:
             assert f"| `{key}` |" in PAGES["recipe.md"]
+
+
+def test_every_option_of_every_command_is_on_its_page_with_its_exit_codes() -> None:
+    sections = re.split(r"^## epbuild ", PAGES["commands.md"], flags=re.MULTILINE)
+    pages = {section.partition("\n")[0]: section for section in sections[1:]}
+    found = dict(_commands(get_command(app._application), ()))
+    assert pages.keys() == found.keys()
+    for name, command in found.items():
+        spellings = [spelling for parameter in command.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
+        for spelling in spellings:
+            assert not spelling.startswith("-") or re.search(rf"`{spelling}[ `]", pages[name]), f"{name} {spelling}"
+        assert re.findall(r"^\| `(\d+)` \|", pages[name], flags=re.MULTILINE)[0] == "0"
+
+
+def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        yield " ".join((*path, name)), command
+        if hasattr(command, "commands"):
+            yield from _commands(command, (*path, name))
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
