@@ -17,12 +17,22 @@ from typer.main import get_command
 
 from epbuild.catalog.catalog import entries_for, known_eps, session_keys
 from epbuild.cli import app
+from epbuild.cli.job_options import _EQUAL_JOBS
+from epbuild.core.defaults import CACHE_VARIABLES
 from epbuild.core.schemas import schema
 from tests.support.commands import ROOT, environment
+from tools.reference.environment import variables
 from tools.reference.pages import reference_pages
 from tools.reference.report_schema import report_schema
 
 PAGES = reference_pages()
+_INTERNAL = {"COMP_WORDS", "COMP_CWORD", "PYTHONHASHSEED"}
+"""Variables that a shell's completion script or epbuild itself sets, and no user."""
+_READ_BY_LIBRARIES = {
+    *("COLUMNS", "NO_PROXY", "HTTPS_PROXY", "SSL_CERT_DIR", "HF_HOME", "UV_INDEX"),
+    *("AWS_SESSION_TOKEN", "AWS_ENDPOINT"),
+}
+"""Variables whose names are not in the code of epbuild."""
 FOLDER = ROOT / "docs" / "reference"
 
 
@@ -90,6 +100,16 @@ def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         yield " ".join((*path, name)), command
         if hasattr(command, "commands"):
             yield from _commands(command, (*path, name))
+
+
+def test_every_environment_variable_is_on_its_page_and_no_other() -> None:
+    data = variables()
+    listed, standard = set(data["epbuild"]), {name for one in data["standard"] for name in one["names"]}
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "epbuild").rglob("*.py"))
+    assert set(re.findall(r"\b_?EPBUILD_[A-Z_]+\b", code)) == listed
+    assert set(re.findall(r"\benviron(?:\.get\(|\[)\s*\"(\w+)\"", code)) <= listed | standard | _INTERNAL
+    assert {*CACHE_VARIABLES, *(name for job, (count, _) in _EQUAL_JOBS.items() for name in (job, count))} <= listed | standard
+    assert all(name in code or name in _READ_BY_LIBRARIES for name in standard)
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))

@@ -1,0 +1,46 @@
+"""Reference page of environment variables."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tools.reference.markdown import code, paragraph, table
+
+_FILE = Path(__file__).with_name("environment.toml")
+_STANDARD = """\
+epbuild also honors these variables of the system and of other programs.
+"""
+_RECIPES = """\
+A recipe reads any variable with `${env.NAME}`. epbuild conceals the values of such variables in logs and reports.
+"""
+_WORKERS = """\
+EPs run in processes that inherit only `PATH`, `TMPDIR`, `TEMP` and `TMP`; on Windows also the variables that the system and its
+drivers need. `HOME` is a staging folder there. To set another variable for an EP, write it under `environment` in the recipe:
+it is part of the action key. No program that installs a toolchain inherits `EPBUILD_*` variables, since they can hold secrets.
+"""
+
+
+def variables() -> dict[str, Any]:
+    """Return the data of the page."""
+    return tomllib.loads(_FILE.read_text(encoding="utf-8"))
+
+
+def environment_page() -> Iterator[str]:
+    """Yield the parts of the page, after its title."""
+    data = variables()
+    yield "## Variables of epbuild"
+    rows = ((code(name), found["meaning"], found["default"], found["commands"]) for name, found in data["epbuild"].items())
+    yield table(("variable", "meaning", "default", "commands"), rows)
+    yield "## Standard variables"
+    yield paragraph(_STANDARD)
+    for group in dict.fromkeys(one["group"] for one in data["standard"]):
+        rows_of_group = (
+            (", ".join(map(code, one["names"])), one["meaning"]) for one in data["standard"] if one["group"] == group
+        )
+        yield table((f"variable: {group if group.isupper() else group.lower()}", "meaning"), rows_of_group)
+    yield "## Variables in recipes and in workers"
+    yield paragraph(_RECIPES)
+    yield paragraph(_WORKERS)
