@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +39,17 @@ def test_every_change_passes_the_gate_and_every_night_tries_all() -> None:
 def test_the_gate_runs_the_readmes_command_and_then_the_tests_that_it_leaves_out() -> None:
     gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert gate[-2:] == ['"$python" bootstrap.py pytest', '"$python" bootstrap.py pytest -m gate']
+
+
+def test_the_gate_runs_on_each_python_that_the_package_names() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        classifiers = tomllib.load(file)["project"]["classifiers"]
+    named = [found[1] for line in classifiers if (found := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line))]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    assert workflow["jobs"]["gate"]["strategy"]["matrix"]["python"] == named
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / "action.yml", *(ROOT / "docs" / "ci").glob("*.yml")], ids=lambda path: path.name)
+def test_actions_are_pinned_to_commits(path: Path) -> None:
+    for action, version in re.findall(r"uses: *([\w./-]+)@(\S+)", path.read_text(encoding="utf-8")):
+        assert action == "epbuild/epbuild" or re.fullmatch(r"[0-9a-f]{40}", version), action
