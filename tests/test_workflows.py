@@ -49,7 +49,9 @@ def test_the_gate_runs_on_each_python_that_the_package_names() -> None:
     assert workflow["jobs"]["gate"]["strategy"]["matrix"]["python"] == named
 
 
-@pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / "action.yml", *(ROOT / "docs" / "ci").glob("*.yml")], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*WORKFLOWS, ROOT / "action.yml", *(ROOT / "docs" / "ci").glob("*.yml")], ids=lambda path: path.name
+)
 def test_actions_are_pinned_to_commits(path: Path) -> None:
     for action, version in re.findall(r"uses: *([\w./-]+)@(\S+)", path.read_text(encoding="utf-8")):
         assert action == "epbuild/epbuild" or re.fullmatch(r"[0-9a-f]{40}", version), action
