@@ -225,7 +225,7 @@ def _check_prepared(preparation: Preparation, execution: Execution, ending: Endi
     try:
         header = read_header(path)
     except MalformedModel as error:
-        raise wrong(f"'{preparation.title}' left what is not a whole ONNX file: {error}", "") from error
+        raise wrong(f"'{preparation.title}' left what is not a complete ONNX file: {error}", "") from error
     except OSError as error:
         raise wrong(f"'{preparation.title}' left a model that cannot be read: {error.strerror}", "") from error
     if header.is_compiled:

@@ -123,7 +123,7 @@ def _read_header(model: ModelSpec, graph: Path) -> ModelHeader:
         return read_header(graph)
     except MalformedModel as error:
         raise _error(
-            "EPB202", model, f"the model '{model.name}' is not a whole ONNX file: {error}", "Export or copy it again."
+            "EPB202", model, f"the model '{model.name}' is not a complete ONNX file: {error}", "Export or copy it again."
         ) from error
     except OSError as error:
         raise _error("EPB202", model, f"the model '{model.name}' cannot be read: {error.strerror}", None) from error

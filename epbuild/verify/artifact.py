@@ -96,7 +96,7 @@ def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
         return (ArtifactFolder(path.parent, (Model(path.parent, path.name, asked_for=True),), whole=False),)
     found = _with_manifest(path.parent, "", path.name)
     if found is None:
-        raise _nothing(f"{path} is not a manifest of epbuild's")
+        raise _nothing(f"{path} is not an epbuild manifest")
     return (found,)
 
 
@@ -112,7 +112,7 @@ def _in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
     artifacts = [_without(found, emitted) for found in emitted.values()]
     artifacts += [ArtifactFolder(folder / place, _models_of(folder / place, names), place) for place, names in loose.items()]
     if not artifacts:
-        raise _nothing(f"{folder} holds no manifest and no ONNX model")
+        raise _nothing(f"{folder} contains neither a manifest nor an ONNX model")
     return tuple(sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.place).parts))
 
 

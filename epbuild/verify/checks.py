@@ -35,7 +35,7 @@ def check_whole(model: Model) -> Flaw | None:
     if isinstance(model.header, str):
         return Flaw("EPB602", model.file, model.header)
     if not model.header.is_compiled:
-        return Flaw("EPB603", model.file, "holds no EPContext node: nothing of it was compiled")
+        return Flaw("EPB603", model.file, "contains no EPContext node: no part of it was compiled")
     return None
 
 
@@ -44,7 +44,7 @@ def check_sources(model: Model, eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
     makers = ", ".join(ep.name for ep in eps if ep.sources)
     for source in dict.fromkeys(node.source for node in model.nodes):
         if not source:
-            text = "an EPContext node has no source: ONNX Runtime gives it to no EP"
+            text = "an EPContext node has no source: ONNX Runtime assigns it to no EP"
             yield Flaw("EPB604", model.file, text, standalone=True)
         elif eps and ep_of(source, eps) is None:
             text = f"an EPContext node comes from '{source}', not from {makers}"
@@ -70,7 +70,7 @@ def check_embedding(model: Model, *, embed: bool) -> Iterator[Flaw]:
     for node in model.nodes:
         if bool(node.embed_mode) != embed and node.main_context:
             mode = "embeds its context" if node.embed_mode else "keeps its context in a file"
-            yield Flaw("EPB606", model.file, f"an EPContext node {mode}, which is not what was asked for", standalone=True)
+            yield Flaw("EPB606", model.file, f"an EPContext node {mode}, contrary to the recipe", standalone=True)
     if embed and (flaw := check_embedded_size(model)) is not None:
         yield flaw
 
@@ -78,7 +78,7 @@ def check_embedding(model: Model, *, embed: bool) -> Iterator[Flaw]:
 def check_embedded_size(model: Model, limit: int = PROTOBUF_LIMIT) -> Flaw | None:
     """Check that a model with an embedded context is not too large to be read (EPB606). Raises OSError."""
     if any(node.payload for node in model.nodes) and model.size > limit:
-        text = "embeds its context and is over 2 GiB, which no reader takes"
+        text = "embeds its context and is over 2 GiB, which no reader supports"
         return Flaw("EPB606", model.file, text, "Set embed to false.")
     return None
 
@@ -103,7 +103,7 @@ def check_target(file: str, seen: str | None, wanted: str | None, by_whom: str =
     """
     if seen is None or wanted is None or set(seen.casefold().split(",")) == set(wanted.casefold().split(",")):
         return None
-    hint = "Check the target's options; the EP ignores what it does not understand."
+    hint = "Check the target's options; the EP ignores options that it does not know."
     return Flaw("EPB608", file, f"was compiled for {seen}, not for {wanted}{by_whom}", hint)
 
 

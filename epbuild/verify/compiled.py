@@ -70,7 +70,7 @@ def check_compiled(folder: Path, expected: Expected) -> tuple[CompiledModel, ...
 
 def _flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Flaw]:
     if not model.path.is_file():
-        text = f"the EP reported success for '{item.member}' and wrote no {model.file}"
+        text = f"the EP reported success for '{item.member}' but wrote no {model.file}"
         yield Flaw("EPB601", "", text, standalone=True)
     elif (flaw := check_whole(model)) is not None:
         yield flaw

@@ -101,7 +101,7 @@ def source_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         sources = dict.fromkeys(node.source for node in model.nodes)
         if not makers:
             for source in (source for source in sources if source and entry_of(source) is None):
-                message = f"The catalog knows no EP that makes nodes with the source '{source}'."
+                message = f"No EP of the catalog writes nodes with the source '{source}'."
                 hint = nearest(source, [known for ep in known_eps() for known in entry(ep).sources])
                 found.append(Finding("source", name, "skipped", message, hint=hint))
         yield from found
@@ -133,7 +133,7 @@ def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
             except OSError as error:
                 yield Finding("target", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
                 continue
-            by_whom = f", as {model.file} has it" if own is not None else ""
+            by_whom = f", the target in {model.file}" if own is not None else ""
             yield _target_finding(name, seen, wanted, by_whom, readable=pattern is not None)
     for model in artifact.models:
         yield from _compatibility_findings(artifact, model, makers)
@@ -166,9 +166,7 @@ def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     shared = _shared_binaries(artifact.models)
     if manifest is None:
         for binary, files in shared.items():
-            message = (
-                f"{len(files)} models refer to it; without a manifest, it is unknown whether these are the ones that should."
-            )
+            message = f"{len(files)} models refer to it; without a manifest, it is unknown whether all of them should."
             yield Finding("sharing", artifact.shown(binary), "skipped", message)
         return
     if not manifest.models:
@@ -176,7 +174,7 @@ def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     subject = artifact.place or manifest.group
     if not manifest.share_weights:
         for binary, files in shared.items():
-            message = f"{', '.join(files)} refer to it, and are not a sharing group."
+            message = f"{', '.join(files)} refer to it but are not a sharing group."
             yield Finding("sharing", artifact.shown(binary), "failed", message, "EPB607")
         if not shared:
             yield Finding("sharing", subject, "passed")
@@ -208,7 +206,7 @@ def _shared_data_findings(artifact: ArtifactFolder, manifest: Manifest) -> Itera
     needed = (str(PurePosixPath(model.file).parent / data) for model in manifest.models for data in sorted(model.source_data))
     missing = [place for place in dict.fromkeys(needed) if place not in manifest.files]
     for place in missing:
-        message = "The models share weights through this file of their sources, and it was not emitted."
+        message = "The models share weights in this file of their sources, which was not emitted."
         yield Finding("sharing", artifact.shown(place), "failed", message, "EPB616")
     if not missing:
         yield Finding("sharing", subject, "passed")
@@ -216,10 +214,10 @@ def _shared_data_findings(artifact: ArtifactFolder, manifest: Manifest) -> Itera
 
 def _target_finding(name: str, seen: str | None, wanted: str | None, by_whom: str, *, readable: bool) -> Finding:
     if seen is None:
-        why = "It does not name what it was compiled for" if readable else "The catalog cannot read what it was compiled for"
+        why = "It does not name its target" if readable else "The catalog cannot read its target"
         return Finding("target", name, "skipped", f"{why}.")
     if wanted is None:
-        return Finding("target", name, "skipped", f"It was compiled for {seen}; it is unknown what was asked for.")
+        return Finding("target", name, "skipped", f"It was compiled for {seen}; the requested target is unknown.")
     flaw = check_target(name, seen, wanted, by_whom)
     return Finding("target", name, "passed", f"It was compiled for {seen}.") if flaw is None else failed("target", name, flaw)
 
@@ -240,7 +238,7 @@ def _partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) 
     subject = sentence(node_title(node)).rstrip(".")
     if graphs:
         # The context has names of graphs, so that a graph whose name is missing is not in it.
-        message = f"{subject} runs the graph {graph}; its context holds {graphs[0].decode()} and not that."
+        message = f"{subject} runs the graph {graph}; its context contains {graphs[0].decode()} instead."
         return Finding("partitions", name, "failed", message, "EPB618", "It was compiled from another model: emit both again.")
     message = f"{subject} runs a graph whose name is not in its context: it is not this model's, or the EP writes no names."
     return Finding("partitions", name, "skipped", message)

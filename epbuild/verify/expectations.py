@@ -99,13 +99,13 @@ def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[
     step = StepId(group.steps[-1])
     wanted, compiled = member.expect.ep_context_nodes, len(model.nodes)
     if wanted is not None and compiled != wanted:
-        message = f"the model '{member.name}' became {compiled} EPContext nodes; the recipe expects {wanted}"
+        message = f"the model '{member.name}' was compiled to {compiled} EPContext nodes; the recipe expects {wanted}"
         yield Problem("EPB609", message, step)
     most, outside = group.max_fallback_nodes(member), Outside.of(model)
     if most is None or outside.count <= most:
         return
     which = f": {outside.what}" if outside.nodes else ""
-    message = f"{counted(outside.count, 'node')} of the model '{member.name}' stayed outside {group.target.title}{which}"
+    message = f"{group.target.title} did not compile {counted(outside.count, 'node')} of the model '{member.name}'{which}"
     if outside.reasons:
         message += f". The EP logged: {outside.why}"
     hints = [limitation.hint for _, limitation in most_concerned(group.target, member, outside) if limitation.hint]
@@ -141,8 +141,8 @@ def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[
     if found.ratio >= min_ratio:
         return []
     message = (
-        f"the context binaries and data have {found.shared:,} bytes shared, and {found.alone:,} bytes where each model is compiled "
-        f"alone: sharing saves a ratio of {found.shown_ratio}; the recipe expects at least {min_ratio:g}"
+        f"the context binaries and data have {found.shared:,} bytes with sharing and {found.alone:,} bytes with each model "
+        f"compiled alone: sharing saves a ratio of {found.shown_ratio}; the recipe expects at least {min_ratio:g}"
     )
-    hint = "Check that the models have their weights in common, or lower shared_bytes.min_ratio."
+    hint = "Check that the models have weights in common, or lower shared_bytes.min_ratio."
     return [Problem("EPB611", message, StepId(step), hint)]

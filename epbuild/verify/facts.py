@@ -49,7 +49,7 @@ class Model(Struct, frozen=True, dict=True):
         except BadReference as error:
             return f"cannot be read: {error}"
         except MalformedModel as error:
-            return f"is not a whole ONNX file: {error}"
+            return f"is not a complete ONNX file: {error}"
         except OSError as error:
             return f"cannot be read: {error.strerror or error}"
 
@@ -118,7 +118,7 @@ class Model(Struct, frozen=True, dict=True):
             return str(error)
         except OSError as error:
             return f"the external data file '{location}' cannot be read: {error.strerror or error}"
-        too_short = f"the external data file '{location}' has {size:,} bytes; the model needs {needed:,} of it"
+        too_short = f"the external data file '{location}' has {size:,} bytes; the model needs {needed:,}"
         return too_short if size < needed else None
 
 

@@ -83,7 +83,7 @@ def _read_model(path: Path) -> ModelHeader:
     except FileNotFoundError as error:
         raise VerifyError(Problem("EPB600", f"no such file: {path}")) from error
     except MalformedModel as error:
-        raise VerifyError(Problem("EPB602", f"{path} is not a whole ONNX file: {error}")) from error
+        raise VerifyError(Problem("EPB602", f"{path} is not a complete ONNX file: {error}")) from error
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 
@@ -101,7 +101,7 @@ def _models_at(path: Path) -> Sequence[Path]:
     except OSError as error:
         raise _unreadable(path, error) from error
     if not models:
-        raise VerifyError(Problem("EPB600", f"{path} holds no ONNX model"))
+        raise VerifyError(Problem("EPB600", f"{path} contains no ONNX model"))
     return models
 
 

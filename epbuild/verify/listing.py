@@ -17,7 +17,7 @@ from epbuild.verify.findings import EMIT_AGAIN, Finding, sentence
 from epbuild.verify.manifest import ListedFile
 from epbuild.verify.payload import Payload
 
-_BOTH_AGAIN = "Get both again, from one build."
+_BOTH_AGAIN = "Copy both again from the same build."
 _MAX_STATEMENT_BYTES = 64 << 20
 _STATEMENT_TYPE = "https://in-toto.io/Statement/"
 
@@ -30,10 +30,10 @@ def manifest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     elif artifact.manifest is not None:
         yield Finding("manifest", name, "passed")
     elif artifact.whole:
-        message = "There is no manifest of epbuild's, so it is unknown what these files should be."
+        message = "There is no epbuild manifest, so the expected files are unknown."
         yield Finding("manifest", artifact.title, "skipped", message)
     else:
-        message = "One model was asked for; its folder is checked with its manifest."
+        message = "Only one model was named; name its folder to check the manifest."
         yield Finding("manifest", artifact.title, "skipped", message)
 
 
@@ -52,7 +52,7 @@ def file_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield Finding("files", artifact.title, "failed", message, "EPB600")
         return
     for name in others:
-        message = "The manifest does not list it, so it is unknown what it should be."
+        message = "The manifest does not list it, so its expected content is unknown."
         yield Finding("files", artifact.shown(name), "skipped", message)
 
 
@@ -72,7 +72,7 @@ def _check_content(artifact: ArtifactFolder, listed: ListedFile, count: Count) -
         return
     name = artifact.shown(listed.path)
     if payload.size != listed.size:
-        message = f"It has {payload.size:,} bytes; the manifest has {listed.size:,}."
+        message = f"It has {payload.size:,} bytes; the manifest lists {listed.size:,}."
         yield Finding("digests", name, "failed", message, "EPB613", EMIT_AGAIN)
         return
     try:
@@ -81,7 +81,7 @@ def _check_content(artifact: ArtifactFolder, listed: ListedFile, count: Count) -
         yield Finding("digests", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
         return
     if found != listed.sha256:
-        message = f"Its content was changed: it has the SHA-256 {found[:12]}…; the manifest has {listed.sha256[:12]}…."
+        message = f"Its content was changed: its SHA-256 is {found[:12]}…; the manifest lists {listed.sha256[:12]}…."
         yield Finding("digests", name, "failed", message, "EPB613", EMIT_AGAIN)
     else:
         yield Finding("digests", name, "passed")
@@ -92,7 +92,7 @@ def _check_presence(artifact: ArtifactFolder, listed: ListedFile) -> Finding:
     try:
         locate(artifact.folder, listed.path)
     except MissingReference:
-        return Finding("files", name, "failed", "The manifest lists it, and it is not there.", "EPB615", EMIT_AGAIN)
+        return Finding("files", name, "failed", "The manifest lists it, but it is missing.", "EPB615", EMIT_AGAIN)
     except BadReference as error:
         return Finding("files", name, "failed", sentence(str(error)), "EPB615", EMIT_AGAIN)
     return Finding("files", name, "passed")
@@ -108,7 +108,7 @@ def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         subjects = _read_subjects(locate(artifact.folder, manifest.provenance))
         own = Payload.whole(locate(artifact.folder, MANIFEST)).sha256()
     except MissingReference:
-        yield Finding("provenance", name, "failed", "The manifest names it, and it is not there.", "EPB615", EMIT_AGAIN)
+        yield Finding("provenance", name, "failed", "The manifest names it, but it is missing.", "EPB615", EMIT_AGAIN)
         return
     except BadReference as error:
         yield Finding("provenance", name, "failed", sentence(str(error)), "EPB615", EMIT_AGAIN)
@@ -117,12 +117,14 @@ def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield Finding("provenance", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
         return
     if subjects is None:
-        yield Finding("provenance", name, "failed", "It is no statement of in-toto about files.", "EPB613", EMIT_AGAIN)
+        yield Finding("provenance", name, "failed", "It is not an in-toto statement about files.", "EPB613", EMIT_AGAIN)
         return
     digests = {MANIFEST: own, **{path: listed.sha256 for path, listed in manifest.files.items()}}
     wrong = [path for path, digest in digests.items() if subjects.get(path) != digest]
     for path in wrong:
-        message = "The provenance is about another file of this name." if path in subjects else "The provenance is not about it."
+        message = (
+            "The provenance covers a different file with this name." if path in subjects else "The provenance does not cover it."
+        )
         yield Finding("provenance", artifact.shown(path), "failed", message, "EPB613", EMIT_AGAIN)
     if not wrong:
         yield Finding("provenance", name, "passed")
@@ -141,12 +143,12 @@ def check_statement(archive: Path, counting: Counting = uncounted) -> Finding | 
     except OSError:
         subjects = None
     if subjects is None:
-        return Finding("provenance", place.name, "failed", "It is no in-toto statement that can be read.", "EPB637", _BOTH_AGAIN)
+        return Finding("provenance", place.name, "failed", "It is not a readable in-toto statement.", "EPB637", _BOTH_AGAIN)
     size = archive.stat().st_size
     with counting(size) as count:
         digest = Payload(archive, 0, size).sha256(count)
     if digest not in subjects.values():
-        message = f"It is not about this archive, which has the SHA-256 {digest[:12]}…."
+        message = f"It does not cover this archive, whose SHA-256 is {digest[:12]}…."
         return Finding("provenance", place.name, "failed", message, "EPB637", _BOTH_AGAIN)
     return Finding("provenance", place.name, "passed")
 

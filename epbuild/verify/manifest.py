@@ -77,7 +77,7 @@ def read_manifest(path: Path) -> Manifest | None:
     with open_regular(path) as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
-        raise BadManifest("it is larger than any manifest")
+        raise BadManifest("it is too large for a manifest")
     try:
         document = parse_json(content)
     except (ValueError, RecursionError) as error:
@@ -87,7 +87,7 @@ def read_manifest(path: Path) -> Manifest | None:
     if not isinstance(document, dict) or not {"format", "group", "files"} & document.keys():
         return None
     if document.get("format") != _FORMAT:
-        raise BadManifest(f"its format is {_short(document.get('format'))}, and this epbuild reads {_FORMAT}")
+        raise BadManifest(f"its format is {_short(document.get('format'))}; this epbuild reads {_FORMAT}")
     _check_schema(document)
     files = _listed_files(document["files"])
     models = tuple(_model(item) for item in document["models"])
@@ -95,7 +95,7 @@ def read_manifest(path: Path) -> Manifest | None:
     of_models = {item.path for item in files if item.role == "model"}
     for model in models:
         if model.file not in of_models:
-            raise BadManifest(f"it has the model '{_short(model.name)}', whose file is not among its files")
+            raise BadManifest(f"it lists the model '{_short(model.name)}' but not its file")
     target = document["target"]
     return Manifest(
         group=document["group"],
@@ -116,12 +116,12 @@ def _package(document: Mapping[str, Any]) -> Manifest | None:
     if not isinstance(own, dict):
         return None
     if own.get("format") != _FORMAT:
-        raise BadManifest(f"its format is {_short(own.get('format'))}, and this epbuild reads {_FORMAT}")
+        raise BadManifest(f"its format is {_short(own.get('format'))}; this epbuild reads {_FORMAT}")
     try:
         files = _listed_files(own["files"])
         provenance = str(own["provenance"]) if "provenance" in own else None
     except (KeyError, TypeError) as error:
-        raise BadManifest("its list of files is not as a package of epbuild's has it") from error
+        raise BadManifest("its list of files is not that of an epbuild package") from error
     _check_places(item.path for item in files)
     return Manifest(files={item.path: item for item in files}, provenance=provenance, document=document)
 
@@ -135,7 +135,7 @@ def _check_places(places: Iterable[str]) -> None:
         try:
             check_reference(place)
         except BadReference as error:
-            raise BadManifest(f"it lists a file that is not below its folder: {_short(error)}") from error
+            raise BadManifest(f"it lists a file outside its folder: {_short(error)}") from error
 
 
 def _check_schema(document: Mapping[str, Any]) -> None:
@@ -144,7 +144,7 @@ def _check_schema(document: Mapping[str, Any]) -> None:
         newer = error.validator == "additionalProperties"
         older = error.validator == "required" and set(error.validator_value) - error.instance.keys() <= _SINCE_THEN
         if not newer and not older:
-            raise BadManifest(f"{error.json_path} is not as a manifest has it: {_short(error.message)}")
+            raise BadManifest(f"{error.json_path} is invalid: {_short(error.message)}")
 
 
 @cache

@@ -24,11 +24,11 @@ def model_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         if flaw is None:
             yield Finding("model", name, "passed")
         elif flaw.code == "EPB603" and artifact.manifest is None and artifact.whole:
-            yield Finding("model", name, "skipped", "It holds no EPContext node: it is no compiled model.")
+            yield Finding("model", name, "skipped", "It contains no EPContext node: it is not a compiled model.")
         else:
             yield failed("model", name, flaw)
     if artifact.whole and not artifact.has_manifest and not any(model.is_compiled for model in artifact.models):
-        yield Finding("model", artifact.title, "failed", "None of the models in this folder is a compiled one.", "EPB603")
+        yield Finding("model", artifact.title, "failed", "None of the models in this folder is compiled.", "EPB603")
 
 
 def schema_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
@@ -55,7 +55,7 @@ def source_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     for name, model, header in artifact.compiled:
         if manifest is None or model.file not in listed:
             if header.external_data:
-                message = "Without a manifest, it is unknown whether its external data is its own, or the source's."
+                message = "Without a manifest, it is unknown whether its external data is its own or the source's."
                 yield Finding("source data", name, "skipped", message)
             else:
                 yield Finding("source data", name, "passed")
@@ -75,7 +75,7 @@ def signature_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     for name, model, header in artifact.compiled:
         source = artifact.listed.get(model.file)
         if source is None or source.signature is None:
-            yield Finding("signature", name, "skipped", "It is unknown what the inputs and outputs of its source are.")
+            yield Finding("signature", name, "skipped", "The inputs and outputs of its source are unknown.")
             continue
         flaws = list(signature_differences(source.signature, signature(header)))
         if flaws:
@@ -108,7 +108,7 @@ def _flaws(node: EPContextNode) -> Iterator[str]:
     if node.main_context == 1 and not has_context:
         yield "has main_context 1 and no context: ep_cache_context is missing or empty"
     elif node.main_context == 0 and has_context:
-        yield "has main_context 0 and a context of its own, which no EP looks at"
+        yield "has main_context 0 and a context of its own, which EPs ignore"
 
 
 def _flaws_between(model: Model) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _flaws_between(model: Model) -> Iterator[str]:
             yield f"{node_title(node)} has main_context 0, and no node of '{node.source}' has main_context 1"
     for context in model.contexts:
         if (name := _embedded_name(model, context)) is not None:
-            yield f"{node_title(context.node)} embeds not a context but the name of a file, {name}: its embed_mode must be 0"
+            yield f"{node_title(context.node)} embeds the name of a file, {name}, instead of a context: its embed_mode must be 0"
     if (flaw := check_embedded_size(model)) is not None:
         yield f"the model {flaw.text}"
 

@@ -53,7 +53,7 @@ def declared_wrong(outputs: Sequence[ValueType]) -> str:
     """Describe the outputs whose declared shape is not the computed one, as sentences; empty if there are none."""
     return " ".join(
         f"The source declares the output '{value.name}' as {_shape_text(value.shape)}; "
-        f"ONNX Runtime made {_shape_text(value.computed)} of it."
+        f"ONNX Runtime computed {_shape_text(value.computed)}."
         for value in outputs
         if value.computed is not UNSET
     )
@@ -73,7 +73,7 @@ def _differences(kind: str, source: Sequence[ValueType], compiled: Sequence[Valu
         if not _fits(value.shape if value.computed is UNSET else value.computed, made.shape):
             yield f"the {kind} '{name}' has the shape {_shape_text(made.shape)}; in the source it is {_shape_text(value.shape)}"
     if wanted.keys() == found.keys() and list(wanted) != list(found):
-        yield f"the {kind}s are in another order: {', '.join(found)}; in the source it is {', '.join(wanted)}"
+        yield f"the {kind}s are in a different order: {', '.join(found)}; in the source it is {', '.join(wanted)}"
 
 
 def _fits(source: Shape, compiled: Shape) -> bool:

@@ -13,7 +13,7 @@ from epbuild.verify.findings import Finding
 from epbuild.verify.listing import digest_findings, file_findings, manifest_findings, provenance_findings
 from epbuild.verify.models import model_findings, reference_findings, schema_findings, signature_findings, source_data_findings
 
-_OWN = "its bytes are not in order"
+_OWN = "one of its files failed a check"
 
 CHECKS = (
     manifest_findings,

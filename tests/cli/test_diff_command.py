@@ -116,8 +116,8 @@ def test_the_exit_code_is_that_of_diff(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (("a", "nowhere"), "epbuild: error: no such file or folder: nowhere. [EPB600]\n"),
-        (("a", "empty"), "empty holds no manifest and no ONNX model. [EPB600]\n"),
-        (("a", "broken.onnx"), "epbuild: error: it cannot be compared: broken.onnx is not a whole ONNX file: "),
+        (("a", "empty"), "empty contains neither a manifest nor an ONNX model. [EPB600]\n"),
+        (("a", "broken.onnx"), "epbuild: error: it cannot be compared: broken.onnx is not a complete ONNX file: "),
         (("a",), "epbuild: error: Missing argument 'B'."),
         (("a", "a", "--markdown", "--json"), "epbuild: error: --markdown and --json exclude each other"),
     ],
@@ -163,7 +163,7 @@ def test_a_damaged_archive_is_no_answer(tmp_path: Path) -> None:
     pack(broken, tmp_path / "b.zip")
     done = epbuild(tmp_path, "diff", "image", "b.zip")
     assert done.returncode == 2
-    assert "b.zip/m.onnx is not a whole ONNX file" in done.stderr
+    assert "b.zip/m.onnx is not a complete ONNX file" in done.stderr
 
 
 def test_an_archive_in_a_folder_is_told_as_not_compared(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_folders_models_are_taken_and_what_is_none_is_left_out_with_the_reason
     assert "net.onnx" in said
     assert "image[batch,3,height,width]" in said
     assert "Skipped: compiled.onnx. The model 'compiled' is already compiled" in said
-    assert "Skipped: text.onnx. The model 'text' is not a whole ONNX file" in said
+    assert "Skipped: text.onnx. The model 'text' is not a complete ONNX file" in said
     assert "The sizes of 1 input are guesses" in said
     assert "Next: epbuild run --keep-going" in said
     assert max(map(len, done.stdout.splitlines())) <= 110

@@ -121,7 +121,7 @@ def test_scripts_get_every_finding_as_json(tmp_path: Path) -> None:
         "outcome": "failed",
         "message": "It was compiled for SM8750, not for SC8380XP.",
         "code": "EPB608",
-        "hint": "Check the target's options; the EP ignores what it does not understand.",
+        "hint": "Check the target's options; the EP ignores options that it does not know.",
     }
 
 
@@ -171,7 +171,7 @@ def test_a_broken_model_hides_none_of_the_others_in_its_folder(tmp_path: Path) -
     (tmp_path / "dist" / "broken.onnx").write_bytes(b"no model")
     done = epbuild(tmp_path, "inspect", "dist")
     assert done.returncode == 1
-    assert "is not a whole ONNX file" in done.stdout
+    assert "is not a complete ONNX file" in done.stdout
     assert "EPContext n" in done.stdout
 
 
@@ -217,9 +217,9 @@ def test_a_packed_artifact_fails_by_the_names_of_its_members(name: str, tmp_path
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     pack(folder, tmp_path / name)
     code, found = received(tmp_path, name, temporary=temporary)
-    assert (code, failures(found)[:1]) == (1, [("files", "m_ctx.onnx", "EPB615", "The manifest lists it, and it is not there.")])
+    assert (code, failures(found)[:1]) == (1, [("files", "m_ctx.onnx", "EPB615", "The manifest lists it, but it is missing.")])
     [more] = [row for row in found if row["outcome"] == "skipped" and row["subject"] == "notes.txt"]
-    assert more["message"] == "The manifest does not list it, so it is unknown what it should be."
+    assert more["message"] == "The manifest does not list it, so its expected content is unknown."
 
 
 def test_a_folder_that_somebody_zipped_is_verified_with_its_own_name(tmp_path: Path, temporary: Path) -> None:
@@ -269,20 +269,27 @@ def test_an_archive_is_the_one_that_the_provenance_beside_it_is_about(tmp_path: 
     code, found = received(tmp_path, path.name, temporary=temporary)
     [(check, subject, error, message)] = failures(found)
     assert (code, check, subject, error) == (1, "provenance", statement.name, "EPB637")
-    assert message.startswith("It is not about this archive, which has the SHA-256 ")
+    assert message.startswith("It does not cover this archive, whose SHA-256 is ")
     code, found = received(tmp_path, path.name, "--load", temporary=temporary)
-    assert (code, found[-1]["check"], found[-1]["message"]) == (1, "load", "It was not loaded, as its bytes are not in order.")
+    assert (code, found[-1]["check"], found[-1]["message"]) == (
+        1,
+        "load",
+        "It was not loaded, because one of its files failed a check.",
+    )
     for text in ("", "[]", "{}", '{"_type": "https://in-toto.io/Statement/v1", "subject": 5}', "[" * 100_000):
         statement.write_text(text, encoding="utf-8")
         code, found = received(tmp_path, path.name, temporary=temporary)
-        assert failures(found) == [("provenance", statement.name, "EPB637", "It is no in-toto statement that can be read.")]
+        assert failures(found) == [("provenance", statement.name, "EPB637", "It is not a readable in-toto statement.")]
 
 
 def test_an_archive_without_a_model_is_told_of_by_its_own_name(tmp_path: Path, temporary: Path) -> None:
     with zipfile.ZipFile(tmp_path / "notes.zip", "w") as archive:
         archive.writestr("notes.txt", b"mine")
     done = epbuild(tmp_path, "verify", "notes.zip", TMPDIR=str(temporary))
-    assert (done.returncode, done.stderr) == (2, "epbuild: error: notes.zip holds no manifest and no ONNX model. [EPB600]\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "epbuild: error: notes.zip contains neither a manifest nor an ONNX model. [EPB600]\n",
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there a test cannot press Ctrl-C in one process only")

@@ -181,7 +181,7 @@ def test_a_model_that_only_its_commit_names_is_fetched_and_locked_with_its_data(
 def test_a_file_that_is_no_model_is_not_locked(index: Index) -> None:
     index.write_recipe(REMOTE)
     index.fetcher.files["decode.onnx"] = b"<html>not found</html>"
-    with pytest.raises(PlanError, match="the model 'decode' is not a whole ONNX file"):
+    with pytest.raises(PlanError, match="the model 'decode' is not a complete ONNX file"):
         index.lock()
 
 

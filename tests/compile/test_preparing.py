@@ -342,7 +342,7 @@ TRACEBACK = ("folding", "Traceback (most recent call last):", '  File "fold.py",
 @pytest.mark.parametrize(
     ("left", "code", "said"),
     [
-        (leave(b"not a model at all" * 9), "EPB457", "not a whole ONNX file"),
+        (leave(b"not a model at all" * 9), "EPB457", "not a complete ONNX file"),
         (leave(b""), "EPB457", "the file is empty"),
         (leave_no_outputs, "EPB457", "without outputs"),
         (leave_nothing, "EPB457", "left no out/classifier.onnx, but other.onnx"),

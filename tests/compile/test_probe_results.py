@@ -48,7 +48,7 @@ def probed(ability: Ability, folder: Path, *reports: Mapping[str, Any], status: 
     ("reports", "expected"),
     [
         ((device("npu"), FINISHED), ("does", "runs on npu from Acme", "npu")),
-        ((device("cpu"), FINISHED), ("cannot", "cpu from Acme only stands for it", "")),
+        ((device("cpu"), FINISHED), ("cannot", "only cpu from Acme, which emulates it", "")),
         ((failed("unfit", "NoDevice", "it offers: none"),), ("cannot", "it offers: none", "")),
         ((failed("unfit", "Unfit", "no package"),), ("unclear", "no package", "")),
     ],

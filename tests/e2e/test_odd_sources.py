@@ -69,7 +69,7 @@ def test_what_a_source_says_wrong_of_its_output_fails_no_check_of_a_fresh_build(
             "load": "passed",
             "numbers": "passed",
         }
-    words = "The source declares the output 'y' as [2, 9]; ONNX Runtime made [2, 8] of it."
+    words = "The source declares the output 'y' as [2, 9]; ONNX Runtime computed [2, 8]."
     assert found["signature", "declared_ctx.onnx"]["message"] == words
 
 
@@ -94,5 +94,5 @@ def test_an_unshared_model_is_loaded_though_another_of_its_folder_is_damaged(pro
     binary.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     status, found = verified(project, "--load")
     assert status == 1
-    assert found["load", "left_ctx.onnx"]["message"] == "It was not loaded, as its bytes are not in order."
+    assert found["load", "left_ctx.onnx"]["message"] == "It was not loaded, because one of its files failed a check."
     assert found["load", "right_ctx.onnx"]["outcome"] == "passed"

@@ -44,7 +44,7 @@ def environment(entry: EpEntry, home: Path) -> Environment:
     [
         (Ability(QNN), "does", "compiles with onnxruntime-qnn"),
         (Ability(QNN, "npu"), "cannot", "offers no device that fits; it offers: cpu from"),
-        (Ability(QNN, runs=True), "cannot", "only stands for it"),
+        (Ability(QNN, runs=True), "cannot", "which emulates it"),
         (Ability(OPENVINO), "does", "compiles with onnxruntime-openvino"),
         (Ability(OPENVINO, "npu"), "cannot", "OpenVINO's Linux wheels hold no NPU compiler"),
         (Ability(OPENVINO, "cpu", runs=True), "cannot", "cannot load the CPU models that it compiles here"),

@@ -67,7 +67,7 @@ def _remove(name: str) -> Callable[[Path], None]:
 
 CASES: dict[str, tuple[Callable[[Path], None], int, str]] = {
     "a model that does not exist": (_remove("decode.onnx"), 2, "does not exist"),
-    "a model that is cut off": (_truncate, 2, "not a whole ONNX file"),
+    "a model that is cut off": (_truncate, 2, "not a complete ONNX file"),
     "a missing external data file": (_remove("weights.bin"), 2, "weights.bin"),
     "external data outside the model's folder": (_outside, 2, "outside its own folder"),
     "an EP that nobody knows": (

@@ -38,7 +38,7 @@ def test_a_group_is_held_to_what_sharing_must_save_and_measured_once_for_every_g
     new_quickstart.edit("min_ratio: 0.3", "min_ratio: 0.9")
     done = new_quickstart.epbuild("run", "epbuild.yaml", DECODER)
     assert done.returncode == 1
-    assert f"the context binaries and data have {shared:,} bytes shared, and " in done.stderr
+    assert f"the context binaries and data have {shared:,} bytes with sharing and " in done.stderr
     assert "sharing saves a ratio of 0.4" in done.stderr
     assert "the recipe expects at least 0.9" in done.stderr
     assert SHARE in done.stdout + done.stderr

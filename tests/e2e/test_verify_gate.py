@@ -48,7 +48,7 @@ def test_what_passes_is_published_with_its_figures_and_what_fails_is_not(project
     assert failed["step"] == "verify:right/npu"
     (problem,) = failed["problems"]
     assert problem["code"] == "EPB646"
-    assert ", and has to be 200" in problem["message"]
+    assert ", below the limit 200" in problem["message"]
     # Every view says that it was compiled and failed its check.
     outcomes = {event["model"]: (event["outcome"], event["verify"]) for event in events if event["event"] == "model_covered"}
     assert outcomes == {"left": ("whole", None), "right": ("failed verify", "verify:right/npu")}
@@ -128,14 +128,14 @@ def test_a_first_recipe_publishes_unjudged_models_and_feeds_tables_their_rows(pr
     done = project.epbuild("run", "--keep-going")
     assert done.returncode == 0, done.stdout + done.stderr
     [warning] = [line for line in done.stderr.splitlines() if "[EPB" in line]
-    assert warning.startswith("verify:main-faint/SM8750: warning: the numbers of the model 'faint' cannot be judged")
-    assert "all of its numbers are below 0.001" in warning
-    assert "It is emitted: made inputs are weak evidence." in warning
+    assert warning.startswith("verify:main-faint/SM8750: warning: the outputs of the model 'faint' cannot be judged")
+    assert "all of its values are below 0.001" in warning
+    assert "It is emitted, since generated inputs are weak evidence." in warning
     files = {place: json.loads(text) for place, text in project.files().items() if place.endswith("manifest.json")}
     found = {model["name"]: model for manifest in files.values() for model in manifest["models"]}
     assert found["words"]["figures"][0]["cosine"] > 0.999
     assert "unjudged" not in found["words"]
-    assert "all of its numbers are below 0.001" in found["faint"]["unjudged"]
+    assert "all of its values are below 0.001" in found["faint"]["unjudged"]
     project.edit("verify: true", "verify: {unjudged: fail}")
     done = project.epbuild("run", "--keep-going")
     assert (done.returncode, done.stderr.count("[EPB665]")) == (1, 1), done.stderr

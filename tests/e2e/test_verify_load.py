@@ -66,15 +66,15 @@ def test_the_unshared_classifier_has_the_numbers_of_its_source(built: Project) -
     load, numbers = found["load", "classifier_ctx.onnx"], found["numbers", "classifier_ctx.onnx"]
     assert (load["outcome"], numbers["outcome"]) == ("passed", "passed")
     assert "with onnxruntime 1.31.1 and onnxruntime-qnn 2.7.0." in load["message"]
-    assert "for seed 0 (made inputs: weak evidence): probabilities: cosine " in numbers["message"]
-    assert "; the worst number, for seed 0, is probabilities[0, " in numbers["message"]
+    assert "for seed 0 (generated inputs: weak evidence): probabilities: cosine " in numbers["message"]
+    assert "; the worst value, for seed 0, is probabilities[0, " in numbers["message"]
     (figures,) = numbers["figures"]
     assert (figures["output"], figures["evidence"]) == ("probabilities", "made")
     assert figures["cosine"] > 0.999
     # On x86-64 the EP refuses to judge: that is told, and is no failure.
     compatibility = found["compatibility", "classifier_ctx.onnx"]
     assert compatibility["outcome"] == "skipped"
-    assert "QNNExecutionProvider was asked whether it takes it on this machine, and did not answer" in compatibility["message"]
+    assert "QNNExecutionProvider did not report whether it accepts it on this machine" in compatibility["message"]
 
 
 def test_a_source_can_be_named_and_run_on_inputs_of_ones_own(built: Project, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_zeroed_weights_load_and_fail_by_their_numbers_with_the_worst_one_named(
     assert found["load", "classifier_ctx.onnx"]["outcome"] == "passed"
     numbers = found["numbers", "classifier_ctx.onnx"]
     assert (numbers["outcome"], numbers["code"]) == ("failed", "EPB646")
-    assert "; the worst number, for seed 0, is probabilities[0, " in numbers["message"]
+    assert "; the worst value, for seed 0, is probabilities[0, " in numbers["message"]
     assert "expected 0." in numbers["message"]
 
 
@@ -123,7 +123,7 @@ def test_what_is_known_to_be_damaged_is_given_to_no_ep(damageable: Project) -> N
     binary.unlink()
     binary.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     found = findings(damageable, CLASSIFIER, "--load", status=1)
-    assert found["load", "classifier_ctx.onnx"]["message"] == "It was not loaded, as its bytes are not in order."
+    assert found["load", "classifier_ctx.onnx"]["message"] == "It was not loaded, because one of its files failed a check."
 
 
 def test_a_shared_context_that_x86_cannot_load_fails_only_if_asked_for(built: Project) -> None:
@@ -168,7 +168,7 @@ def test_the_numbers_of_a_shared_context_are_those_of_the_unshared_model(built: 
     found = findings(built, DECODER, "--numbers", "--recipe", "epbuild.yaml", status=0)
     for name in ("prefill_ctx.onnx", "decode_ctx.onnx"):
         assert found["numbers", name]["outcome"] == "passed"
-        assert "These are the numbers of the same model compiled un-shared" in found["numbers", name]["message"]
+        assert "These figures are of the same model compiled without sharing" in found["numbers", name]["message"]
     without = findings(built, DECODER, "--numbers", status=0)
     assert without["numbers", "decode_ctx.onnx"]["outcome"] == "skipped"
     assert "with --recipe, the same model is compiled un-shared" in without["numbers", "decode_ctx.onnx"]["message"]

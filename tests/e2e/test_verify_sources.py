@@ -108,4 +108,4 @@ def test_every_source_is_found_and_compared_with(built: Project) -> None:
     said = numbers(built, "dist/folder/alone")
     assert said.startswith(f"numbers 2 skipped, {SOURCES - 2} passed")
     for name in ("renamed", "asked"):
-        assert f"What prepare:{name}/1-run made is not in the cache; `epbuild run` makes it again" in said
+        assert f"The result of prepare:{name}/1-run is not in the store; `epbuild run` recreates it" in said

@@ -167,7 +167,11 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
         "in different folders",
         lambda f: asked([compiled(f / "a/m.onnx"), compiled(f / "b/n.onnx")], "embed"),
     ),
-    "a name that leaves the folder": ("EPB624", r"has '\.\.'", lambda f: asked([compiled(f / "m.onnx")], "rename", "../n.bin")),
+    "a name that leaves the folder": (
+        "EPB624",
+        r"contains '\.\.'",
+        lambda f: asked([compiled(f / "m.onnx")], "rename", "../n.bin"),
+    ),
     "an absolute name": ("EPB624", "absolute", lambda f: asked([compiled(f / "m.onnx")], "rename", "/n.bin")),
     "a folder as a name": ("EPB624", "names a folder", lambda f: asked([compiled(f / "m.onnx")], "rename", "sub/")),
     "a dot as a name": ("EPB624", "names a folder", lambda f: asked([compiled(f / "m.onnx")], "rename", "sub/.")),
@@ -182,7 +186,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
     "the name of external data": ("EPB624", "is external data", lambda f: asked([with_data(f)], "rename", "w.bin", f / "o")),
     "a link in place": ("EPB624", "is a link", lambda f: asked([linked(f)], "embed")),
     "a missing model": ("EPB600", "cannot be read", lambda f: asked([f / "gone.onnx"], "embed")),
-    "no model": ("EPB602", "not a whole ONNX file", lambda f: asked([taken(f, "x.onnx"), f / "x.onnx"], "embed")),
+    "no model": ("EPB602", "not a complete ONNX file", lambda f: asked([taken(f, "x.onnx"), f / "x.onnx"], "embed")),
 }
 
 

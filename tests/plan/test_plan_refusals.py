@@ -65,8 +65,8 @@ def test_a_path_that_no_model_can_have_is_told_as_a_missing_model(workshop: Path
     [
         (b"", "the file is empty"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n", "git lfs pull"),
-        (b"<!DOCTYPE html><html>404</html>", "is not a whole ONNX file"),
-        (b"PK\x03\x04" + bytes(range(256)), "is not a whole ONNX file"),
+        (b"<!DOCTYPE html><html>404</html>", "is not a complete ONNX file"),
+        (b"PK\x03\x04" + bytes(range(256)), "is not a complete ONNX file"),
     ],
     ids=["empty", "git lfs pointer", "web page", "archive"],
 )
@@ -79,7 +79,7 @@ def test_a_model_whose_copy_was_cut_short_is_refused(workshop: Path) -> None:
     model = workshop / "models" / "prefill.onnx"
     model.write_bytes(model.read_bytes()[:-7])
     text = edited(RECIPE, (PREFILL, f"prefill: {MARK}models/prefill.onnx"))
-    check(workshop, text, ("EPB202", "the model 'prefill' is not a whole ONNX file"))
+    check(workshop, text, ("EPB202", "the model 'prefill' is not a complete ONNX file"))
 
 
 def test_a_model_whose_line_endings_git_converted_says_how_to_stop_that(workshop: Path) -> None:

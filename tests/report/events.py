@@ -68,7 +68,7 @@ EVENTS: tuple[Event, ...] = (
     Warned(WARNING),
     Fetching("x", ADDRESS, 400_000, 1_600_000),
     Fetched("x"),
-    ToolchainStarted("qnn", "making an environment with onnxruntime-qnn==2.7.0"),
+    ToolchainStarted("qnn", "creating an environment with onnxruntime-qnn==2.7.0"),
     ToolchainReady("qnn", "1.31.1", 12.34567),
     RunStarted("quickstart", 4, 3, 90.0),
     StepStarted(COMPILE, "compiling for snapdragon-SC8380XP"),

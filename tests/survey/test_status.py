@@ -285,7 +285,7 @@ def test_a_tightened_expectation_is_checked_against_results_that_are_already_the
     states = built.states()
     assert (states[SHARE], states[EMIT_DECODER], states[CLASSIFIER]) == ("out of date", "out of date", "current")
     assert built.reasons(SHARE) == tuple(
-        f"1 node of the model '{name}' stayed outside QNNExecutionProvider: 1 Relu. The recipe expects 0 at most"
+        f"QNNExecutionProvider did not compile 1 node of the model '{name}': 1 Relu. The recipe expects 0 at most"
         for name in ("prefill", "decode")
     )
     before = built.contents()
@@ -300,7 +300,7 @@ def test_a_node_left_outside_fails_its_step_unless_the_recipe_has_a_word_of_it(w
     assert workshop.build().exit_code == 1
     [problem] = workshop.problems
     assert (problem.code, problem.where) == ("EPB655", CLASSIFIER)
-    assert problem.message == "1 node of the model 'classifier' stayed outside QNNExecutionProvider: 1 Relu"
+    assert problem.message == "QNNExecutionProvider did not compile 1 node of the model 'classifier': 1 Relu"
     assert problem.hint == (
         "To accept that the CPU runs them, write `expect: {fallback_nodes: 1}`, or end the target's `eps` with CPUExecutionProvider."
     )

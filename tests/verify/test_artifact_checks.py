@@ -194,7 +194,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
     "a reference upwards": (
         decode(node("../llm.bin")),
         {("references", MODEL, "EPB605"), ("sharing", "decoder", "EPB607")},
-        "has '..'",
+        "contains '..'",
     ),
     "a reference down and up": (
         decode(node("b/../llm.bin")),
@@ -209,7 +209,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
     "a Windows reference": (
         decode(node("bin\\llm.bin")),
         {("references", MODEL, "EPB605"), ("sharing", "decoder", "EPB607")},
-        "has a backslash",
+        "contains a backslash",
     ),
     "an empty reference": (
         decode(node("")),
@@ -243,7 +243,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
     "no embed_mode, which means 1": (
         decode(without(node(), "embed_mode")),
         {("schema", MODEL, "EPB614"), ("sharing", "decoder", "EPB607")},
-        "the name of a file, llm.bin: its embed_mode must be 0",
+        "the name of a file, llm.bin, instead of a context: its embed_mode must be 0",
     ),
     "an attribute of another type": (
         decode(node(max_size="big")),
@@ -253,7 +253,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
     "an edited partition": (
         decode(node(partition_name="QNNExecutionProvider_24_1_0")),
         {("partitions", MODEL, "EPB618")},
-        "its context holds QNNExecutionProvider_17_1_0 and not that",
+        "its context contains QNNExecutionProvider_17_1_0 instead",
     ),
     "a compatibility string for another target": (
         decode(node(), metadata={f"ep_compatibility_info.{QNN}": compatible("69")}),
@@ -263,14 +263,14 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
     "a model that was not compiled": (
         decode(relu()),
         {("model", MODEL, "EPB603"), ("sharing", "decoder", "EPB607")},
-        "nothing of it was compiled",
+        "no part of it was compiled",
     ),
     "external data that is missing": (
         decode(node(), external="w.data"),
         {("references", MODEL, "EPB605")},
         "The external data file 'w.data' does not exist.",
     ),
-    "external data elsewhere": (decode(node(), external="../w.data"), {("references", MODEL, "EPB605")}, "has '..'"),
+    "external data elsewhere": (decode(node(), external="../w.data"), {("references", MODEL, "EPB605")}, "contains '..'"),
     "an embedded context in a sharing group": (
         decode(node(None, embed_mode=1, ep_cache_context=SHARED)),
         {("sharing", "decoder", "EPB607")},
@@ -308,7 +308,8 @@ def test_a_binary_for_another_target_than_its_model_names_is_found(folder: Path)
     binary(SHARED.replace(b"SC8380XP", b"SM8750"))(folder)
     assert failures(folder / MODEL) == {("target", BIN, "EPB608")}
     assert any(
-        "compiled for SM8750, not for SC8380XP, as decode_ctx.onnx has it." in found.message for found in findings(folder / MODEL)
+        "compiled for SM8750, not for SC8380XP, the target in decode_ctx.onnx." in found.message
+        for found in findings(folder / MODEL)
     )
 
 
@@ -328,7 +329,7 @@ def test_a_link_that_leads_out_is_not_followed_however_good_its_content_is(folde
     found = failures(folder)
     assert ("references", MODEL, "EPB605") in found
     assert ("files", BIN, "EPB615") in found
-    assert any("is a link to a place outside" in finding.message for finding in findings(folder))
+    assert any("is a link to a path outside" in finding.message for finding in findings(folder))
     assert not any(finding.check == "target" and finding.subject == reference for finding in findings(folder))
 
 
@@ -426,7 +427,7 @@ def test_what_is_wrong_with_one_model_keeps_no_other_from_being_loaded(tmp_path:
         found = [*check_artifact(artifact), Finding(check, subject, "failed"), Finding("files", "decode.bin", "skipped")]
         return faulty_models(artifact, found)
 
-    own = "its bytes are not in order"
+    own = "one of its files failed a check"
     for subject in ("prefill_ctx.onnx", "prefill.bin", "prefill.data"):
         assert faulty("digests", subject) == {"prefill_ctx.onnx": own}
     everything = ["decode_ctx.onnx", "prefill_ctx.onnx"]
@@ -465,7 +466,7 @@ def test_an_output_that_the_source_declares_wrong_has_its_computed_shape(folder:
         told = [finding for finding in findings(folder) if finding.check == "signature"]
         assert {finding.outcome for finding in told} == {outcome}
         if computed is not None and outcome == "passed":
-            words = "The source declares the output 'y' as [5, ?, n]; ONNX Runtime made [4, ?, n] of it."
+            words = "The source declares the output 'y' as [5, ?, n]; ONNX Runtime computed [4, ?, n]."
             assert {finding.message for finding in told} == {words}
 
 

@@ -73,7 +73,7 @@ def test_a_manifest_that_is_a_link_to_a_place_outside_is_refused_unread(tmp_path
     [artifact] = find_artifacts(folder)
     assert artifact.manifest is None
     assert artifact.flaw is not None
-    assert "is a link to a place outside" in artifact.flaw
+    assert "is a link to a path outside" in artifact.flaw
 
 
 @needs_links
@@ -132,14 +132,14 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "no JSON": (lambda _: "{", "it is not JSON"),
     "nested without end": (lambda _: "[" * 200_000, "it is not JSON"),
     "a number that is not finite": (lambda document: document.update(surprise=math.inf), "not finite"),
-    "larger than any": (lambda _: '{"format": 1, "x": "' + "x" * (65 << 20) + '"}', "larger than any manifest"),
-    "a newer format": (lambda document: document.update(format=2), "its format is 2, and this epbuild reads 1"),
+    "larger than any": (lambda _: '{"format": 1, "x": "' + "x" * (65 << 20) + '"}', "too large for a manifest"),
+    "a newer format": (lambda document: document.update(format=2), "its format is 2; this epbuild reads 1"),
     "no models": (lambda document: document.update(models=[]), "$.models"),
     "files of another kind": (lambda document: document.update(files={"a": 1}), "$.files"),
     "a size that is no number": (lambda document: document["files"][0].update(size="1"), "$.files[0].size"),
-    "a path upwards": (lambda document: document["files"][0].update(path="../x"), "not below its folder"),
-    "an absolute path": (lambda document: document["files"][0].update(path="/etc/hostname"), "not below its folder"),
-    "a model that is no file of it": (lambda document: document["models"][0].update(file="x.onnx"), "not among its files"),
+    "a path upwards": (lambda document: document["files"][0].update(path="../x"), "outside its folder"),
+    "an absolute path": (lambda document: document["files"][0].update(path="/etc/hostname"), "outside its folder"),
+    "a model that is no file of it": (lambda document: document["models"][0].update(file="x.onnx"), "but not its file"),
     "a signature of another kind": (
         lambda document: document["models"][0]["source"].update(inputs=[1]),
         "$.models[0].source.inputs[0]",

@@ -80,7 +80,7 @@ def test_a_context_that_lies_outside_is_told_and_not_read(tmp_path: Path) -> Non
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "llm.bin").symlink_to(tmp_path / "secret")
     [node] = inspect_model(save(tmp_path / "dist" / "m.onnx", context_node()))["ep_context_nodes"]
-    assert "is a link to a place outside" in (node["problem"] or "")
+    assert "is a link to a path outside" in (node["problem"] or "")
     assert (node["size"], node["sha256"], node["target"]) == (None, None, None)
 
 

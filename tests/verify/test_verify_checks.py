@@ -108,14 +108,18 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a missing model": (
         lambda folder: (folder / "decode_ctx.onnx").unlink(),
         "EPB601",
-        "the EP reported success for 'decode' and wrote no decode_ctx.onnx",
+        "the EP reported success for 'decode' but wrote no decode_ctx.onnx",
     ),
-    "a truncated model": (truncate, "EPB602", "decode_ctx.onnx is not a whole ONNX file: "),
-    "an empty model": (lambda folder: (folder / "decode_ctx.onnx").write_bytes(b""), "EPB602", "decode_ctx.onnx is not a whole"),
+    "a truncated model": (truncate, "EPB602", "decode_ctx.onnx is not a complete ONNX file: "),
+    "an empty model": (
+        lambda folder: (folder / "decode_ctx.onnx").write_bytes(b""),
+        "EPB602",
+        "decode_ctx.onnx is not a complete",
+    ),
     "a model that was not compiled": (
         decode(relu()),
         "EPB603",
-        "decode_ctx.onnx holds no EPContext node: nothing of it was compiled",
+        "decode_ctx.onnx contains no EPContext node: no part of it was compiled",
     ),
     "another EP's work": (
         decode(context_node(source="OpenVINOExecutionProvider")),
@@ -124,8 +128,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     ),
     "nobody's work": (decode(context_node(source="")), "EPB604", "decode_ctx.onnx: an EPContext node has no source"),
     "a dangling reference": (decode(context_node("gone.bin")), "EPB605", "the context binary 'gone.bin' does not exist beside"),
-    "a reference upwards": (decode(context_node("../llm.bin")), "EPB605", "the reference '../llm.bin' has '..'"),
-    "a reference up and down again": (decode(context_node("../out/llm.bin")), "EPB605", "has '..'"),
+    "a reference upwards": (decode(context_node("../llm.bin")), "EPB605", "the reference '../llm.bin' contains '..'"),
+    "a reference up and down again": (decode(context_node("../out/llm.bin")), "EPB605", "contains '..'"),
     "an absolute reference": (decode(context_node("/tmp/llm.bin")), "EPB605", "is an absolute path"),
     "a Windows path": (decode(context_node("C:\\out\\llm.bin")), "EPB605", "is an absolute path"),
     "an empty reference": (decode(context_node("")), "EPB605", "is empty"),
@@ -137,7 +141,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "EPB605",
         "the external data file 'w.bin' does not exist",
     ),
-    "external data elsewhere": (decode(context_node(), external="../w.bin"), "EPB605", "the reference '../w.bin' has '..'"),
+    "external data elsewhere": (decode(context_node(), external="../w.bin"), "EPB605", "the reference '../w.bin' contains '..'"),
     "an absolute path of external data": (
         decode(context_node(), external="/etc/hostname"),
         "EPB605",
@@ -147,7 +151,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "an embedded context": (
         decode(context_node(None, embed_mode=1, ep_cache_context=BINARY)),
         "EPB606",
-        "embeds its context, which is not what was asked for",
+        "embeds its context, contrary to the recipe",
     ),
     "a binary of its own for each model": (
         second_binary,
@@ -312,7 +316,7 @@ def test_sharing_that_saves_too_little_has_both_sizes_and_an_unrounded_ratio() -
     [problem] = check_shared_bytes(SharedBytes(700_001, 1_000_000), STEP, 0.3)
     assert (problem.code, problem.where) == ("EPB611", STEP)
     assert problem.message == (
-        "the context binaries and data have 700,001 bytes shared, and 1,000,000 bytes where each model is compiled alone: "
+        "the context binaries and data have 700,001 bytes with sharing and 1,000,000 bytes with each model compiled alone: "
         "sharing saves a ratio of 0.299; the recipe expects at least 0.3"
     )
     [problem] = check_shared_bytes(SharedBytes(1_012_345, 1_000_000), STEP, 0.3)

@@ -24,7 +24,7 @@ def read_compiled(path: Path) -> ModelHeader:
     except OSError as error:
         raise VerifyError(Problem("EPB600", f"{path} cannot be read: {error.strerror or error}")) from error
     except MalformedModel as error:
-        raise VerifyError(Problem("EPB602", f"{path} is not a whole ONNX file: {error}")) from error
+        raise VerifyError(Problem("EPB602", f"{path} is not a complete ONNX file: {error}")) from error
     if not header.is_compiled:
         raise ChangeRefused(Problem("EPB620", f"{path} holds no EPContext node: it is not a compiled model"))
     return header

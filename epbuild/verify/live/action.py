@@ -83,7 +83,7 @@ class _VerificationRun:
         attempt = run_models((), self._session, self._device_folder, self._execution.cancelled)
         if (reason := why_not_real(attempt, self._session.eps)) is not None:
             message = f"{self._action.target.title} has no real device here: {reason}"
-            hint = "Run it on a machine that has one, or have a worker there do it (--executor)."
+            hint = "Run it on a machine that has one, or on such a worker (--executor)."
             raise EnvironmentFailure(Problem("EPB667", message, self._step, hint))
 
     def _compare_group(self, built: Made, folder: Path) -> None:
@@ -134,9 +134,7 @@ class _VerificationRun:
         except (OSError, MalformedModel) as error:
             raise BuildError(Problem("EPB649", f"the model '{checked.name}' cannot be read: {error}", self._step)) from error
         if others := other_values(source.header, built.compiled.model(checked.name).source):
-            message = (
-                f"the model '{checked.name}' cannot be compared with its source, which has other inputs or outputs: {others}"
-            )
+            message = f"the model '{checked.name}' cannot be compared with its source, whose inputs or outputs differ: {others}"
             raise VerifyError(Problem("EPB649", message, self._step, "Write `reference: prepared`, or leave `reference` out."))
         return Subject(checked.name, source, samples, tuple(value.name for value in inputs))
 
@@ -153,7 +151,7 @@ class _VerificationRun:
         elif result.failure is not None:
             raise self._run_error(result.failure)
         elif result.measured is None:
-            message = f"the model '{subject.name}' does not give what its source does: {result.different}"
+            message = f"the model '{subject.name}' differs from its source: {result.different}"
             raise VerifyError(Problem("EPB646", message, self._step))
         else:
             worst = result.measured.worst
@@ -173,7 +171,7 @@ class _VerificationRun:
             ]
 
     def _record_source_failure(self, name: str, failure: LoadFailure) -> None:
-        """Note that the source does not accept made inputs. Raises BuildError if the inputs were given, or anything else failed."""
+        """Note that the source does not accept generated inputs. Raises BuildError if the inputs were given, or anything else failed."""
         if self._action.of(name).made is not None and failure.code == RAISED:
             reason = f"the CPU EP cannot run its source with them: {failure.message}"
             self._unjudged.append(UnjudgedMember(name, reason, by_inputs=True))

@@ -25,10 +25,10 @@ from epbuild.verify.live.worker import Attempt, Load, Session, run_models
 _VIRTUAL = ".virtual"
 # By the values of ONNX Runtime's OrtCompiledModelCompatibility.
 _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
-    "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} takes it on {device} as it is."),
-    "EP_SUPPORTED_PREFER_RECOMPILATION": ("passed", "{ep} takes it on {device}, and would do better with one compiled anew."),
-    "EP_UNSUPPORTED": ("failed", "{ep} does not take it on {device}; it was compiled for {written}."),
-    "EP_NOT_APPLICABLE": ("skipped", "{ep} does not judge whether {device} takes it."),
+    "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} accepts it on {device} as it is."),
+    "EP_SUPPORTED_PREFER_RECOMPILATION": ("passed", "{ep} accepts it on {device}, but prefers that it is recompiled."),
+    "EP_UNSUPPORTED": ("failed", "{ep} rejects it on {device}; it was compiled for {written}."),
+    "EP_NOT_APPLICABLE": ("skipped", "{ep} does not report whether {device} accepts it."),
 }
 
 
@@ -72,7 +72,9 @@ def check_live(
     """
     for finding in _findings(artifact, check, lines, faulty):
         if check.strict and finding.outcome == "skipped" and finding.check != "compatibility":
-            yield replace(finding, outcome="failed", code="EPB640", hint="Try it where that can be done, or without --strict.")
+            yield replace(
+                finding, outcome="failed", code="EPB640", hint="Try it on a machine that can do this check, or without --strict."
+            )
         else:
             yield finding
 
@@ -101,9 +103,9 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, 
 def _not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[str, str]) -> Iterator[Finding]:
     """Report that no model of a batch is loaded, since one of them is faulty."""
     first = next(model.file for _, model in batch.models if model.file in faulty)
-    together = f"it would be open together with {artifact.shown(first)}, and of that something is wrong"
+    together = f"it would be loaded together with {artifact.shown(first)}, which failed a check"
     for _, model in batch.models:
-        message = f"It was not loaded, as {faulty.get(model.file, together)}."
+        message = f"It was not loaded, because {faulty.get(model.file, together)}."
         yield Finding("load", artifact.shown(model.file), "skipped", message)
 
 
@@ -114,7 +116,7 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
     loads = {name: Load(name, model.path, _compatibility(model, session)) for name, model in batch.models}
     shown = {name: artifact.shown(model.file) for name, model in batch.models}
     attempt = run_models(list(loads.values()), session, scratch)
-    hint = "No manifest has the options that the EP needs: give them with --option." if artifact.manifest is None else None
+    hint = "No manifest has the options that the EP needs: set them with --option." if artifact.manifest is None else None
     yield from _load_findings(attempt, shown, session, hint)
     yield from _compatibility_findings(attempt, shown, loads)
     if not check.numbers:
@@ -175,10 +177,12 @@ def _compatibility_findings(attempt: Attempt, shown: Mapping[str, str], loads: M
     for report in attempt.of("compatibility"):
         subject, ep = shown[report["model"]], report["ep"]
         if report["answer"] is None:
-            message = f"{ep} was asked whether it takes it on this machine, and did not answer: {report['reason']}"
+            message = f"{ep} did not report whether it accepts it on this machine: {report['reason']}"
             yield Finding("compatibility", subject, "skipped", sentence(message))
             continue
-        outcome, words = _ANSWERS.get(report["answer"], ("skipped", f"{{ep}} answered with {report['answer']}, which is new."))
+        outcome, words = _ANSWERS.get(
+            report["answer"], ("skipped", f"{{ep}} answered with {report['answer']}, which epbuild does not know.")
+        )
         message = words.format(ep=ep, device=attempt.devices or "this machine", written=loads[report["model"]].compatibility[ep])
-        hint = "Take the variant for this device, or compile one." if outcome == "failed" else None
+        hint = "Use the variant for this device, or compile one." if outcome == "failed" else None
         yield Finding("compatibility", subject, outcome, message, "EPB645" if outcome == "failed" else None, hint)

@@ -35,7 +35,7 @@ from epbuild.verify.live.worker import LoadFailure, Session
 if TYPE_CHECKING:
     import numpy as np
 
-_ELEMENTS = "Where that is what the target's precision comes to, allow it with --atol and --rtol, or judge by --metric."
+_ELEMENTS = "If the target's precision explains the difference, allow it with --atol and --rtol, or judge by --metric."
 
 
 class OutputComparison(Struct, frozen=True):
@@ -44,7 +44,7 @@ class OutputComparison(Struct, frozen=True):
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """Files or folders of inputs, by model; under the empty name, those for every other model."""
     made: MadeInputs | None = None
-    """Settings for made inputs, if none are given; None: those of the recipe's `verify`, else the seed 0."""
+    """Settings for generated inputs, if none are given; None: those of the recipe's `verify`, else the seed 0."""
     asked: Thresholds = field(default_factory=Thresholds)
     """Thresholds for metrics; none: those of the recipe's `verify`, else those of the catalog for the EP."""
     atol: float | None = None
@@ -119,7 +119,7 @@ class NumbersFindings(Struct, frozen=True):
         if group is not None and not _as_compiled(group, self.document):
             compile_unshared = None
         if failed is not None and compile_unshared is None:
-            message = "the recipe compiles it with other options than it was compiled with; build it again"
+            message = "it was not compiled with the options of the recipe; build it again"
             yield from (_finding(subject.name, "skipped", message) for subject in subjects)
             return
         check = NumbersCheck(models, self.session, self.scratch, compile_unshared)
@@ -128,8 +128,8 @@ class NumbersFindings(Struct, frozen=True):
 
     def _why_not_run(self, failed: LoadFailure, group: SessionGroup | None) -> str:
         if not failed.cannot_load:
-            return "it was not run, as it could not be loaded"
-        hint = "; with --recipe, the same model is compiled un-shared and its numbers are compared"
+            return "it was not run, since it could not be loaded"
+        hint = "; with --recipe, the same model is compiled without sharing and its outputs are compared"
         return failed.message.rstrip(".") + (hint if group is None and self.sources.recipe is None else "")
 
     def _subject(self, name: str, inputs: Sequence[ValueInfo]) -> Subject | Finding:
@@ -150,7 +150,7 @@ class NumbersFindings(Struct, frozen=True):
     def _judge(self, result: MemberResult) -> Finding:
         name, failure, unshared = result.subject.name, result.failure, result.unshared
         because = (
-            f". These are the numbers of the same model compiled un-shared: {unshared.message.rstrip('.')}" if unshared else ""
+            f". These figures are of the same model compiled without sharing: {unshared.message.rstrip('.')}" if unshared else ""
         )
         if result.source_failure is not None:
             return _finding(name, "failed", f"the CPU EP cannot run its source model: {result.source_failure.message}", "EPB649")
@@ -169,7 +169,7 @@ class NumbersFindings(Struct, frozen=True):
     def _judged_numbers(self, subject: Subject, measured: Measured, because: str) -> Finding:
         comparison, quantised = self.comparison, subject.source.is_quantised
         if measured.worst is None:
-            return _finding(subject.name, "skipped", f"it has no output with elements to compare{because}")
+            return _finding(subject.name, "skipped", f"its outputs have no elements to compare{because}")
         checked = self.sources.checked(subject.name, self.document)
         asked = checked.user_thresholds if checked is not None and comparison.asked == Thresholds() else comparison.asked
         numbers = self.session.eps[0].entry.numbers if self.session.eps else Numbers()
@@ -193,8 +193,8 @@ class _UnsharedCompile(Struct, frozen=True):
         member, group, files = self.group.member(subject.name), self.group, subject.source.prepared
         if member.prepared is not None:
             if files is None:
-                message = f"what {member.prepared} made is not in the cache"
-                raise BuildError(Problem("EPB649", message, None, "`epbuild run` makes it again."))
+                message = f"the result of {member.prepared} is not in the store"
+                raise BuildError(Problem("EPB649", message, None, "`epbuild run` recreates it."))
             member = fit_inputs(member.with_files(files), read_header(files.graph))
             group = replace(group, members=tuple(member if item.name == member.name else item for item in group.members))
         log, store = staging.with_suffix(".log"), BlobStore(cache_directory())
@@ -207,37 +207,35 @@ def _finding(model: str, outcome: Outcome, message: str, code: str | None = None
 
 
 def _on(subject: Subject) -> str:
-    return f"{subject.on} (made inputs: weak evidence)" if subject.evidence == "made" else subject.on
+    return f"{subject.on} (generated inputs: weak evidence)" if subject.evidence == "made" else subject.on
 
 
 def _by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
     """Judge a model by metrics; return the outcome, a clause with the figures, and a hint."""
     on, outcome, figures, hint = _on(subject), overall(verdicts), figures_text(verdicts), hint_of(verdicts)
-    worst = f"; the worst number, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
+    worst = f"; the worst value, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
     if outcome == "passed":
-        return "passed", f"its numbers are near enough to those of the CPU EP, for {on}: {figures}{worst}", None
+        return "passed", f"its outputs are close enough to those of the CPU EP, for {on}: {figures}{worst}", None
     if outcome == "unjudgeable":
-        return "skipped", f"its numbers cannot be judged, for {on}: {figures}", hint
+        return "skipped", f"its outputs cannot be judged, for {on}: {figures}", hint
     bad = sum(verdict.outcome == "failed" for verdict in verdicts)
-    few = "its only output is" if len(verdicts) == 1 else f"{bad} of {len(verdicts)} outputs are"
-    return "failed", f"{few} too far from those of the CPU EP, for {on}: {figures}{worst}", hint
+    few = "its only output differs" if len(verdicts) == 1 else f"{bad} of {len(verdicts)} outputs differ"
+    return "failed", f"{few} too much from the CPU EP's, for {on}: {figures}{worst}", hint
 
 
 def _by_element(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
     """Judge a model by the tolerance of its elements. Figures that prove nothing cannot be judged by elements either."""
     on, figures, worst = _on(subject), figures_text(verdicts), measured.worst
     if overall(verdicts) == "unjudgeable":
-        return "skipped", f"its numbers cannot be judged, for {on}: {figures}", hint_of(verdicts)
+        return "skipped", f"its outputs cannot be judged, for {on}: {figures}", hint_of(verdicts)
     small = [verdict for verdict in verdicts if verdict.outcome == "failed" and verdict.own_scale]
     if measured.outside == 0 and small:
-        why = (
-            "what is allowed is more than any of their numbers, and by their own scale they are too far from those of the CPU EP"
-        )
+        why = "the allowed difference exceeds every value, and relative to their own scale they differ too much from the CPU EP's"
         return "failed", f"{counted(len(small), 'output')}, for {on}: {why}: {figures_text(small)}", hint_of(small)
     if measured.outside == 0:
-        message = f"its numbers are near enough to those of the CPU EP, for {on}; the worst is {worst}; {figures}"
+        message = f"its outputs are close enough to those of the CPU EP, for {on}; the worst is {worst}; {figures}"
         return "passed", message, None
-    far = f"{measured.outside:,} of {measured.elements:,} numbers are too far from those of the CPU EP"
+    far = f"{measured.outside:,} of {measured.elements:,} values differ too much from those of the CPU EP"
     return "failed", f"{far}; the worst, for {measured.at}, is {worst}; {figures}", hint_of(verdicts) or _ELEMENTS
 
 

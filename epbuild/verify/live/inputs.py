@@ -87,7 +87,7 @@ def archives_at(place: Path) -> list[Path]:
         return [place]
     found = sorted(path for path in map(Path, glob.glob(str(place), recursive=True)) if path.is_file())  # noqa: PTH207 - from any root
     if not found:
-        raise BadInputs(f"no file is named by {place}")
+        raise BadInputs(f"no file matches {place}")
     return found
 
 
@@ -124,7 +124,7 @@ def _made(
 
     dtype, shape = np.dtype(_type_of(value)), _made_shape(value, sizes)
     if dtype.kind == "U":
-        raise NoInputs(f"the input '{value.name}' takes texts, which cannot be made up; give them with --inputs")
+        raise NoInputs(f"the input '{value.name}' takes strings, which cannot be generated; provide them with --inputs")
     if bounds is not None:
         return _made_between(source, value.name, dtype, shape, bounds)
     if dtype.kind == "f":
@@ -150,11 +150,11 @@ def _made_between(
         (0, 1) if kind is None else (float(kind.min), float(kind.max)) if dtype.kind == "f" else (int(kind.min), int(kind.max))
     )
     if not (math.isfinite(low) and math.isfinite(high) and least <= low <= high <= most):
-        raise BadInputs(f"the range {low:g} to {high:g} is none for the input '{name}', which takes {dtype.name}")
+        raise BadInputs(f"the range {low:g} to {high:g} is invalid for the input '{name}', which takes {dtype.name}")
     if dtype.kind == "f":
         return source.uniform(low, high, shape).astype(dtype)
     if low != int(low) or high != int(high):
-        raise BadInputs(f"the range {low:g} to {high:g} is none for the input '{name}', which takes whole numbers")
+        raise BadInputs(f"the range {low:g} to {high:g} is invalid for the input '{name}', which takes integers")
     wide = np.uint64 if dtype == np.uint64 else np.int64
     return source.integers(int(low), int(high), shape, dtype=wide, endpoint=True).astype(dtype)
 
@@ -162,16 +162,17 @@ def _made_between(
 def _made_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of a made input. Raises NoInputs if a size is unknown, instead of a guess."""
     if value.shape is None:
-        raise NoInputs(f"the input '{value.name}' has no known rank, so that nothing can be made for it; give it with --inputs")
+        raise NoInputs(f"the input '{value.name}' has an unknown rank, so no values can be generated; provide it with --inputs")
     shape = [size if isinstance(size, int) and size >= 0 else sizes.get(str(size)) for size in value.shape]
     for number, size in enumerate(shape):
         if size is None:
             named = value.shape[number]
-            which = f"'{named}'" if isinstance(named, str) and named else f"number {number}, which has no name,"
+            which = f"'{named}'" if isinstance(named, str) and named else f"{number}, which has no name,"
             cure = (
-                f"write its sizes in the recipe (`input_shapes: {{{value.name}: [...]}}` of the model), or give it with --inputs"
+                f"write its sizes in the recipe (`input_shapes: {{{value.name}: [...]}}` of the model), or provide it with "
+                f"--inputs"
             )
-            raise NoInputs(f"the input '{value.name}' leaves its dimension {which} open, and its size is unknown: {cure}")
+            raise NoInputs(f"the input '{value.name}' has the dynamic dimension {which} of unknown size: {cure}")
     return tuple(size for size in shape if size is not None)
 
 
@@ -187,7 +188,7 @@ def _archive(place: Path) -> Sample:
     with open_regular(place) as file:
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise BadInputs(f"{place} is no .npz file; save the inputs by name with numpy.savez")
+            raise BadInputs(f"{place} is not a .npz file; save the inputs by name with numpy.savez")
         with loaded as arrays:
             return Sample(place.name, {name: arrays[name] for name in arrays.files})
 
@@ -197,7 +198,7 @@ def _test_sets(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
     found = [folders[number] for number in sorted(folders)] or [place]
     samples = [_test_set(folder, inputs) for folder in found]
     if not any(sample.arrays for sample in samples):
-        raise BadInputs(f"{place} holds no test set: test_data_set_0/input_0.pb")
+        raise BadInputs(f"{place} contains no test set: test_data_set_0/input_0.pb")
     return samples
 
 
@@ -214,7 +215,7 @@ def _test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
             tensor = onnx.load_tensor(path)
             array = onnx.numpy_helper.to_array(tensor)
         except (DecodeError, TypeError) as error:
-            raise BadInputs(f"{path} holds no tensor: {error}") from error
+            raise BadInputs(f"{path} contains no tensor: {error}") from error
         if tensor.name not in names and number >= len(names):
             raise BadInputs(f"{path} is one input too many: the model has {len(names)}")
         arrays[tensor.name if tensor.name in names else names[number]] = array.astype(str) if array.dtype.kind == "O" else array
@@ -224,7 +225,7 @@ def _test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
 def _check_against(sample: Sample, inputs: Sequence[ValueInfo]) -> None:
     wanted = {value.name: value for value in inputs}
     for name in sample.arrays.keys() - wanted.keys():
-        raise BadInputs(f"{sample.name} has '{name}', and the model has no such input; it has: {', '.join(wanted)}")
+        raise BadInputs(f"{sample.name} has '{name}', which is not an input of the model; its inputs: {', '.join(wanted)}")
     for name, value in wanted.items():
         array = sample.arrays.get(name)
         if array is None:

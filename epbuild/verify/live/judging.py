@@ -12,10 +12,12 @@ from epbuild.plan.result import FigureRow, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.verify.live.verdict import OTHER_INPUTS, OutputVerdict, Rules, figures_text, format_figures, hint_of, overall
 
-_UNSHARED = "These are the numbers of the same model compiled un-shared"
-_EMIT = "To emit it all the same, write `unjudged: emit` in its `verify`; the manifest then has the reason."
-_CHANGE = "What is asked is in `metrics` of its `verify`; without them, it is what the catalog has for the EP."
-_WEAK = "It is emitted: made inputs are weak evidence. With `data` from files, or with `metrics`, its `verify` is a gate."
+_UNSHARED = "These figures are of the same model compiled without sharing"
+_EMIT = "To emit it anyway, write `unjudged: emit` in its `verify`; the manifest then records the reason."
+_CHANGE = "The thresholds are `metrics` of its `verify`, or by default those of the catalog for the EP."
+_WEAK = (
+    "It is emitted, since generated inputs are weak evidence. With `data` from files or with `metrics`, its `verify` is a gate."
+)
 _EMITED = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
 """Figures of an output in a manifest."""
 
@@ -61,7 +63,7 @@ def rounded_figure(name: str, value: Any) -> Any:
 def number_problems(
     action: Verification, checked: CheckedMember, result: VerificationResult, *, fails: bool
 ) -> Iterator[Problem]:
-    """Report bad numbers of a member: those that fail the step, or those that are warnings, since made inputs are weak evidence."""
+    """Report bad numbers of a member: those that fail the step, or those that are warnings, since generated inputs are weak evidence."""
     where, name = StepId(action.id), checked.name
     unjudged = result.unjudged_member(name)
     if unjudged is not None and not unjudged.by_inputs:
@@ -75,17 +77,22 @@ def number_problems(
     accepted = outcome == "unjudgeable" and checked.choice.unjudged == "emit"
     if outcome == "passed" or (first is None and unjudged is None) or gates is not fails or (accepted and not fails):
         return
-    on = "made inputs" if first is None else first.on + ("; made inputs: weak evidence" if first.evidence == "made" else "")
+    on = (
+        "generated inputs"
+        if first is None
+        else first.on + ("; generated inputs: weak evidence" if first.evidence == "made" else "")
+    )
     alone = f". {_UNSHARED}" if first is not None and first.unshared else ""
     hint = hint_of(verdicts) or OTHER_INPUTS
     if outcome == "unjudgeable":
         figures = unjudged.reason.rstrip(".") if unjudged is not None else figures_text(verdicts)
-        message = f"the numbers of the model '{name}' cannot be judged ({on}): {figures}{alone}"
+        message = f"the outputs of the model '{name}' cannot be judged ({on}): {figures}{alone}"
         yield Problem("EPB665", message, where, f"{hint} {_EMIT if fails else _WEAK}")
         return
-    worst = f"; the worst number, for {first.at}, is {first.worst}" if first is not None and first.worst else ""
+    worst = f"; the worst value, for {first.at}, is {first.worst}" if first is not None and first.worst else ""
     message = (
-        f"the numbers of the model '{name}' are too far from those of the CPU EP ({on}): {figures_text(verdicts)}{worst}{alone}"
+        f"the outputs of the model '{name}' differ too much from those of the CPU EP ({on}): "
+        f"{figures_text(verdicts)}{worst}{alone}"
     )
     yield Problem("EPB646", message, where, f"{hint} {_CHANGE if fails else _WEAK}")
 
@@ -107,8 +114,8 @@ def _rules(action: Verification, checked: CheckedMember, row: FigureRow) -> Rule
 
 def not_judged_here(action: Verification, unjudged: UnjudgedMember) -> Problem:
     """Return the problem of a member whose numbers this machine cannot judge."""
-    message = f"the numbers of the model '{unjudged.member}' cannot be judged here: {unjudged.reason.rstrip('.')}"
-    hint = f"Build it where {action.target.eps[0].entry.ep} can run what it compiles. {_EMIT}"
+    message = f"the outputs of the model '{unjudged.member}' cannot be judged here: {unjudged.reason.rstrip('.')}"
+    hint = f"Build it on a machine where {action.target.eps[0].entry.ep} can run the compiled model. {_EMIT}"
     return Problem("EPB666", message, StepId(action.id), hint)
 
 
@@ -121,6 +128,6 @@ def note(result: VerificationResult) -> str:
     if not parts and result.figures:
         parts = [format_figures(result.figures[0])]
     if any(row.evidence == "made" for row in result.figures):
-        parts.append("made inputs: weak evidence")
+        parts.append("generated inputs: weak evidence")
     parts += [f"{len(result.unjudged)} not judged"] if result.unjudged else []
     return ", ".join(parts)

@@ -139,10 +139,10 @@ class Meter:
 def check_alike(output: str, expected: Array, got: Array) -> None:
     """Raise DifferentOutput if an output has another type or shape than expected."""
     if expected.shape != got.shape:
-        raise DifferentOutput(f"the shape of the output '{output}' is {got.shape}, and should be {expected.shape}")
+        raise DifferentOutput(f"the shape of the output '{output}' is {got.shape}, but should be {expected.shape}")
     # Types of texts differ with their lengths.
     if expected.dtype != got.dtype and not expected.dtype.kind == got.dtype.kind == "U":
-        raise DifferentOutput(f"the type of the output '{output}' is {got.dtype}, and should be {expected.dtype}")
+        raise DifferentOutput(f"the type of the output '{output}' is {got.dtype}, but should be {expected.dtype}")
 
 
 def _blocks(expected: Array, got: Array) -> Iterator[tuple[Array, Array]]:
@@ -218,7 +218,7 @@ class Worst(Struct, frozen=True):
     def __str__(self) -> str:
         if self.difference in (0.0, float("inf")):
             return self.place
-        return f"{self.place}; off by {self.difference:.3g}, where {self.allowed:.3g} is allowed"
+        return f"{self.place}; off by {self.difference:.3g}, allowed is {self.allowed:.3g}"
 
 
 def worst_element(output: str, expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any], tolerance: Tolerance) -> Worst | None:

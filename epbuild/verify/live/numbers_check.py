@@ -179,7 +179,7 @@ class NumbersCheck:
         self, reference: _Reference, shared_failure: LoadFailure, place: Path, compile_unshared: Callable[[Subject, Path], Path]
     ) -> MemberResult:
         name = reference.subject.name
-        self.lines.report(f"compiling {name} un-shared, as what shares cannot be loaded here")
+        self.lines.report(f"compiling {name} without sharing, since the sharing group cannot be loaded here")
         place.mkdir(parents=True)
         self.logs.append(place.with_suffix(".log"))
         try:

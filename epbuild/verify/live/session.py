@@ -56,7 +56,7 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
     asked: Mapping[str, Mapping[str, str]] = manifest.eps if manifest is not None else {ep: {} for ep in _eps_in(artifact)}
     unknown = [ep for ep in asked if ep not in planned and ep not in known_eps()]
     if unknown:
-        raise CannotLoad(f"the catalog does not know {unknown[0]}; name the recipe whose catalog file does, with --recipe")
+        raise CannotLoad(f"the catalog does not have {unknown[0]}; use --recipe with a recipe whose catalog file has it")
     custom_ops = _custom_ops_for(artifact, given, sources)
     packages = [ops.name for ops in custom_ops if ops.library is None]
     if given.interpreter is not None:
@@ -73,7 +73,7 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
         where = artifact.folder / MANIFEST
         environment = toolchain_of(toolchain, Wanted(needed_entries, packages), where, given.toolchains, lines)
     else:
-        raise CannotLoad("it is unknown which toolchain it was compiled with; name one that can load it with --interpreter")
+        raise CannotLoad("it is unknown which toolchain it was compiled with; use --interpreter with one that can load it")
     target: Mapping[str, Any] = document["target"] if document is not None else {}
     devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}
     planned_eps = [

@@ -120,7 +120,7 @@ class Sources:
         model: Mapping[str, Any] = next((model for model in models if model["name"] == name), {})
         if "merged" in model and not self.named.get(name):
             members = ", ".join(item["name"] for item in model["merged"])
-            raise NoSource(f"it was merged from {members}; name one model that computes the same with --source {name}=FILE")
+            raise NoSource(f"it was merged from {members}; name an equivalent model with --source {name}=FILE")
         group = self.group(document, name)
         member = group.member(name) if group is not None else None
         own = self.named.get(name) or self.named.get("")
@@ -150,12 +150,12 @@ class Sources:
         if self.recipe is None:
             return "its source model is not known; name the recipe with --recipe, or the model with --source"
         if document is None:
-            return "without a manifest, it is unknown which model of the recipe it was compiled from; name that with --source"
+            return "without a manifest, it is unknown which model of the recipe it was compiled from; name it with --source"
         if member is None:
             return f"{self.recipe} does not build it: {document['group']} for {document['target']['name']}"
         if member.prepared is not None:
-            return f"what {member.prepared} made is not in the cache; `epbuild run` makes it again"
-        return "its source model has not been fetched yet; `epbuild run` does that"
+            return f"the result of {member.prepared} is not in the store; `epbuild run` recreates it"
+        return "its source model has not been fetched yet; `epbuild run` fetches it"
 
 
 def _read_source(
@@ -179,17 +179,19 @@ def _read_source(
     except BadReference as error:
         raise WrongSource(f"the source model {graph} cannot be used: {error}") from error
     except MalformedModel as error:
-        raise WrongSource(f"the source model {graph} is not a whole ONNX file: {error}") from error
+        raise WrongSource(f"the source model {graph} is not a complete ONNX file: {error}") from error
     except OSError as error:
         raise WrongSource(f"the source model's file {error.filename} cannot be read: {error.strerror or error}") from error
     if listed is not None:
         if "prepared" in listed and digest != listed["sha256"]:
             listed = listed["prepared"]["from"]  # the model of the recipe, before its preparations
         if listed["sha256"] != digest:
-            raise WrongSource(f"the source model {graph} is not the one that it was compiled from: its SHA-256 is {digest[:12]}…")
+            raise WrongSource(f"the source model {graph} is not the one it was compiled from: its SHA-256 is {digest[:12]}…")
         for location, expected in listed["external_data"].items():
             if digests.get(location) != expected:
-                raise WrongSource(f"the external data {location} of the source model {graph} is not what it was compiled from")
+                raise WrongSource(
+                    f"the external data {location} of the source model {graph} is not the data it was compiled from"
+                )
     return RunnableSource(graph, external, header, sizes, prepared)
 
 

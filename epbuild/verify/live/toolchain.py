@@ -75,7 +75,7 @@ def toolchain_of(
         raise ToolchainError(Problem("EPB305", message, where, "Name an environment that has one: --interpreter."))
     toolchain = _made_of(packages, _version(document), position)
     if not toolchains.ready(toolchain, where.parent):
-        lines.report(f"making an environment with {', '.join(packages)}")
+        lines.report(f"creating an environment with {', '.join(packages)}")
     return wanted.prepared(toolchain, where.parent, toolchains)
 
 

@@ -22,7 +22,7 @@ _MAX_SHOWN = 3
 # An overflow gives a multiple of the largest number, within this relative distance, and at most this multiple.
 _AT_LIMIT = 1e-3
 _MAX_MULTIPLE = 16
-OTHER_INPUTS = "Give inputs like those in use (--inputs, or `data` of a recipe's `verify`)."
+OTHER_INPUTS = "Provide representative inputs (--inputs, or `data` of a recipe's `verify`)."
 
 
 class OutputVerdict(Struct, frozen=True):
@@ -65,8 +65,8 @@ class Rules(Struct, frozen=True):
 
     def judge(self, figures: Figures) -> OutputVerdict:
         if figures.undefined:
-            count = f"{figures.undefined:,} of {figures.elements:,} numbers"
-            reason = f"the CPU EP itself gives NaN or infinity for {count} with these inputs"
+            count = f"{figures.undefined:,} of {figures.elements:,} values"
+            reason = f"the CPU EP itself returns NaN or infinity for {count} with these inputs"
             return OutputVerdict(figures, "unjudgeable", reason, OTHER_INPUTS)
         if figures.elements == 0:
             return OutputVerdict(figures, "unjudgeable", "it has no elements with these inputs", OTHER_INPUTS)
@@ -77,16 +77,14 @@ class Rules(Struct, frozen=True):
         if figures.kind == "float" and (overflow := self._overflow(figures)) is not None:
             return OutputVerdict(figures, "failed", overflow, self.numbers.overflow or self.numbers.far or None)
         if not figures.largest and figures.max_abs and thresholds.max_abs is None and self.bound is None:
-            missed = (f"zero is expected of each number, and up to {figures.max_abs:.3g} came out",)
+            missed = (f"every expected value is zero, but the EP returned values up to {figures.max_abs:.3g}",)
         if missed and (too_small := self._why_too_small(figures)) is not None:
             return OutputVerdict(figures, "unjudgeable", too_small, OTHER_INPUTS)
         if missed:
             hint = self.numbers.far_quantised if self.quantised or figures.kind == "steps" else self.numbers.far
             return OutputVerdict(figures, "failed", ", ".join(missed), hint or None, self._met_by_zeros(figures))
         if (no_proof := self._why_no_proof(figures, thresholds)) is not None:
-            return OutputVerdict(
-                figures, "unjudgeable", no_proof, f"{OTHER_INPUTS} `max_abs` judges such an output all the same."
-            )
+            return OutputVerdict(figures, "unjudgeable", no_proof, f"{OTHER_INPUTS} `max_abs` can judge such an output anyway.")
         return OutputVerdict(figures, "passed")
 
     def _met_by_zeros(self, figures: Figures) -> bool:
@@ -98,17 +96,17 @@ class Rules(Struct, frozen=True):
         """Return a sentence about numbers that overflowed; None if none did."""
         limit = self.numbers.largest
         if figures.lost:
-            count = f"{figures.lost:,} of {figures.elements:,} numbers came out as NaN or infinity"
-            return f"{count}, where the largest that is expected is {figures.largest:.6g}"
+            count = f"{figures.lost:,} of {figures.elements:,} values are NaN or infinite"
+            return f"{count}; the largest expected value is {figures.largest:.6g}"
         if limit is None or figures.largest > limit / 2:
             return None
         times = round(figures.largest_got / limit)
         if not 1 <= times <= _MAX_MULTIPLE or abs(figures.largest_got - times * limit) > _AT_LIMIT * times * limit:
             return None
-        multiple = f"{times} times {limit:.6g}, the largest number" if times > 1 else "the largest number"
+        multiple = f"{times} times {limit:.6g}, the largest value" if times > 1 else "the largest value"
         return (
-            f"numbers overflow: {figures.largest_got:.6g} came out, which is {multiple} of the EP's precision, where the largest that is "
-            f"expected is {figures.largest:.6g}"
+            f"values overflow: the EP returned {figures.largest_got:.6g}, which is {multiple} of its precision; the largest "
+            f"expected value is {figures.largest:.6g}"
         )
 
     def _why_too_small(self, figures: Figures) -> str | None:
@@ -116,8 +114,8 @@ class Rules(Struct, frozen=True):
         smallest = self.numbers.smallest
         if max(figures.largest, figures.largest_got) >= smallest:
             return None
-        largest = f"the largest that is expected is {figures.largest:.3g}"
-        return f"all of its numbers are below {smallest:g}, where the EP's have hardly any digits ({largest})"
+        largest = f"the largest expected value is {figures.largest:.3g}"
+        return f"all of its values are below {smallest:g}, where the EP has almost no precision left ({largest})"
 
     def _why_no_proof(self, figures: Figures, thresholds: Thresholds) -> str | None:
         """Return why a match proves nothing about an output; None if it does."""
@@ -125,10 +123,10 @@ class Rules(Struct, frozen=True):
             return None
         if figures.constant or not figures.largest:
             number = "zero" if figures.largest == 0 else f"{figures.largest:.6g}"
-            return f"the same is expected of each of its numbers ({number}), so that being right shows nothing"
+            return f"all expected values are the same ({number}), so a match proves nothing"
         metrics = [name for name in METRICS if getattr(thresholds, name) is not None]
         if all(getattr(figures, name) is None for name in metrics) and figures.max_abs != 0:
-            return f"none of what is asked of it is defined for it: {', '.join(metrics)}"
+            return f"none of the requested metrics is defined for it: {', '.join(metrics)}"
         return None
 
 
@@ -179,9 +177,9 @@ def _missed_thresholds(figures: Figures, thresholds: Thresholds) -> Iterator[str
         if threshold is None or value is None:
             continue
         if name in _UPPER_BOUNDS and value > threshold:
-            yield f"{name} is {_format_metric(name, value)}, and may be {threshold:g}"
+            yield f"{name} is {_format_metric(name, value)}, above the limit {threshold:g}"
         elif name not in _UPPER_BOUNDS and value < threshold:
-            yield f"{name} is {_format_metric(name, value)}, and has to be {threshold:g}"
+            yield f"{name} is {_format_metric(name, value)}, below the limit {threshold:g}"
 
 
 def _format_metric(name: str, value: float | None) -> str:

@@ -136,7 +136,7 @@ def why_not_real(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
         return attempt.failure.message.rstrip(".")
     emulators = {ep.entry.ep: ep.entry.emulator_devices for ep in eps}
     found = [report for report in attempt.of("device") if report["type"] in emulators.get(report["ep"], ())]
-    return f"{_titles(found)} only stands for it" if found else None
+    return f"only {_titles(found)}, which emulates it" if found else None
 
 
 def _titles(devices: Sequence[Mapping[str, Any]]) -> str:
@@ -222,7 +222,7 @@ def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFail
         case "unfit" | "custom operators":
             return LoadFailure(model, f"{reason}.{quote}", "EPB640", cannot_load=True)
         case "ended":
-            doubt = "" if ending.out_of_memory else ", if not for lack of memory,"
+            doubt = "" if ending.out_of_memory else ", possibly for lack of memory,"
             return LoadFailure(model, f"the process {found.end}{doubt} {moment}.{quote}", "EPB644")
         case "crashed":
             return LoadFailure(model, f"the process {found.end} {moment}.{quote}", "EPB642")

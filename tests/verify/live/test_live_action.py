@@ -111,7 +111,7 @@ def test_what_passes_is_published_with_its_figures_and_is_not_run_again(bench: B
     assert (bench.states()[VERIFY], bench.states()[EMIT]) == ("current", "current")
 
 
-FAR = "y: snr_db is 6.0, and has to be 20, max_rel is 0.5, and may be 0.1"
+FAR = "y: snr_db is 6.0, below the limit 20, max_rel is 0.5, above the limit 0.1"
 
 
 def test_a_failure_on_users_inputs_is_not_published_and_has_its_figures(bench: Bench) -> None:
@@ -134,9 +134,9 @@ def test_what_fails_on_made_inputs_alone_is_published_with_a_warning(bench: Benc
     assert bench.build("*classifier*").exit_code == 0
     (warning,) = bench.warned
     assert (warning.code, str(warning.where)) == ("EPB646", VERIFY)
-    assert "for seed 0; made inputs: weak evidence" in warning.message
+    assert "for seed 0; generated inputs: weak evidence" in warning.message
     assert FAR in warning.message
-    assert "It is emitted: made inputs are weak evidence." in (warning.hint or "")
+    assert "It is emitted, since generated inputs are weak evidence." in (warning.hint or "")
     (figures,) = bench.figures()["classifier"]["figures"]
     assert (figures["evidence"], figures["snr_db"]) == ("made", 6.0)
     assert bench.states()[VERIFY] == "current"
@@ -152,8 +152,8 @@ def test_made_inputs_that_show_nothing_are_a_warning_unless_the_recipe_is_strict
     bench.factor *= 2
     assert bench.build("*classifier*").exit_code == 0
     assert [(warning.code, str(warning.where)) for warning in bench.warned] == [("EPB665", VERIFY)]
-    assert "all of its numbers are below 0.001" in bench.warned[0].message
-    assert "all of its numbers are below 0.001" in bench.figures()["classifier"]["unjudged"]
+    assert "all of its values are below 0.001" in bench.warned[0].message
+    assert "all of its values are below 0.001" in bench.figures()["classifier"]["unjudged"]
     for harder in ("{unjudged: fail}", "{metrics: {snr_db: 20}}"):
         bench.asks(harder)
         assert bench.build("*classifier*").exit_code == 1
@@ -168,7 +168,7 @@ def test_made_inputs_that_the_source_refuses_are_a_warning_unless_strict(bench: 
     bench.asks("true")
     assert bench.build("*classifier*").exit_code == 0
     assert [warning.code for warning in bench.warned] == ["EPB665"]
-    assert "(made inputs): the CPU EP cannot run its source with them: " in bench.warned[0].message
+    assert "(generated inputs): the CPU EP cannot run its source with them: " in bench.warned[0].message
     assert bench.refused in bench.figures()["classifier"]["unjudged"]
     bench.asks("{unjudged: fail}")
     assert bench.build("*classifier*").exit_code == 1
@@ -186,7 +186,7 @@ def test_metrics_that_change_judge_what_is_known_and_run_nothing(bench: Bench) -
     bench.runs.clear()
     bench.asks("{metrics: {snr_db: 30}}")
     assert bench.states()[VERIFY] == "out of date"
-    assert "snr_db is 26.0, and has to be 30" in bench.reasons(VERIFY)[0]
+    assert "snr_db is 26.0, below the limit 30" in bench.reasons(VERIFY)[0]
     assert bench.build("*classifier*").exit_code == 1
     bench.asks("{metrics: {snr_db: 10}}")
     assert bench.build("*classifier*").exit_code == 0
@@ -228,10 +228,10 @@ def test_numbers_that_show_nothing_are_never_published_as_if_they_were_right(ben
     bench.asks("{data: given.npz}")
     assert bench.build("*classifier*").exit_code == 1
     assert bench.failures == ["EPB665"]
-    assert "the CPU EP itself gives NaN or infinity for 4 of 4 numbers" in bench.problems[0].message
+    assert "the CPU EP itself returns NaN or infinity for 4 of 4 values" in bench.problems[0].message
     bench.asks("{data: given.npz, unjudged: emit}")
     assert bench.build("*classifier*").exit_code == 0
-    assert "the CPU EP itself gives NaN" in bench.figures()["classifier"]["unjudged"]
+    assert "the CPU EP itself returns NaN" in bench.figures()["classifier"]["unjudged"]
 
 
 def test_a_requested_real_device_is_found_before_anything_runs_and_never_emulated(bench: Bench) -> None:
@@ -239,7 +239,7 @@ def test_a_requested_real_device_is_found_before_anything_runs_and_never_emulate
     bench.device = "cpu"
     assert bench.build("*classifier*").exit_code == 3
     assert bench.failures == ["EPB667"]
-    assert "QNNExecutionProvider has no real device here: cpu from Qualcomm only stands for it" in bench.problems[0].message
+    assert "QNNExecutionProvider has no real device here: only cpu from Qualcomm, which emulates it" in bench.problems[0].message
     assert (bench.runs, bench.output("classifier").exists()) == ([], False)
     bench.device = "npu"
     assert bench.build("*classifier*").exit_code == 0

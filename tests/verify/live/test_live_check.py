@@ -158,15 +158,15 @@ def test_every_model_that_loads_is_told_with_where_and_with_what(folder: Path) -
 
 
 def test_a_model_with_a_fault_reaches_no_ep_nor_do_models_that_share_with_it(folder: Path) -> None:
-    faulty = {"prefill_ctx.onnx": "its bytes are not in order"}
+    faulty = {"prefill_ctx.onnx": "one of its files failed a check"}
     for share, outcome in ((False, "passed"), (True, "skipped")):
         check = here(folder, LiveCheck(sources=PlannedSources({})))
         found = list(check_live(artifact(folder, share=share), check, NO_LINES, faulty))
         outcomes = {finding.subject: (finding.outcome, finding.message) for finding in found}
-        assert outcomes["npu/prefill_ctx.onnx"] == ("skipped", "It was not loaded, as its bytes are not in order.")
+        assert outcomes["npu/prefill_ctx.onnx"] == ("skipped", "It was not loaded, because one of its files failed a check.")
         assert outcomes["npu/decode_ctx.onnx"][0] == outcome
         if share:
-            words = "It was not loaded, as it would be open together with npu/prefill_ctx.onnx, and of that something is wrong."
+            words = "It was not loaded, as it would be loaded together with npu/prefill_ctx.onnx, which failed a check."
             assert outcomes["npu/decode_ctx.onnx"][1] == words
 
 
@@ -178,7 +178,7 @@ def test_a_sharing_group_that_the_cpu_runs_alone_has_nothing_to_load(folder: Pat
 
 
 def test_no_toolchain_is_sought_where_no_model_may_be_loaded(folder: Path) -> None:
-    faulty = {f"{name}_ctx.onnx": "its bytes are not in order" for name in NAMES}
+    faulty = {f"{name}_ctx.onnx": "one of its files failed a check" for name in NAMES}
     check = LiveCheck(sources=Unasked({}))
     assert {finding.outcome for finding in check_live(artifact(folder), check, NO_LINES, faulty)} == {"skipped"}
 
@@ -242,9 +242,9 @@ def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path) 
 @pytest.mark.parametrize(
     ("written", "outcome", "code", "words"),
     [
-        ("EP_SUPPORTED_OPTIMAL", "passed", None, f"{QNN} takes it on cpu from Acme as it is."),
+        ("EP_SUPPORTED_OPTIMAL", "passed", None, f"{QNN} accepts it on cpu from Acme as it is."),
         ("EP_SUPPORTED_PREFER_RECOMPILATION", "passed", None, "would do better with one compiled anew"),
-        ("EP_UNSUPPORTED", "failed", "EPB645", f"{QNN} does not take it on cpu from Acme; it was compiled for EP_UNSUPPORTED."),
+        ("EP_UNSUPPORTED", "failed", "EPB645", f"{QNN} rejects it on cpu from Acme; it was compiled for EP_UNSUPPORTED."),
         ("EP_NOT_APPLICABLE", "skipped", None, "does not judge"),
         ("EP_SOMETHING_NEW", "skipped", None, "answered with EP_SOMETHING_NEW, which is new"),
         ("v2:6", "skipped", None, "did not answer: cannot judge v2:6."),
@@ -266,15 +266,16 @@ def test_numbers_that_are_near_enough_pass_and_those_that_are_not_are_named(fold
     near = compared(folder, made=MadeInputs(3))
     assert near.outcome == "passed"
     assert near.message.startswith(
-        "Its numbers are near enough to those of the CPU EP, for seed 3 (made inputs: weak evidence): file: cosine 1.000000, snr_db 60.0"
+        "Its numbers are near enough to those of the CPU EP, for seed 3 (generated inputs: weak evidence): file: cosine "
+        "1.000000, snr_db 60.0"
     )
-    assert "; the worst number, for seed 3, is file[" in near.message
+    assert "; the worst value, for seed 3, is file[" in near.message
     behave(folder, "decode_ctx", factor=2)
     far = compared(folder, made=MadeInputs(3))
     assert (far.outcome, far.code) == ("failed", "EPB646")
     assert far.message.startswith(
-        "Its only output is too far from those of the CPU EP, for seed 3 (made inputs: weak evidence): "
-        "file: snr_db is 0.0, and has to be 20"
+        "Its only output is too much from the CPU EP's, for seed 3 (generated inputs: weak evidence): "
+        "file: snr_db is 0.0, below the limit 20"
     )
     (figures,) = far.figures
     assert (figures["output"], figures["evidence"], figures["samples"]) == ("file", "made", 1)
@@ -288,7 +289,7 @@ def test_metrics_that_are_asked_for_take_the_place_of_the_catalogs(folder: Path)
     assert compared(folder, asked=Thresholds(cosine=0.99)).outcome == "passed"
     found = compared(folder, asked=Thresholds(max_rel=0.5, cosine=0.99))
     assert (found.outcome, found.code) == ("failed", "EPB646")
-    assert "max_rel is 1, and may be 0.5" in found.message
+    assert "max_rel is 1, above the limit 0.5" in found.message
 
 
 def test_what_each_number_may_be_off_by_is_held_where_it_is_asked_for(folder: Path) -> None:
@@ -314,9 +315,9 @@ def test_no_tolerance_makes_numbers_pass_that_are_all_smaller_than_it(folder: Pa
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (np.nan, "the CPU EP itself gives NaN or infinity for 1 of 6 numbers with these inputs"),
-        (np.inf, "the CPU EP itself gives NaN or infinity for 1 of 6 numbers with these inputs"),
-        (0.0, "the same is expected of each of its numbers (zero), so that being right shows nothing"),
+        (np.nan, "the CPU EP itself returns NaN or infinity for 1 of 6 values with these inputs"),
+        (np.inf, "the CPU EP itself returns NaN or infinity for 1 of 6 values with these inputs"),
+        (0.0, "all expected values are the same (zero), so a match proves nothing"),
     ],
 )
 def test_a_reference_that_shows_nothing_is_never_passed(folder: Path, value: float, words: str) -> None:
@@ -379,7 +380,7 @@ def test_another_source_than_the_manifest_names_is_refused_and_none_is_missed(fo
     wrong = LiveCheck(numbers=True, sources=PlannedSources({"decode": folder / "decode_ctx.onnx"}))
     found = tried(folder, wrong)
     assert (found["numbers", "decode"].outcome, found["numbers", "decode"].code) == ("failed", "EPB647")
-    assert "is not the one that it was compiled from: its SHA-256 is " in found["numbers", "decode"].message
+    assert "is not the one it was compiled from: its SHA-256 is " in found["numbers", "decode"].message
     assert found["numbers", "prefill"].outcome == "skipped"
     assert "name the recipe with --recipe, or the model with --source" in found["numbers", "prefill"].message
 

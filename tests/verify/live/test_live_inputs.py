@@ -50,7 +50,10 @@ def test_a_file_of_arrays_is_one_sample(tmp_path: Path) -> None:
     ("arrays", "words"),
     [
         ({"image": PIXELS}, "x.npz lacks the input 'ids'"),
-        ({"image": PIXELS, "ids": TOKENS, "more": TOKENS}, "has 'more', and the model has no such input; it has: image, ids"),
+        (
+            {"image": PIXELS, "ids": TOKENS, "more": TOKENS},
+            "has 'more', which is not an input of the model; its inputs: image, ids",
+        ),
         ({"image": PIXELS.astype(np.float64), "ids": TOKENS}, "'image' in x.npz is of type float64; the model takes float32"),
         ({"image": PIXELS[0], "ids": TOKENS}, r"has the shape \[3, 4, 5\]; the model takes \[1, 3, height, \?\]"),
         ({"image": PIXELS, "ids": TOKENS[:1]}, r"'ids' in x.npz has the shape \[1\]; the model takes \[2\]"),
@@ -119,9 +122,9 @@ def test_made_inputs_fit_the_model_and_named_dimensions_are_what_the_recipe_says
 @pytest.mark.parametrize(
     ("size", "words"),
     [
-        ("height", "leaves its dimension 'height' open, and its size is unknown: write its sizes in the recipe"),
-        (None, "leaves its dimension number 1, which has no name, open"),
-        (-1, "leaves its dimension number 1, which has no name, open"),
+        ("height", "has the dynamic dimension 'height' of unknown size: write its sizes in the recipe"),
+        (None, "has the dynamic dimension 1, which has no name, of unknown size"),
+        (-1, "has the dynamic dimension 1, which has no name, of unknown size"),
     ],
 )
 def test_a_dimension_without_a_size_is_asked_for_and_not_guessed(size: Any, words: str) -> None:
@@ -152,7 +155,7 @@ def test_made_numbers_stay_in_the_range_of_their_input_and_reach_both_ends() -> 
     ],
 )
 def test_a_range_that_an_input_cannot_have_is_refused(kind: int, bounds: tuple[float, float]) -> None:
-    with pytest.raises(BadInputs, match=r"the range .* is none for the input 'x', which takes"):
+    with pytest.raises(BadInputs, match=r"the range .* is invalid for the input 'x', which takes"):
         made_sample(0, [ValueInfo("x", kind, (2,))], {}, ranges={"x": bounds})
 
 
@@ -165,7 +168,7 @@ def test_a_glob_and_a_folder_name_files_of_arrays_in_the_order_of_their_names(tm
             ("set1.npz", False, [2, 3]),
             ("set2.npz", False, [3, 4]),
         ]
-    with pytest.raises(BadInputs, match="no file is named by"):
+    with pytest.raises(BadInputs, match="no file matches"):
         read_samples(tmp_path / "none*.npz", INPUTS)
 
 
@@ -190,10 +193,10 @@ def test_made_integers_are_in_the_range_that_is_sensible_for_their_type(kind: in
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (ValueInfo("text", TensorProto.STRING, (1,)), "give them with --inputs"),
+        (ValueInfo("text", TensorProto.STRING, (1,)), "provide them with --inputs"),
         (ValueInfo("x", TensorProto.BFLOAT16, (1,)), "of a type that NumPy lacks"),
         (ValueInfo("x", 0, None), "of a type that NumPy lacks"),
-        (ValueInfo("x", TensorProto.FLOAT, None), "no known rank"),
+        (ValueInfo("x", TensorProto.FLOAT, None), "unknown rank"),
     ],
 )
 def test_what_cannot_be_made_up_is_said_and_not_guessed(value: ValueInfo, words: str) -> None:

@@ -96,7 +96,7 @@ def test_half_precision_and_quantised_outputs_are_summed_without_overflow() -> N
 
 
 def test_outputs_that_cannot_be_compared_are_told_apart() -> None:
-    with pytest.raises(DifferentOutput, match=r"the shape of the output 'y' is \(3,\), and should be \(2,\)"):
+    with pytest.raises(DifferentOutput, match=r"the shape of the output 'y' is \(3,\), but should be \(2,\)"):
         figures(([1.0, 2.0], [1.0, 2.0, 3.0]))
 
 

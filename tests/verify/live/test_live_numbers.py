@@ -23,7 +23,7 @@ def test_the_worst_element_is_named_with_what_it_should_be() -> None:
     found = worst([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.25], [3.5, 4.0]], atol=0.1)
     assert found.outside
     assert (found.index, found.outside, found.elements) == ((1, 0), 2, 4)
-    assert str(found) == "y[1, 0]: expected 3, got 3.5; off by 0.5, where 0.1 is allowed"
+    assert str(found) == "y[1, 0]: expected 3, got 3.5; off by 0.5, allowed is 0.1"
 
 
 def test_the_tolerance_grows_with_the_range_of_an_output_also_near_zero() -> None:
@@ -81,9 +81,9 @@ def test_more_is_allowed_where_the_source_computes_with_quantised_values() -> No
 
 
 def test_an_output_of_another_shape_or_type_is_told_as_that() -> None:
-    with pytest.raises(DifferentOutput, match=r"the shape of the output 'y' is \(3,\), and should be \(2,\)"):
+    with pytest.raises(DifferentOutput, match=r"the shape of the output 'y' is \(3,\), but should be \(2,\)"):
         worst([1.0, 2.0], [1.0, 2.0, 3.0])
-    with pytest.raises(DifferentOutput, match="the type of the output 'y' is int64, and should be float64"):
+    with pytest.raises(DifferentOutput, match="the type of the output 'y' is int64, but should be float64"):
         worst([1.0], [1])
 
 
@@ -92,7 +92,7 @@ def test_an_output_without_elements_has_no_worst_one() -> None:
 
 
 def test_a_scalar_has_no_index() -> None:
-    assert str(worst(1.5, 2.5)) == "y: expected 1.5, got 2.5; off by 1, where 0 is allowed"
+    assert str(worst(1.5, 2.5)) == "y: expected 1.5, got 2.5; off by 1, allowed is 0"
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=8), st.lists(st.floats(width=32), min_size=1, max_size=8))

@@ -118,7 +118,7 @@ def test_a_toolchain_with_other_distributions_is_not_used_and_a_new_one_announce
     home.add(*packages, holds=holds)
     home.find()
     assert home.asked[-1] == (tuple(sorted(PINS)), None)
-    assert home.said == ["making an environment with onnxruntime==1.31.1, onnxruntime-qnn==2.7.0"]
+    assert home.said == ["creating an environment with onnxruntime==1.31.1, onnxruntime-qnn==2.7.0"]
 
 
 def test_a_toolchain_that_a_lock_made_is_used_as_it_is(home: Home) -> None:
@@ -234,7 +234,7 @@ def test_an_option_file_is_the_recipes_own_or_the_option_is_left_out_and_reporte
 
 
 def test_an_ep_that_nobody_knows_is_told_with_what_would_help(home: Home) -> None:
-    with pytest.raises(CannotLoad, match=r"the catalog does not know AcmeExecutionProvider; .* --recipe"):
+    with pytest.raises(CannotLoad, match=r"the catalog does not have AcmeExecutionProvider; .* --recipe"):
         opened(home, artifact(home.home, "AcmeExecutionProvider"))
 
 

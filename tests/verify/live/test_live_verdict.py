@@ -28,7 +28,7 @@ def test_what_real_models_come_to_is_near_enough_and_what_none_comes_to_is_not()
     far = judged(SIGNAL, SIGNAL + 0.2 * NOISE)
     assert far.outcome == "failed"
     assert far.reason.startswith("cosine is 0.98")
-    assert ", and has to be 0.999" in far.reason
+    assert ", below the limit 0.999" in far.reason
 
 
 def test_a_quantised_model_may_be_further_off() -> None:
@@ -62,7 +62,7 @@ def test_metrics_that_are_asked_for_are_the_ones_that_judge() -> None:
     rows, other = np.array([[0.1, 0.9], [0.9, 0.1]]), np.array([[0.4, 0.6], [0.6, 0.4]])
     assert judged(rows, other).outcome == "failed"
     assert judged(rows, other, top1=1.0).outcome == "passed"
-    assert judged(rows, other[::-1], top1=0.98).reason == "top1 is 0, and has to be 0.98"
+    assert judged(rows, other[::-1], top1=0.98).reason == "top1 is 0, below the limit 0.98"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -71,24 +71,24 @@ def test_a_reference_that_is_no_number_is_never_passed_whatever_came_out(value: 
         found = judged([1.0, 2.0, value], [1.0, 2.0, got])
         assert (found.outcome, found.hint) == (
             "unjudgeable",
-            "Give inputs like those in use (--inputs, or `data` of a recipe's `verify`).",
+            "Provide representative inputs (--inputs, or `data` of a recipe's `verify`).",
         )
-        assert "the CPU EP itself gives NaN or infinity for 1 of 3 numbers" in found.reason
+        assert "the CPU EP itself returns NaN or infinity for 1 of 3 values" in found.reason
 
 
 def test_numbers_that_came_out_as_none_fail_and_are_counted() -> None:
     found = judged([1.0, 2.0, 3.0], [1.0, np.nan, np.inf])
     assert (found.outcome, found.reason) == (
         "failed",
-        "2 of 3 numbers came out as NaN or infinity, where the largest that is expected is 3",
+        "2 of 3 values are NaN or infinite; the largest expected value is 3",
     )
 
 
-@pytest.mark.parametrize(("got", "words"), [(-131008.0, "2 times 65504, the largest number"), (65504.0, "the largest number")])
+@pytest.mark.parametrize(("got", "words"), [(-131008.0, "2 times 65504, the largest value"), (65504.0, "the largest value")])
 def test_an_overflow_of_half_precision_is_named_and_no_tolerance_is_its_hint(got: float, words: str) -> None:
     found = judged([0.98, 0.01], [got, 0.01])
     assert found.outcome == "failed"
-    assert f"{got if got > 0 else -got:.6g} came out, which is {words} of the EP's precision" in found.reason
+    assert f"{got if got > 0 else -got:.6g}, which is {words} of its precision" in found.reason
     assert found.hint == HTP.overflow
     assert "overflow" in found.hint
     assert "tol" not in found.hint
@@ -103,7 +103,7 @@ def test_an_output_below_the_eps_resolution_is_judged_by_its_own_scale_alone() -
     tiny = np.abs(SIGNAL) * 1e-5
     found = judged(tiny, tiny * 0 + 3e-5)
     assert found.outcome == "unjudgeable"
-    assert "all of its numbers are below 0.001, where the EP's have hardly any digits" in found.reason
+    assert "all of its values are below 0.001, where the EP has almost no precision left" in found.reason
     assert judged(tiny, np.zeros(1000)).outcome == "unjudgeable"
     assert judged(tiny, tiny * 1.001).outcome == "passed"
     assert judged(tiny, tiny + 0.5).outcome == "failed"
@@ -122,14 +122,17 @@ def test_a_constant_output_shows_nothing_unless_a_bound_is_asked_for(value: floa
     same = np.full(8, value)
     found = judged(same, same)
     assert found.outcome == "unjudgeable"
-    assert found.reason.startswith("the same is expected of each of its numbers (")
+    assert found.reason.startswith("all expected values are the same (")
     assert judged(same, same, max_abs=0.1).outcome == "passed"
     assert judged(same, same + 0.3, max_abs=0.1).outcome == "failed"
 
 
 def test_zeros_that_come_out_as_numbers_fail() -> None:
     found = judged([0.0, 0.0], [0.4446, 0.5518])
-    assert (found.outcome, found.reason) == ("failed", "zero is expected of each number, and up to 0.552 came out")
+    assert (found.outcome, found.reason) == (
+        "failed",
+        "every expected value is zero, but the EP returned values up to 0.552",
+    )
 
 
 def test_a_single_number_is_judged_by_its_size_as_it_has_no_direction() -> None:
@@ -139,7 +142,7 @@ def test_a_single_number_is_judged_by_its_size_as_it_has_no_direction() -> None:
 
 
 def test_counts_and_indices_have_to_be_equal_and_quantized_values_within_two_steps() -> None:
-    assert judged(np.array([3, 4]), np.array([3, 5])).reason == "top1 is 0.5, and has to be 1"
+    assert judged(np.array([3, 4]), np.array([3, 5])).reason == "top1 is 0.5, below the limit 1"
     assert judged(np.array([3, 4]), np.array([3, 5]), cosine=0.9).outcome == "failed"
     assert judged(np.array([3, 4]), np.array([3, 5]), top1=0.5).outcome == "passed"
     assert judged(np.array([3, 4]), np.array([3, 5]), max_abs=1).outcome == "passed"
@@ -160,5 +163,5 @@ def test_a_model_is_as_good_as_its_worst_output_and_that_one_is_told_first() -> 
     assert overall([good]) == "passed"
     assert overall([]) == "unjudgeable"
     text = figures_text([good, none, good, bad])
-    assert text.startswith("y: cosine is -1.000000, and has to be 0.999")
+    assert text.startswith("y: cosine is -1.000000, below the limit 0.999")
     assert text.endswith("; and 1 more output")
