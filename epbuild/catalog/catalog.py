@@ -109,8 +109,8 @@ def find_session_key(name: str) -> Option:
         raise UnknownName(f"the session key '{name}' is set by epbuild itself: {keys.reserved[name]}", reserved=True)
     namespaced = re.match(r"ep\.([a-z0-9]+executionprovider)\.(.+)", name)
     if namespaced:
-        message = f"the session key '{name}' is how ONNX Runtime passes a provider option on"
-        raise UnknownName(message, f"Write '{namespaced[2]}' among the target's provider_options.", reserved=True)
+        message = f"the session key '{name}' is reserved: ONNX Runtime uses it to pass on a provider option"
+        raise UnknownName(message, f"Write '{namespaced[2]}' under the target's provider_options.", reserved=True)
     raise UnknownName(f"ONNX Runtime has no session key '{name}'", nearest(name, keys.known))
 
 

@@ -76,7 +76,7 @@ def check_metadata(entry: EpEntry, key: str, value: str) -> None:
     if not entry.metadata:
         return
     if key not in entry.metadata:
-        message = f"'{key}' is no device metadata of {entry.ep}, which has {', '.join(entry.metadata)}"
+        message = f"unknown key '{key}' of {entry.ep}; known keys: {', '.join(entry.metadata)}"
         raise BadValue(message, nearest(key, entry.metadata))
     values = [row.value for row in entry.metadata[key]]
     if value not in values:
@@ -132,12 +132,12 @@ def _normalize_boolean(option: Option, text: str, booleans: tuple[str, str]) -> 
         return booleans[1]
     if word in _FALSE:
         return booleans[0]
-    raise BadValue(f"{_quote(text)} is not a switch; write true or false")
+    raise BadValue(f"{_quote(text)} is not a boolean; write true or false")
 
 
 def _normalize_path(option: Option, text: str) -> str:
     if not text or "\0" in text or "\n" in text:
-        raise BadValue(f"{_quote(text)} is not a path of a {option.type}")
+        raise BadValue(f"{_quote(text)} is not a path to a {option.type}")
     return text
 
 
@@ -154,7 +154,7 @@ def _normalize_integer(option: Option, text: str) -> str:
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise BadValue(f"{_quote(text)} is not a whole number{_describe_range(option)}")
     if len(text) > _MAX_INTEGER_LENGTH:
-        raise BadValue(f"'{text[:_MAX_INTEGER_LENGTH]}…' is too large a number")
+        raise BadValue(f"'{text[:_MAX_INTEGER_LENGTH]}…' is too large")
     return str(_check_bounds(option, int(text)))
 
 
@@ -171,7 +171,7 @@ def _normalize_number(option: Option, text: str) -> str:
         raise BadValue(f"{_quote(text)} is not a number{_describe_range(option)}")
     number = float(text)
     if not math.isfinite(number):
-        raise BadValue(f"{_quote(text)} is too large a number")
+        raise BadValue(f"{_quote(text)} is too large")
     _check_bounds(option, number)
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
 
@@ -182,7 +182,7 @@ def _normalize_size(option: Option, text: str) -> str:
     if match is None and re.fullmatch(r"[0-9.]+[eE][0-9]{1,2}", text):
         return _normalize_integer(option, text)
     if match is None or unit not in _UNITS:
-        raise BadValue(f"{_quote(text)} is not a size; write bytes, or a number with KiB, MiB or GiB")
+        raise BadValue(f"{_quote(text)} is not a size; write a number of bytes, or a number with KiB, MiB or GiB")
     return str(_check_bounds(option, int(match[1]) * _UNITS[unit]))
 
 
@@ -226,9 +226,9 @@ def _normalize_list(option: Option, text: str) -> str:
         if option.values and part.lower() not in spellings:
             raise _not_one_of_error(part, option.values, option.aliases)
         if option.pattern is not None and not re.fullmatch(option.pattern, part):
-            raise BadValue(f"{_quote(part)} is not of the form that it takes: {option.example}")
+            raise BadValue(f"{_quote(part)} does not have the expected form: {option.example}")
         if not part:
-            raise BadValue(f"{_quote(text)} is a list with nothing between two commas")
+            raise BadValue(f"{_quote(text)} contains an empty item")
     return ",".join(spellings.get(part.lower(), part) for part in parts)
 
 
@@ -236,7 +236,7 @@ def _normalize_pattern(option: Option, text: str) -> str:
     cased = {"upper": text.upper(), "lower": text.lower(), None: text}[option.case]
     if not re.fullmatch(option.pattern or "", cased):
         hint = _suggest(text, (option.example or "").split(", "))
-        raise BadValue(f"{_quote(text)} is not of the form that it takes: {option.example}", hint)
+        raise BadValue(f"{_quote(text)} does not have the expected form: {option.example}", hint)
     return cased
 
 

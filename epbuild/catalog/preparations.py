@@ -105,7 +105,7 @@ def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any]
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
-        return {}, [OptionFault((), f"the options of '{kind.kind}' are a mapping", _suggest(kind.options))]
+        return {}, [OptionFault((), f"the options of '{kind.kind}' must be a mapping", _suggest(kind.options))]
     faults = list(_table_faults(kind.options, given, (), f"'{kind.kind}'"))
     faults += _combination_faults(kind, given)
     wrong = {fault.path[0] for fault in faults if fault.path}
@@ -126,16 +126,16 @@ def _combination_faults(kind: PreparationEntry, given: Mapping[str, Any]) -> Ite
     alternatives = [name for name in kind.one_of if name in given]
     names = " or ".join(f"'{name}'" for name in kind.one_of or kind.any_of)
     if kind.one_of and not alternatives:
-        yield OptionFault((), f"'{kind.kind}' needs {names}", _meanings(kind, kind.one_of))
+        yield OptionFault((), f"'{kind.kind}' requires {names}", _meanings(kind, kind.one_of))
     if len(alternatives) > 1:
-        yield OptionFault((alternatives[1],), f"'{kind.kind}' takes one of {names}, and not both", None, of_name=True)
+        yield OptionFault((alternatives[1],), f"'{kind.kind}' accepts either {names}, not both", None, of_name=True)
     if kind.any_of and not any(name in given for name in kind.any_of):
-        yield OptionFault((), f"'{kind.kind}' needs {names}", _meanings(kind, kind.any_of))
+        yield OptionFault((), f"'{kind.kind}' requires {names}", _meanings(kind, kind.any_of))
     for name in given:
         needed = kind.options[name].requires if name in kind.options else None
         if needed is not None and given.get(needed) is not True:
-            message = f"'{name}' concerns '{needed}' only, which is not asked for"
-            yield OptionFault((name,), message, f"Add '{needed}: true', or leave it out.", of_name=True)
+            message = f"'{name}' requires '{needed}: true'"
+            yield OptionFault((name,), message, f"Add '{needed}: true', or remove '{name}'.", of_name=True)
 
 
 def _meanings(kind: PreparationEntry, names: Iterable[str]) -> str:
@@ -152,24 +152,24 @@ def _table_faults(
             yield from _faults(options[name], value, (*path, name))
     for name, option in options.items():
         if option.required and name not in given:
-            yield OptionFault(path, f"{whose} needs '{name}'", option.meaning)
+            yield OptionFault(path, f"{whose} requires '{name}'", option.meaning)
 
 
 def _suggest(options: Collection[str], meant: str = "") -> str:
-    return nearest(meant, options) or f"There is: {', '.join(options)}."
+    return nearest(meant, options) or f"Available: {', '.join(options)}."
 
 
 def _faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     match option.type:
         case "boolean":
             if not isinstance(value, bool):
-                yield OptionFault(path, f"'{option.name}' is true or false")
+                yield OptionFault(path, f"'{option.name}' must be true or false")
         case "integer" | "number":
             yield from _number_faults(option, value, path)
         case "choice":
             if value not in option.values:
                 hint = nearest(str(value), option.values)
-                yield OptionFault(path, f"'{option.name}' is one of {', '.join(option.values)}", hint)
+                yield OptionFault(path, f"'{option.name}' must be one of {', '.join(option.values)}", hint)
         case "names" | "files":
             yield from _names_faults(option, value, path)
         case "flag-or-names":
@@ -181,46 +181,46 @@ def _faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable
             if isinstance(value, Mapping):
                 yield from _table_faults(option.options, value, path, f"'{option.name}'")
             else:
-                yield OptionFault(path, f"'{option.name}' is a mapping", _suggest(option.options))
+                yield OptionFault(path, f"'{option.name}' must be a mapping", _suggest(option.options))
 
 
 def _number_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     if not _is_number(value) or (option.type == "integer" and value != int(value)):
-        yield OptionFault(path, f"'{option.name}' is a {'whole ' if option.type == 'integer' else ''}number")
+        yield OptionFault(path, f"'{option.name}' must be a {'whole ' if option.type == 'integer' else ''}number")
     elif option.minimum is not None and value < option.minimum:
-        yield OptionFault(path, f"'{option.name}' is at least {option.minimum:g}")
+        yield OptionFault(path, f"'{option.name}' must be at least {option.minimum:g}")
     elif option.maximum is not None and value > option.maximum:
-        yield OptionFault(path, f"'{option.name}' is at most {option.maximum:g}")
+        yield OptionFault(path, f"'{option.name}' must be at most {option.maximum:g}")
 
 
 def _names_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     if option.type == "files" and isinstance(value, str) and value:
         return
     if not isinstance(value, list) or not value:
-        what = "a list of patterns of files" if option.type == "files" else "a list of names"
-        yield OptionFault(path, f"'{option.name}' is {what}{', or true or false' if option.type == 'flag-or-names' else ''}")
+        what = "a list of file patterns" if option.type == "files" else "a list of names"
+        yield OptionFault(path, f"'{option.name}' must be {what}{', or true or false' if option.type == 'flag-or-names' else ''}")
         return
     for index, item in enumerate(value):
         if not isinstance(item, str) or not item:
-            yield OptionFault((*path, index), f"'{option.name}' is a list of texts that are not empty")
+            yield OptionFault((*path, index), f"'{option.name}' must be a list of non-empty strings")
         elif option.values and item not in option.values:
             hint = nearest(item, option.values)
-            yield OptionFault((*path, index), f"'{option.name}' has some of {', '.join(option.values)}", hint)
+            yield OptionFault((*path, index), f"'{option.name}' accepts only {', '.join(option.values)}", hint)
         elif item in value[:index]:
-            yield OptionFault((*path, index), f"'{option.name}' has '{item}' twice")
+            yield OptionFault((*path, index), f"'{option.name}' contains '{item}' twice")
 
 
 def _input_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     """Yield the faults of `{input: [LOW, HIGH]}` or `{input: [size, ...]}`."""
     if not isinstance(value, Mapping) or not value:
         content = "[LOW, HIGH]" if option.type == "ranges" else "its sizes"
-        yield OptionFault(path, f"'{option.name}' is a mapping of the model's inputs to {content}")
+        yield OptionFault(path, f"'{option.name}' must be a mapping of the model's inputs to {content}")
         return
     for name, numbers in value.items():
         if option.type == "ranges" and not _is_range(numbers):
-            yield OptionFault((*path, name), f"the range of '{name}' is [LOW, HIGH]: two numbers, the smaller one first")
+            yield OptionFault((*path, name), f"the range of '{name}' must be [LOW, HIGH]: two numbers, the smaller one first")
         elif option.type == "sizes" and not _is_shape(numbers):
-            yield OptionFault((*path, name), f"the sizes of '{name}' are a list of whole numbers from 1")
+            yield OptionFault((*path, name), f"the sizes of '{name}' must be a list of whole numbers of at least 1")
 
 
 def _is_range(value: Any) -> bool:

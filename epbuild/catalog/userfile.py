@@ -91,7 +91,7 @@ def _describe_error(error: Any) -> str:
         allowed = list(rule["properties"])
         unknown = [name for name in instance if name not in allowed]
         hint = nearest(unknown[0], allowed)
-        return f"unknown key '{unknown[0]}'" + (f". {hint}" if hint else f"; known are {', '.join(allowed)}")
+        return f"unknown key '{unknown[0]}'" + (f". {hint}" if hint else f"; known keys: {', '.join(allowed)}")
     if error.validator == "required":
         return f"'{next(name for name in expected if name not in instance)}' is missing"
     if error.validator == "enum":
@@ -108,7 +108,7 @@ def _describe_error(error: Any) -> str:
 
 
 _ARTICLES = {
-    "string": "a text",
+    "string": "a string",
     "boolean": "true or false",
     "array": "a list",
     "object": "a table",
@@ -132,7 +132,7 @@ def _find_contradictions(document: Mapping[str, Any]) -> Iterator[tuple[str, str
         if option in options and options[option]["type"] != "name":
             yield (
                 f"names.{option}",
-                f"the option '{option}' is of type {options[option]['type']}; only one of type name has a table of names",
+                f"the option '{option}' is of type {options[option]['type']}; only an option of type name can have a table of names",
             )
     sharing = document.get("sharing", {"possible": True})
     if not sharing["possible"] and not sharing.get("reason"):
@@ -146,7 +146,7 @@ def _check_spellings(place: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[
     for number, row in enumerate(rows):
         for spelling in (row["name"], *row.get("spellings", ())):
             if spelling in names:
-                yield f"{place}.rows.{number}", f"'{spelling}' already stands for {names[spelling]}"
+                yield f"{place}.rows.{number}", f"'{spelling}' is already a spelling of {names[spelling]}"
             names[spelling] = row["name"]
 
 
@@ -154,16 +154,16 @@ def _check_option(place: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str
     kind = row["type"]
     for key, types in _KEY_TYPES.items():
         if key in row and kind not in types:
-            yield f"{place}.{key}", f"an option of type {kind} has no '{key}'"
+            yield f"{place}.{key}", f"'{key}' is not allowed for an option of type {kind}"
     if kind == "choice" and "values" not in row:
-        yield place, "an option of type choice needs its 'values'"
+        yield place, "an option of type choice requires 'values'"
     if kind == "pattern" and "pattern" not in row:
-        yield place, "an option of type pattern needs its 'pattern'"
+        yield place, "an option of type pattern requires 'pattern'"
     if "pattern" in row and "example" not in row:
-        yield place, "a pattern needs an 'example', for people"
+        yield place, "'pattern' requires an 'example', which messages show"
     values = [value.lower() for value in row.get("values", ())]
     if len(set(values)) < len(values):
-        yield f"{place}.values", "a value is there twice; capitals do not count"
+        yield f"{place}.values", "duplicate value; case is ignored"
     for word, meant in row.get("aliases", {}).items():
         if meant.lower() not in values:
             yield f"{place}.aliases.{word}", f"'{meant}' is not one of 'values'"
@@ -200,7 +200,7 @@ def _check_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield f"options.{name}.{word}", str(error)
             else:
                 if canonical != value:
-                    yield f"options.{name}.{word}", f"'{value}' is not how the EP writes it; write '{canonical}'"
+                    yield f"options.{name}.{word}", f"'{value}' is not the EP's spelling; write '{canonical}'"
 
 
 _NODE_LOG = {"refused": (), "node": ("operator", "node"), "reason": ("reason",), "more": ()}
@@ -259,9 +259,9 @@ def _check_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             yield place, f"not a regular expression: {error}"
             continue
         if place == "binary.target_pattern" and not groups:
-            yield place, "the expression needs a group, for the target's name"
+            yield place, "the expression needs a group for the target's name"
         if place.endswith(".files_pattern") and not groups:
-            yield place, "the expression needs a group, for the path"
+            yield place, "the expression needs a group for the path"
         if place.startswith("node_log."):
             for name in _NODE_LOG[place.removeprefix("node_log.")]:
                 if name not in re.compile(expression).groupindex:

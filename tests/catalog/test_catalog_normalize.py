@@ -105,8 +105,8 @@ def test_a_value_becomes_the_text_that_the_ep_reads(name: str, value: object, ex
         ("backend_type", "", "'' is not one of cpu, gpu, htp, saver, ir"),
         ("backend_type", True, "'true' is not one of cpu, gpu, htp, saver, ir"),
         ("htp_arch", 74, "'74' is not one of 0, 68, 69, 73, 75, 79, 81"),
-        ("enable_htp_fp16_precision", "maybe", "'maybe' is not a switch; write true or false"),
-        ("enable_htp_fp16_precision", 2, "'2' is not a switch; write true or false"),
+        ("enable_htp_fp16_precision", "maybe", "'maybe' is not a boolean; write true or false"),
+        ("enable_htp_fp16_precision", 2, "'2' is not a boolean; write true or false"),
         ("vtcm_mb", "much", "'much' is not a whole number from 0 to 4095"),
         ("vtcm_mb", 1.5, "'1.5' is not a whole number from 0 to 4095"),
         ("vtcm_mb", "0x10", "'0x10' is not a whole number from 0 to 4095"),
@@ -115,7 +115,7 @@ def test_a_value_becomes_the_text_that_the_ep_reads(name: str, value: object, ex
         ("vtcm_mb", float("inf"), "'inf' is not a whole number from 0 to 4095"),
         ("vtcm_mb", -1, "-1 is less than 0"),
         ("vtcm_mb", 4096, "4096 is more than 4095"),
-        ("vtcm_mb", "9" * 8000, "'99999999999999999999…' is too large a number"),
+        ("vtcm_mb", "9" * 8000, "'99999999999999999999…' is too large"),
         ("soc_model", "SM 8750", "'SM 8750' is neither a name nor a number"),
         ("soc_model", "SM8750,,60", "'SM8750,,60' is neither a name nor a number"),
         ("soc_model", "", "'' is neither a name nor a number"),
@@ -130,7 +130,7 @@ def test_a_value_that_qnn_would_silently_read_as_its_default_is_refused(name: st
 
 @pytest.mark.parametrize("value", ["TPU", "GPU.", "AUTO", "AUTO:", "AUTO:NPU,", "CPU\nGPU", "CPUX"])
 def test_a_nonexistent_openvino_device_is_refused_with_examples_of_real_ones(value: str) -> None:
-    with pytest.raises(BadValue, match=r"is not of the form that it takes: CPU, GPU, GPU\.1, NPU, AUTO:NPU,CPU"):
+    with pytest.raises(BadValue, match=r"does not have the expected form: CPU, GPU, GPU\.1, NPU, AUTO:NPU,CPU"):
         openvino("device_type", value)
 
 
@@ -169,7 +169,7 @@ def test_a_list_is_one_value_whatever_the_spaces() -> None:
     for bad in ("Conv,,Relu", "", ","):
         with pytest.raises(BadValue):
             normalize_option(TENSORRT, "trt_op_types_to_exclude", bad)
-    with pytest.raises(BadValue, match="is not of the form that it takes: -CUDNN"):
+    with pytest.raises(BadValue, match="does not have the expected form: -CUDNN"):
         normalize_option(TENSORRT, "trt_tactic_sources", "CUDNN")
 
 

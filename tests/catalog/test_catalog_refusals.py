@@ -35,9 +35,9 @@ PLUGIN = ["onnxruntime-ep-openvino"]
             OPENVINO,
             "device_type",
             "NPUU",
-            "'NPUU' is not of the form that it takes: CPU, GPU, GPU.1, NPU, AUTO:NPU,CPU. Did you mean 'NPU'?",
+            "'NPUU' does not have the expected form: CPU, GPU, GPU.1, NPU, AUTO:NPU,CPU. Did you mean 'NPU'?",
         ),
-        (OPENVINO, "load_config", "[]", "is not of the form that it takes"),
+        (OPENVINO, "load_config", "[]", "does not have the expected form"),
     ],
 )
 def test_a_mistake_that_the_ep_would_swallow_is_refused_with_what_is_right(
@@ -56,7 +56,7 @@ def test_a_mistake_that_the_ep_would_swallow_is_refused_with_what_is_right(
         ("ep.share_ep_context", "Did you mean 'ep.share_ep_contexts'?", False),
         ("ep.share_ep_contexts", "is set by epbuild itself: set the group's share_weights", True),
         ("ep.context_node_name_prefix", "set the group's compile.node_name_prefix", True),
-        ("ep.qnnexecutionprovider.soc_model", "Write 'soc_model' among the target's provider_options.", True),
+        ("ep.qnnexecutionprovider.soc_model", "Write 'soc_model' under the target's provider_options.", True),
     ],
 )
 def test_a_session_key_that_is_misspelled_or_not_the_recipes_to_set_is_refused(name: str, sentence: str, reserved: bool) -> None:
