@@ -40,7 +40,7 @@ def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Probl
         other = found.setdefault(ops.name, ops)
         if other.library != ops.library:
             places = " and ".join(str(item.library or "a package") for item in (other, ops))
-            message = f"the custom operators of {places} go by one name, '{ops.name}'"
-            hint = "Rename one of them: manifests and applications know them by that name."
+            message = f"the custom operators of {places} have the same name, '{ops.name}'"
+            hint = "Rename one of them: manifests and applications refer to them by that name."
             problems.append(Problem("EPB253", message, ops.where, hint))
     return tuple(sorted(found.values(), key=lambda item: item.name))

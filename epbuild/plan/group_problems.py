@@ -22,8 +22,8 @@ def prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem
         rule = ep.entry.node_names
         if rule is not None and rule.found_by == "name" and ep.entry.sharing.binaries == "one":
             for where in places:
-                message = f"the nodes of '{group.name}', which share a context for '{target.name}', cannot be given a prefix: {rule.why}"
-                hint = "Leave node_name_prefix out: in a context that is shared, the nodes have different names already."
+                message = f"the nodes of '{group.name}' share a context for '{target.name}' and cannot have a prefix: {rule.why}"
+                hint = "Remove node_name_prefix: nodes in a shared context already have different names."
                 yield Problem("EPB250", message, where, hint)
 
 
@@ -31,12 +31,12 @@ def runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Proble
     """Yield a problem for each initializer setting that the toolchain's release of ONNX Runtime does not support."""
     settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
     for where in dict.fromkeys(compiled.initializers_where for compiled in settings if compiled.initializers == "source"):
-        message = f"{target.old_runtime}, for '{target.name}', cannot leave initializers in the source"
+        message = f"{target.old_runtime}, which '{target.name}' uses, cannot leave initializers in the source model"
         yield Problem("EPB251", message, where, f"Pin onnxruntime {COMPILER_SINCE} or later, or store them inline.")
     external = (compiled for compiled in settings if compiled.initializers == "external" and compiled.external_threshold > 0)
     for where in dict.fromkeys(compiled.initializers_where for compiled in external):
-        message = f"{target.old_runtime}, for '{target.name}', writes initializers of any size into the external file"
-        yield Problem("EPB251", message, where, f"Set their threshold to 0, or pin onnxruntime {COMPILER_SINCE} or later.")
+        message = f"{target.old_runtime}, which '{target.name}' uses, writes initializers of any size to the external file"
+        yield Problem("EPB251", message, where, f"Set the threshold to 0, or pin onnxruntime {COMPILER_SINCE} or later.")
 
 
 def size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Problem]:
@@ -44,8 +44,9 @@ def size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Prob
     for name, shape in member.input_shapes.items():
         fixed = model.input_shapes.get(name) if model is not None else None
         if fixed is not None and fixed.sizes != shape.sizes:
-            message = f"the input '{name}' of '{member.name}' is {list(shape.sizes)} here, and the model fixes it to {list(fixed.sizes)}"
-            hint = "Leave it out of the model's 'input_shapes', so that each member can have sizes of its own."
+            sizes = f"{list(shape.sizes)} here, {list(fixed.sizes)} in the model"
+            message = f"conflicting sizes for the input '{name}' of '{member.name}': {sizes}"
+            hint = "Remove it from the model's 'input_shapes', so that each member can have its own sizes."
             yield Problem("EPB262", message, shape.where, hint)
 
 
@@ -64,11 +65,13 @@ def sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> 
         most, total = found[member.name]
         if most and most >= _NEXT_TO_NOTHING * total:
             continue
-        message = f"the model '{member.name}' has no weight in common with the others of '{group.group}': it shares nothing"
+        message = (
+            f"the model '{member.name}' shares nothing: it has no weights in common with the other models of '{group.group}'"
+        )
         if most:
             message = (
-                f"the model '{member.name}' has less than {_NEXT_TO_NOTHING:.0%} of its weights in common with the others of "
-                f"'{group.group}': it shares next to nothing"
+                f"the model '{member.name}' shares next to nothing: it has less than {_NEXT_TO_NOTHING:.0%} of its weights in "
+                f"common with the other models of '{group.group}'"
             )
         problems.append(Problem("EPB233", message, member.model.path_where))
     return problems

@@ -65,7 +65,7 @@ class Member(Struct, frozen=True):
     def compiled_files(self) -> ModelFiles:
         """Files that are compiled. Raises ValueError while they are unknown."""
         if self.compiled_from is None:
-            raise ValueError(f"the files of {self.name} are not known yet")
+            raise ValueError(f"the files of {self.name} have not been located")
         return self.compiled_from
 
     @property

@@ -18,7 +18,7 @@ def plan_merging(group: GroupSpec, merge: Merge, problems: list[Problem]) -> Mer
     members = list(dict.fromkeys(member.name for member in group.members))
     found = len(problems)
     if len(members) < 2:
-        message = f"the group '{group.name}' has {len(members)} model, and there is nothing to merge it with"
+        message = f"the group '{group.name}' has only {len(members)} model and nothing to merge it with"
         problems.append(Problem("EPB234", message, merge.where, "Name at least two models."))
     for name, prefix in merge.prefixes.items():
         if name not in members:
@@ -54,11 +54,11 @@ def _connection(
 def _end(group: GroupSpec, members: Sequence[str], end: Reference, problems: list[Problem]) -> tuple[int, str] | None:
     """Split `model.value` into the number of a member and the name of its value. Both may contain dots: the longest member wins."""
     if not end.name.partition(".")[2]:
-        problems.append(Problem("EPB235", f"'{end.name}' is not of the form model.value", end.where))
+        problems.append(Problem("EPB235", f"'{end.name}' does not have the form model.value", end.where))
         return None
     fitting = [name for name in members if end.name.startswith(f"{name}.") and len(end.name) > len(name) + 1]
     if not fitting:
-        problems.append(_unknown(f"'{end.name}' does not begin with a model", group, members, end))
+        problems.append(_unknown(f"'{end.name}' does not start with a model", group, members, end))
         return None
     name = max(fitting, key=len)
     return members.index(name), end.name[len(name) + 1 :]
@@ -70,11 +70,13 @@ def _check_fed_once(merge: Merge, connections: Sequence[Connection | None], prob
         if made is None:
             continue
         if (made.target, made.input) in fed:
-            problems.append(Problem("EPB235", f"'{value.name}' is connected twice", value.where, "One output feeds an input."))
+            problems.append(
+                Problem("EPB235", f"'{value.name}' is connected twice", value.where, "Connect each input to only one output.")
+            )
         fed.add((made.target, made.input))
 
 
 def _unknown(what: str, group: GroupSpec, members: Sequence[str], reference: Reference) -> Problem:
     name = reference.name.partition(".")[0]
-    hint = nearest(name, members) or f"It has {', '.join(members)}."
+    hint = nearest(name, members) or f"Its models: {', '.join(members)}."
     return Problem("EPB234", f"{what} of the group '{group.name}'", reference.where, hint)

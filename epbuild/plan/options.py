@@ -66,7 +66,7 @@ class TargetPlanner:
         plugin = next((ep.entry.ep for ep in eps if ep.entry.kind == "plugin"), None)
         old_runtime = str(runtime) if runtime is not None and runtime.is_before(COMPILER_SINCE) else None
         if old_runtime is not None and plugin is not None and toolchain is not None:
-            message = f"{old_runtime} loads no plugin EPs, as {plugin} is one"
+            message = f"{old_runtime} does not support plugin EPs such as {plugin}"
             self.problems.append(Problem("EPB251", message, toolchain.where, f"Pin onnxruntime {COMPILER_SINCE} or later."))
         if len(eps) < len(planned) or toolchain is None or not target.whole:
             return None
@@ -164,8 +164,8 @@ class TargetPlanner:
 
     def _check_device(self, choice: EpChoice, found: EpEntry) -> None:
         if choice.device.virtual and not found.virtual_devices:
-            message = f"{found.ep} offers no virtual device"
-            self.problems.append(Problem("EPB218", message, choice.ep.where, "Leave `virtual` out of the target's device."))
+            message = f"{found.ep} does not support virtual devices"
+            self.problems.append(Problem("EPB218", message, choice.ep.where, "Remove `virtual` from the target's device."))
         for key, value in choice.device.metadata.items():
             try:
                 check_metadata(found, key, value)
@@ -176,8 +176,8 @@ class TargetPlanner:
         seen: set[str] = set()
         for choice in target.eps:
             if choice.ep.name and choice.ep.name in seen:
-                message = f"the target '{target.name}' names {choice.ep.name} twice"
-                self.problems.append(Problem("EPB219", message, choice.ep.where, "A session takes an EP once."))
+                message = f"the target '{target.name}' lists {choice.ep.name} twice"
+                self.problems.append(Problem("EPB219", message, choice.ep.where, "List each EP only once."))
             seen.add(choice.ep.name)
 
     def _files(
@@ -207,7 +207,9 @@ class TargetPlanner:
         named, where = str(choice.library.value), choice.library.where
         path = self.base / user_path(named)
         if found.kind != "plugin":
-            self.problems.append(Problem("EPB216", f"{found.ep} is built into its ONNX Runtime and takes no library", where))
+            self.problems.append(
+                Problem("EPB216", f"{found.ep} is built into its ONNX Runtime and does not accept a library", where)
+            )
         elif not path.is_file():
             self.problems.append(Problem("EPB215", f"the plugin library does not exist: {named}", where, _RELATIVE))
         return path
@@ -280,8 +282,8 @@ class _Rules:
             option, release = self.find(name), self.release
             known = release is None or option.known_in(release.version)
             if self.strict and not known:
-                message = f"{release} does not know the {self.kind} '{option.name}', which is there {option.releases}"
-                hint = f"Pin a release that knows it, or set {self.escape} on the target to pass it on unchecked."
+                message = f"{release} does not know the {self.kind} '{option.name}', which is available {option.releases}"
+                hint = f"Pin a release that knows it, or set {self.escape} on the target to pass it without a check."
                 raise UnknownName(message, hint)
             self._found[key] = option, self.canonical(option, value), known
         return self._found[key]
@@ -318,7 +320,7 @@ class _Checked:
         if error.reserved:
             self._problem("EPB213", error.message, setting.name_where, error.hint)
         elif self.rules.strict:
-            hint = error.hint or f"Set {self.rules.escape} on the target to pass it on unchecked."
+            hint = error.hint or f"Set {self.rules.escape} on the target to pass it without a check."
             self._problem("EPB211", error.message, setting.name_where, hint)
         else:
             self.values[name] = plain_text(setting.value)

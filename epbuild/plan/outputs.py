@@ -55,13 +55,13 @@ def output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, pro
     """Return the POSIX path of an output for a group and a target. If it is invalid, return an empty text and add to `problems`."""
     path = _relative(output.path, _template_names(group, target), problems)
     if path.partition("/")[0].casefold() == WORKSPACE:
-        message = f"the output path '{path}' lies where epbuild keeps what it remembers"
+        message = f"the output path '{path}' is in the folder where epbuild keeps its state"
         problems.append(Problem("EPB221", message, output.path.where, f"Write a path outside {WORKSPACE}."))
         return ""
     suffix = f".{output.archive.format}" if output.archive is not None and ARCHIVE_FORMS[output.archive.format].is_file else ""
     if path and not path.endswith(suffix):
-        message = f"the archive '{path}' has a name that does not end in {suffix}"
-        problems.append(Problem("EPB224", message, output.path.where, f"Let the path end in {suffix}."))
+        message = f"the name of the archive '{path}' does not end in {suffix}"
+        problems.append(Problem("EPB224", message, output.path.where, f"End the path in {suffix}."))
         return ""
     return path
 
@@ -140,18 +140,18 @@ def package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Prob
     groups = {part.group for part in parts}
     for group in sorted(groups):
         if group.casefold() in _OF_A_PACKAGE:
-            message = f"the folder of the group '{group}' would be in the place of the package's own '{group.casefold()}'"
-            yield Problem("EPB222", message, output.where, "Give the group another name.")
+            message = f"the folder of the group '{group}' would collide with the package's own '{group.casefold()}'"
+            yield Problem("EPB222", message, output.where, "Rename the group.")
     for folder in dict.fromkeys(part.folder for part in parts):
         if (name := unportable(folder)) is not None:
-            yield _unportable(name, output.where, "Give the group or the target another name.")
+            yield _unportable(name, output.where, "Rename the group or the target.")
     pipelines = sorted({part.group for part in parts if part.genai is not None})
     if pipelines and len(groups) > 1:
-        message = f"onnxruntime-genai opens packages of one group, and '{pipelines[0]}' would be beside others"
+        message = f"onnxruntime-genai only opens packages with one group, and this one has '{pipelines[0]}' and others"
         yield Problem("EPB228", message, output.where, "Put ${group} into the path, or name the group under 'groups'.")
     for target in {part.target.name: part.target for part in parts if len(part.target.compiling) > 1}.values():
-        message = f"the target '{target.name}' compiles with {target.title}, and ONNX Runtime opens a package with one EP"
-        yield Problem("EPB228", message, output.where, "Leave the target out of this output: 'targets' names those that are in.")
+        message = f"the target '{target.name}' compiles with {target.title}, but ONNX Runtime only opens packages with one EP"
+        yield Problem("EPB228", message, output.where, "Exclude the target from this output: list the others under 'targets'.")
 
 
 class _Part:
@@ -168,8 +168,8 @@ class _Part:
         self._taken = dict(_RESERVED)
         self._names = _template_names(group, target)
         if output.include_source is not None and LAYOUT_FORMS[output.layout].gathers and target.name.casefold() == BASE:
-            message = f"the target '{target.name}' has the name of the variant that was not compiled"
-            problems.append(Problem("EPB225", message, output.include_source.where, "Give the target another name."))
+            message = f"the target's name '{target.name}' is reserved for the uncompiled variant"
+            problems.append(Problem("EPB225", message, output.include_source.where, "Rename the target."))
         self.models: dict[str, str] = {}
         self.binaries: dict[str, dict[str, str]] = {}
         self.base: dict[str, str] = {}
@@ -211,9 +211,9 @@ class _Part:
         if output.include_source is None:
             return
         if self._merging is not None:
-            message = f"the group '{self._group.name}' merges its models: there is no one model from before compiling"
+            message = f"the group '{self._group.name}' merges its models, so that there is no single source model"
             self._problems.append(
-                Problem("EPB225", message, output.include_source.where, "Leave 'include_source' out, or name other groups.")
+                Problem("EPB225", message, output.include_source.where, "Remove 'include_source', or list other groups.")
             )
             return
         name = member.name
@@ -232,7 +232,7 @@ class _Part:
             if self._output.component_name is not None:
                 name = _text(self._output.component_name, self._template_names(model, next(iter(self.models))), self._problems)
             if name in found.values():
-                message = f"two models of the group '{self._group.name}' would be the component '{name}'"
+                message = f"two models of the group '{self._group.name}' would have the same component name, '{name}'"
                 where = self._output.component_name.where if self._output.component_name else self._output.where
                 self._problems.append(Problem("EPB225", message, where, "Put ${model} into the component's name."))
             found[model] = name
@@ -253,7 +253,7 @@ class _Part:
         for name, what in self._taken.items():
             for folder in _parents(name, "/"):
                 if folder in self._taken:
-                    message = f"'{folder}' would be {self._taken[folder]} and the folder of {what}"
+                    message = f"'{folder}' would be both {self._taken[folder]} and the folder of {what}"
                     hint = "Give files and folders different names."
                     self._problems.append(Problem("EPB222", message, self._output.where, hint))
 
@@ -277,17 +277,17 @@ def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
     for emission in emissions.values():
         if emission.registry is not None and (pusher := pushers.setdefault(emission.registry, emission)) is not emission:
             message = f"two outputs would be pushed to {emission.registry}: {pusher.id} and {emission.id}"
-            problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into what is pushed to."))
+            problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into the image reference."))
         for path in filter(None, (emission.path, emission.statement)):
             owner = owners.setdefault(str(path).casefold(), emission)
             if owner is not emission:
-                message = f"two outputs have one path, {path.name}: {owner.id} and {emission.id}"
+                message = f"two outputs have the same path, {path.name}: {owner.id} and {emission.id}"
                 problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into the output's path."))
         problems += _twice(emission)
     for folder, emission in owners.items():
         outer = next((owners[parent] for parent in _parents(folder, os.sep) if parent in owners), None)
         if outer is not None:
-            message = f"the output {emission.id} lies inside the output {outer.id}"
+            message = f"the output {emission.id} is inside the output {outer.id}"
             problems.append(Problem("EPB222", message, emission.where, "Give each output a folder of its own."))
     return problems
 
@@ -299,8 +299,8 @@ def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
             yield _too_long(emission.statement.name, emission.where)
         size = len(os.fsencode(os.path.abspath(emission.path)))  # noqa: PTH100 - ten thousand of them
         if size > _MAX_PATH_BYTES:
-            message = f"the path of the output '{shortened(emission.path.name)}' has {size} bytes"
-            hint = f"Shorten it, or move the recipe: {_MAX_PATH_BYTES} bytes leave room for the files in it."
+            message = f"the path of the output '{shortened(emission.path.name)}' is too long: {size} bytes"
+            hint = f"Shorten it, or move the recipe: at most {_MAX_PATH_BYTES} bytes leave room for the files inside."
             yield Problem("EPB229", message, emission.where, hint)
 
 
@@ -318,9 +318,9 @@ def _twice(emission: Emission) -> Iterator[Problem]:
         for component in part.components.values():
             other = seen.setdefault((component.casefold(), part.target.name), part)
             if other is not part:
-                both = f"the groups '{other.group}' and '{part.group}' would both be"
+                both = f"the groups '{other.group}' and '{part.group}' would both write"
                 message = f"{both} the component '{component}' for '{part.target.name}'"
-                hint = "Put ${group} into 'component_name', or name the groups of the output."
+                hint = "Put ${group} into 'component_name', or restrict the output with 'groups'."
                 yield Problem("EPB225", message, emission.where, hint)
 
 
@@ -349,30 +349,30 @@ def _normal(text: str) -> tuple[str, Problem | None]:
     path = text.replace("\\", "/")
     normal = posixpath.normpath(path)
     if is_anchored(path) or climbs(normal):
-        message, hint = f"the output path '{text}' leaves the recipe's folder", "Write a path below the recipe."
+        message, hint = f"the output path '{text}' is outside the recipe's folder", "Write a path below the recipe's folder."
         return "", Problem("EPB221", message, None, hint)
     if normal == ".":
-        message, hint = f"the output path '{text}' names the folder itself", "Name a folder or file below it."
+        message, hint = f"the output path '{text}' is the folder itself", "Name a folder or file below it."
         return "", Problem("EPB221", message, None, hint)
     if (name := unportable(normal)) is not None:
-        return "", _unportable(name, None, "Write another name: what is built is meant to go everywhere.")
+        return "", _unportable(name, None, "Choose another name: outputs must work on every platform.")
     if (name := overlong(normal)) is not None:
         return "", _too_long(name, None)
     return normal, None
 
 
 def _unportable(name: str, where: Position | None, hint: str) -> Problem:
-    return Problem("EPB229", f"Windows has no file and no folder called '{name}'", where, hint)
+    return Problem("EPB229", f"'{name}' is not a valid name on Windows", where, hint)
 
 
 def _too_long(name: str, where: Position | None) -> Problem:
-    message = f"the name '{shortened(name)}' has {len(os.fsencode(name))} bytes"
-    return Problem("EPB229", message, where, f"Shorten it: file systems take {MAX_NAME_BYTES} bytes.")
+    message = f"the name '{shortened(name)}' is too long: {len(os.fsencode(name))} bytes"
+    return Problem("EPB229", message, where, f"Shorten it to at most {MAX_NAME_BYTES} bytes, the limit of file systems.")
 
 
 def _check_reach(model: str, binary: str, where: Position, problems: list[Problem]) -> None:
     """Report a context binary outside the model's folder, as EPs follow references only to files below that folder."""
     folder = posixpath.dirname(model)
     if model and binary and folder and not binary.startswith(f"{folder}/"):
-        message = f"the context binary '{binary}' does not lie below the folder of its model '{model}', where EPs look for it"
+        message = f"the context binary '{binary}' is not below the folder of its model '{model}', where EPs look for it"
         problems.append(Problem("EPB223", message, where, "Put it beside the model or into a subfolder."))

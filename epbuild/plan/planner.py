@@ -182,33 +182,33 @@ class _Work:
 
     def _check_members(self, group: GroupSpec) -> None:
         if group.share_initializers and len(group.members) == 1:
-            message = f"the group '{group.name}' has one model: there is no other for it to share initializers with"
-            hint = "Name the models to share with, or leave share_initializers out."
+            message = f"the group '{group.name}' has only one model and nothing to share initializers with"
+            hint = "Add the models to share with, or remove share_initializers."
             self.problems.append(Problem("EPB238", message, group.share_initializers.where, hint))
         seen: set[str] = set()
         for member in group.members:
             name, settings = member.name, member.compile
             if name in seen:
-                message = f"the group '{group.name}' names the model '{name}' twice"
-                hint = "Name each model once, or give one of them another 'name'."
+                message = f"the group '{group.name}' lists the model '{name}' twice"
+                hint = "List each model once, or give one of them another 'name'."
                 self.problems.append(Problem("EPB232", message, member.model.where, hint))
             seen.add(name)
             self.problems += size_problems(member, self.recipe.models.get(member.model.name))
             if group.share_weights and settings.embed:
                 where = settings.embed_where or group.where
-                message = f"the group '{group.name}' shares weights and embeds: an embedded context cannot be shared"
+                message = (
+                    f"the group '{group.name}' shares weights and embeds the context, but an embedded context cannot be shared"
+                )
                 self.problems.append(Problem("EPB230", message, where, "Set compile.embed to false, or share_weights to false."))
             external = settings.external_file
             if external and (PureWindowsPath(external).name != external or external == ".."):
-                message = (
-                    f"the external initializers of the group '{group.name}' would be written to '{external}', which is a path"
-                )
+                message = f"the file for external initializers of the group '{group.name}' is a path: '{external}'"
                 self.problems.append(
-                    Problem("EPB221", message, group.where, "Write the name of a file: it lies beside the model.")
+                    Problem("EPB221", message, group.where, "Write only a file name. The file is written beside the model.")
                 )
             if external and len(group.members) > 1 and "${model}" not in external:
-                message = f"the models of '{group.name}' would write their external initializers into one file, '{external}'"
-                self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into its name."))
+                message = f"the models of '{group.name}' would write their external initializers to the same file, '{external}'"
+                self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into the file name."))
 
     def _add_steps(self, group: GroupSpec, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
         place = f"{group.name}/{target.name}"

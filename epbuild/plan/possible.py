@@ -21,8 +21,10 @@ def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Probl
             yield Problem("EPB255", f"{ep.entry.ep} cannot {reason}", places[ep.entry.ep])
     for before, after in itertools.pairwise(eps):
         if before.entry.takes_every_node:
-            message = f"{before.entry.ep} stands before {after.entry.ep} and takes every node, so that none is left to compile"
-            yield Problem("EPB256", message, places[before.entry.ep], "Put it last.")
+            message = (
+                f"{before.entry.ep} is listed before {after.entry.ep} and takes every node, so that nothing is left to compile"
+            )
+            yield Problem("EPB256", message, places[before.entry.ep], "List it last.")
 
 
 def find_obstacle(target: PlannedTarget, platform: str) -> str | None:
@@ -40,6 +42,6 @@ def find_obstacles(groups: Sequence[SessionGroup], platform: str) -> list[Proble
     for group in groups:
         reason = find_obstacle(group.target, platform)
         if reason is not None:
-            hint = "Select other steps here."
+            hint = "Select other steps on this machine."
             found[group.target.name] = Problem("EPB416", f"the target '{group.target.name}': {reason}", group.target.where, hint)
     return list(found.values())

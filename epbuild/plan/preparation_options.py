@@ -25,8 +25,8 @@ def preparation_options(kind: str, node: Node | None, where: Position) -> tuple[
     """
     if kind not in preparation_kinds():
         known = preparation_kinds()
-        hint = nearest(kind, known) or f"There is: {', '.join(known)}."
-        return {}, [Problem(BAD_PREPARATION, f"there is no preparation '{kind}'", where, hint)]
+        hint = nearest(kind, known) or f"Available: {', '.join(known)}."
+        return {}, [Problem(BAD_PREPARATION, f"unknown preparation '{kind}'", where, hint)]
     options, faults = check_options(preparation(kind), None if node is None else plain(node))
     return options, [_problem(fault, node, where) for fault in faults]
 
@@ -45,8 +45,8 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
         return []
     what = " and ".join(f"'{name}'" for name in missing)
     pronoun = "it" if len(missing) == 1 else "them"
-    message = f"the preparation '{kind}' needs {what}, and the toolchain '{toolchain.name}' does not name {pronoun}"
-    hint = f"Add {', '.join(missing)} to the packages of '{toolchain.name}' ({toolchain.where}), with the versions that you want."
+    message = f"the preparation '{kind}' requires {what}, but the toolchain '{toolchain.name}' does not list {pronoun}"
+    hint = f"Add {', '.join(missing)} to the packages of '{toolchain.name}' ({toolchain.where}), with the versions to use."
     return [Problem(LACKS_PACKAGE, message, where, hint)]
 
 

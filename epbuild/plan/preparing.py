@@ -169,8 +169,8 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
         words = [staged.word(render(substitute(str(word.value), names))) for word in step.command]
         for word, text in zip(step.command[1:], words[1:], strict=True):
             if staged.hides(text):
-                message = f"the command of '{preparation.id}' names {text}, which it cannot see"
-                hint = "Name it under 'files': it sees these, and nothing else of the recipe's folder."
+                message = f"the command of '{preparation.id}' refers to {text}, which it cannot read"
+                hint = "List it under 'files': the command can read only these files of the recipe's folder."
                 problems.append(Problem("EPB272", message, word.where, hint))
         return replace(preparation, command=tuple(words), staged=staged.files)
     given, wrong = preparation_options(step.kind, step.options, step.where)
@@ -191,10 +191,10 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
 
 
 def _command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[Problem]:
-    for name, what in (("in", "takes"), ("out", "has to write")):
+    for name, what in (("in", "to read"), ("out", "to write")):
         if not any(f"${{{name}}}" in str(word.value) for word in step.command):
-            message = f"the command of '{preparation.id}' does not have ${{{name}}}, the model that it {what}"
-            hint = 'Give it to the program, as in `run: [python, x.py, "${in}", "${out}"]`.'
+            message = f"the command of '{preparation.id}' does not use ${{{name}}}, the model {what}"
+            hint = 'Pass it to the program, as in `run: [python, x.py, "${in}", "${out}"]`.'
             yield Problem("EPB270", message, step.where, hint)
 
 
@@ -293,7 +293,7 @@ def preparation_document(preparation: Preparation, digests: Mapping[Path, str], 
     """
     source = preparation.source
     if source is None:
-        raise TypeError(f"the files of {preparation.id} are not known")
+        raise TypeError(f"the files of {preparation.id} have not been located")
     script = preparation.script
     asked = {
         "command": list(preparation.command),

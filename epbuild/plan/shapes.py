@@ -56,7 +56,7 @@ def input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHea
 def shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
     """Return the problems of a member's shapes for a target.
 
-    These are invalid sizes of inputs and dimensions, and open dimensions if an EP takes static shapes only. `header` is the source's.
+    These are invalid sizes of inputs and dimensions, and open dimensions if an EP supports static shapes only. `header` is the source's.
     """
     problems = [*input_problems(member.name, member.input_shapes, header), *_dimension_problems(member, header)]
     if not problems and not _may_fall_back(member, target):
@@ -65,7 +65,7 @@ def shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -
 
 
 def shape_warnings(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
-    """Return a warning if inputs of a member stay open for an EP that takes static shapes only, and the recipe allows CPU fallback."""
+    """Return a warning if inputs of a member stay open for an EP that supports static shapes only, and the recipe allows CPU fallback."""
     return list(_open_inputs(member, header, target)) if _may_fall_back(member, target) else []
 
 
@@ -76,10 +76,10 @@ def _fit(asked: Mapping[str, InputShape], header: ModelHeader) -> FixedSizes:
 def _misfit(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence[str]) -> Problem:
     code = _CODES[misfit.kind]
     if misfit.kind == "unknown":
-        hint = nearest(misfit.input, names) or f"Its inputs are {_few(names)}."
+        hint = nearest(misfit.input, names) or f"Its inputs: {_few(names)}."
         return Problem(code, f"the model '{model}' has no input '{misfit.input}'", asked.name_where, hint)
     if misfit.dimension is None:
-        hint = "Give one size for each dimension, also for those that are fixed."
+        hint = "Write a size for each dimension, including fixed ones."
         return Problem(code, f"the input '{misfit.input}' of the model '{model}': {misfit.reason}", asked.where, hint)
     message = f"dimension {misfit.dimension + 1} of the input '{misfit.input}' of the model '{model}': {misfit.reason}"
     return Problem(code, message, asked.places[misfit.dimension])
@@ -95,27 +95,30 @@ def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem
     known = names | {denotation for _, denotation in dimensions if denotation}
     for key in sizes:
         if key not in known:
-            message = f"no dimension of an input of the model '{member.name}' has the name or the denotation '{key}'"
-            listed = f"There is: {_few(sorted(known))}."
-            none = "None of its dimensions has a name or a denotation: give the sizes of whole inputs with 'input_shapes'."
+            message = f"the model '{member.name}' has no input dimension with the name or denotation '{key}'"
+            listed = f"Available: {_few(sorted(known))}."
+            none = "None of its dimensions has a name or a denotation: set the sizes of whole inputs with 'input_shapes'."
             yield Problem("EPB263", message, places[key], nearest(key, known) or (listed if known else none))
         elif key in names and any(name != key and denotation == key for name, denotation in dimensions if name is not None):
-            message = f"'{key}' is the name of a dimension of the model '{member.name}', and the denotation of another"
-            yield Problem("EPB263", message, places[key], "Give the sizes of whole inputs with 'input_shapes'.")
+            message = (
+                f"'{key}' is ambiguous: it is the name of a dimension of the model '{member.name}' and the denotation of another"
+            )
+            yield Problem("EPB263", message, places[key], "Set the sizes of whole inputs with 'input_shapes'.")
     symbols = _fit(member.input_shapes, header).symbols
     for key, size in sizes.items():
         if symbols.get(key, size) != size:
             message = (
-                f"the dimension '{key}' of the model '{member.name}' is {size} here, and {symbols[key]} by its 'input_shapes'"
+                f"conflicting sizes for the dimension '{key}' of the model '{member.name}': {size} here, "
+                f"{symbols[key]} in 'input_shapes'"
             )
-            yield Problem("EPB262", message, places[key], "Give it one size.")
+            yield Problem("EPB262", message, places[key], "Use the same size for both.")
     for name, denotation in dict.fromkeys(dimensions):
         if name is not None and name in sizes and denotation in sizes.keys() - names and sizes[name] != sizes[denotation]:
             message = (
-                f"the dimension '{name}' of the model '{member.name}' is {sizes[name]} by its name, "
-                f"and {sizes[denotation]} by its denotation '{denotation}'"
+                f"conflicting sizes for the dimension '{name}' of the model '{member.name}': {sizes[name]} by its name, "
+                f"{sizes[denotation]} by its denotation '{denotation}'"
             )
-            yield Problem("EPB262", message, places[denotation], "Give it one size.")
+            yield Problem("EPB262", message, places[denotation], "Use the same size for both.")
 
 
 def _dimensions(header: ModelHeader) -> Iterator[tuple[str | None, str]]:
@@ -164,15 +167,15 @@ def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: Mod
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     inputs = "an input" if len(found) == 1 else "inputs"
     message = (
-        f"the model '{member.name}' has {inputs} with open dimensions, {listed}{more}; {ep.entry.ep} takes static shapes only: "
+        f"the model '{member.name}' has {inputs} with open dimensions, {listed}{more}; {ep.entry.ep} supports static shapes only: "
         f"{rule.why if rule is not None else ''}"
     )
     given = {name: shape.sizes for name, shape in member.input_shapes.items()}
     sizes = {**given, **suggest_sizes(found)}
     lines = [f"  {_line(*item)}" for item in sizes.items()]
-    hint = f"Give the sizes that you need, such as `input_shapes: {{{', '.join(line.strip() for line in lines)}}}`."
+    hint = f"Set the sizes that you need, such as `input_shapes: {{{', '.join(line.strip() for line in lines)}}}`."
     if not sizes:
-        hint = "Give the sizes of these inputs, with 'input_shapes'."
+        hint = "Set the sizes of these inputs with 'input_shapes'."
     # A problem of a model that is the same in all groups is reported at the model, once.
     own = member.name != member.model.name or member.input_shapes != member.model.input_shapes
     where = member.where if own and member.where is not None else member.model.where

@@ -31,7 +31,7 @@ class Shard(Struct, frozen=True):
         if not slash or not all(part.isascii() and part.isdigit() for part in (number, total)):
             raise ValueError("Write i/n, such as 2/5, or auto.")
         if not 1 <= int(number) <= int(total):
-            raise ValueError("i is at least 1 and at most n.")
+            raise ValueError("i must be between 1 and n.")
         return cls(int(number), int(total))
 
 

@@ -29,8 +29,10 @@ def data_name_problems(name: str, model: ModelSpec, locations: Iterable[str]) ->
     """Yield a problem for each external data file that has the name under which the graph of model `name` is staged."""
     for location in locations:
         if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{name}.onnx"):
-            message = f"the external data of the model '{name}' is named {location}, as its graph is while it is compiled"
-            yield Problem("EPB204", message, model.path_where, "Give the model another name in the recipe.")
+            message = (
+                f"the external data file {location} of the model '{name}' has the name that its graph gets during the compile"
+            )
+            yield Problem("EPB204", message, model.path_where, "Rename the model in the recipe.")
 
 
 def _unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
@@ -41,8 +43,8 @@ def _unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iter
         for ep, row in known if names else ():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             message = (
-                f"the model '{member.name}' has initializers that are inputs too ('{names[0]}'{more}), which a run may override; "
+                f"the model '{member.name}' has initializers that are also inputs ('{names[0]}'{more}), which a run may override; "
                 f"{ep.entry.ep} cannot {row.what}: {row.why}"
             )
-            hint = "Take them out of the graph's inputs: ONNX Runtime's remove_initializer_from_input.py does that."
+            hint = "Remove them from the graph's inputs, for example with ONNX Runtime's remove_initializer_from_input.py."
             yield Problem("EPB259", message, member.model.path_where, hint)

@@ -79,8 +79,8 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
         return None
     references, header, key = _references(model, graph, memo)
     if references.is_compiled:
-        message = f"the model '{model.name}' is already compiled: it holds EPContext nodes"
-        raise _error("EPB205", model, message, "Name the model that it was compiled from.")
+        message = f"the model '{model.name}' is already compiled: it contains EPContext nodes"
+        raise _error("EPB205", model, message, "Use the model that it was compiled from.")
     folder = _data_folder(model, base, graph) if references.external else graph.parent
     external: dict[str, Path] = {}
     problems: list[Problem] = []
@@ -135,8 +135,10 @@ def _graph_path(model: ModelSpec, base: Path) -> Path:
     package, file = model.package_file
     folder = _package_folder(package)
     if folder is None:
-        message = f"the model '{model.name}' lies in the Python package '{package}', which is not installed beside epbuild"
-        hint = f"Install {package} there, or write package:<name>==<version>/<file>, which is fetched."
+        message = (
+            f"the model '{model.name}' is in the Python package '{package}', which is not installed in epbuild's environment"
+        )
+        hint = f"Install {package} there, or write package:<name>==<version>/<file> to fetch it."
         raise _error("EPB206", model, message, hint)
     if not file or is_anchored(file) or climbs(file):
         raise _error("EPB206", model, f"'{model.path}' does not name a file inside the package '{package}'", None)
@@ -170,8 +172,8 @@ def _data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:
             return folder
         what = "is not a folder" if folder.exists() else "does not exist"
     except (OSError, ValueError):
-        what = "cannot be a folder"
-    message = f"the folder with the external data of the model '{model.name}' {what}: {named.name}"
+        what = "is not a valid path"
+    message = f"the external data folder of the model '{model.name}' {what}: {named.name}"
     raise PlanError(Problem("EPB249", message, named.where, "Paths are relative to the recipe."))
 
 
@@ -182,20 +184,20 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
     where = model.path_where if named is None else named.where
     outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or leaves(location)
     if not outside and not is_file(data):
-        place = "beside it" if named is None else f"in {named.name}"
-        message = f"the model '{model.name}' needs the external data file {location}, which does not exist {place}"
-        hint = f"Put it into {folder}" + (", or name the folder that it is in with 'external_data'." if named is None else ".")
+        place = "beside the model" if named is None else f"in {named.name}"
+        message = f"the model '{model.name}' refers to the external data file {location}, which does not exist {place}"
+        hint = f"Put it into {folder}" + (", or set 'external_data' to the folder that contains it." if named is None else ".")
         return Problem("EPB203", message, where, hint)
     # ONNX Runtime resolves links and refuses what then lies outside: check what it checks, before a process is started.
     inside = is_inside(data, folder) or (named is None and _beside_link(graph, location))
     if outside or not inside:
         own = "its own folder" if named is None else f"the folder {named.name}"
-        message = f"the model '{model.name}' keeps external data outside {own}: {location}"
-        hint = "Move the data beside the model and name it by a relative path."
+        message = f"the model '{model.name}' has external data outside {own}: {location}"
+        hint = "Move the data beside the model and refer to it by a relative path."
         if named is not None:
-            hint = "Move the data into the folder, and let the model name it by a path from there."
+            hint = "Move the data into the folder, and refer to it by a path relative to the folder."
         elif not PureWindowsPath(location).anchor:
-            hint = f"{hint} Or let it name the data by a path inside another folder, and name that folder with 'external_data'."
+            hint = f"{hint} Or set 'external_data' to another folder, and refer to the data by a path inside it."
         return Problem("EPB204", message, where, hint)
     return None
 

@@ -23,7 +23,7 @@ def toolchain_package_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Cat
         found = ([name for name in named if name in packaging.distributions] for packaging in catalog.entries_for(ep.entry.ep))
         carriers = [names[0] for names in found if names]
         if ep.library is None and not ep.entry.takes_every_node and len(set(carriers)) > 1:
-            message = f"the toolchain '{toolchain.name}' has {ep.entry.ep} in {' and in '.join(carriers)}"
+            message = f"the toolchain '{toolchain.name}' contains {ep.entry.ep} more than once: in {' and in '.join(carriers)}"
             yield Problem("EPB258", message, toolchain.where, "Keep one of them.")
     if toolchain.interpreter is not None or "" in named:  # a requirement without a name, such as a path, may provide any EP
         return
@@ -33,9 +33,9 @@ def toolchain_package_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Cat
     lacking = [ep for ep in eps.values() if _lacks_package(ep, named)]
     plugins = [ep for ep in eps.values() if ep.entry.kind == "plugin"]
     if lacking:
-        message = f"the toolchain '{toolchain.name}' has no package of {' and of '.join(ep.entry.ep for ep in lacking)}"
+        message = f"the toolchain '{toolchain.name}' has no package for {' and for '.join(ep.entry.ep for ep in lacking)}"
     elif plugins and not runtimes(named):
-        message, lacking = f"the toolchain '{toolchain.name}' has no package of ONNX Runtime", plugins
+        message, lacking = f"the toolchain '{toolchain.name}' has no package for ONNX Runtime", plugins
     else:
         return
     packagings = [catalog.entries_for(ep.entry.ep) for ep in lacking]
@@ -46,10 +46,10 @@ def toolchain_package_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Cat
     elif additions is not None:
         hint = f"Add {', '.join(additions)} to its packages."
     elif len(lacking) == len(eps) == 1:
-        hint = f"Write {environments(packagings[0])} in place of its packages."
+        hint = f"Replace its packages by {environments(packagings[0])}."
     else:
         own = ", and ".join(f"{ep.entry.ep} {environments(each)}" for ep, each in zip(lacking, packagings, strict=True))
-        hint = f"The packages of its EPs exclude each other: give each EP a target and a toolchain of its own, {own}."
+        hint = f"The packages of its EPs exclude each other: define a separate target and toolchain for each EP, {own}."
     yield Problem("EPB257", message, toolchain.where, hint)
 
 

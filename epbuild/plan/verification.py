@@ -205,11 +205,11 @@ def _input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Proble
             continue
         # Some systems leave hidden files beside others. A wildcard does not match them.
         matches = [Path(folder, name) for folder, name in found.files if not is_glob(pattern.name) or name[0] != "."]
-        problem = None if matches else Problem("EPB290", f"no file of inputs is named by '{pattern.name}'", pattern.where)
+        problem = None if matches else Problem("EPB290", f"no input file matches '{pattern.name}'", pattern.where)
         wrong = next((path for path in matches if path.suffix.lower() != ".npz"), None)
         if wrong is not None:
-            hint = "Save the arrays by the names of the inputs with numpy.savez."
-            problem = Problem("EPB290", f"the inputs '{wrong.name}' are no .npz file", pattern.where, hint)
+            hint = "Save the arrays with numpy.savez, named after the inputs."
+            problem = Problem("EPB290", f"the input file '{wrong.name}' is not a .npz file", pattern.where, hint)
         if problem is not None:
             problems.append(problem)
         yield from matches if problem is None else ()

@@ -142,8 +142,8 @@ def test_two_groups_with_one_prepared_model_prepare_it_once(workshop: Preparer) 
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
-        (('"${in}", "${out}", 8]', '"${in}"]'), "EPB270", "does not have ${out}"),
-        (("files: [fold.py], toolchain: tools}\n      -", "toolchain: tools}\n      -"), "EPB272", "names fold.py"),
+        (('"${in}", "${out}", 8]', '"${in}"]'), "EPB270", "does not use ${out}"),
+        (("files: [fold.py], toolchain: tools}\n      -", "toolchain: tools}\n      -"), "EPB272", "refers to fold.py"),
         (("samples/*.npz", "samples/*.npy"), "EPB271", "no file matches 'samples/*.npy'"),
         (("samples/*.npz", "/**/*"), "EPB273", "'/**/*' would search all of"),
         (("samples/*.npz", ".."), "EPB273", "'..' would search all of"),

@@ -163,7 +163,7 @@ def test_several_eps_take_what_they_can_in_their_order(language: Project) -> Non
     )
     done = language.epbuild("run")
     assert done.returncode == 2
-    assert "takes every node, so that none is left to compile. Put it last. [EPB256]" in " ".join(done.stderr.split())
+    assert "takes every node, so that nothing is left to compile. List it last. [EPB256]" in " ".join(done.stderr.split())
     assert language.files() == both
 
 

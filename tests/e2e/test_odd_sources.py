@@ -78,7 +78,7 @@ def test_a_source_whose_weights_may_be_overridden_is_refused_before_it_is_compil
     write_recipe(project, "open")
     done = project.epbuild("run")
     assert done.returncode == 2
-    assert "epbuild.yaml:5:16: error: the model 'open' has initializers that are inputs too ('w')" in done.stderr
+    assert "epbuild.yaml:5:16: error: the model 'open' has initializers that are also inputs ('w')" in done.stderr
     assert "[EPB259]" in done.stderr
 
 

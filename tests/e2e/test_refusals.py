@@ -82,7 +82,7 @@ CASES: dict[str, tuple[Callable[[Path], None], int, str]] = {
     ),
     "two models with one name": (_recipe("  decode: models/", "  prefill: models/"), 2, "prefill"),
     "sharing with embed": (_recipe("share_weights: true", "share_weights: true\n    compile: {embed: true}"), 2, "embed"),
-    "an output outside the recipe's folder": (_recipe("dist/${group}", "../dist/${group}"), 2, "leaves the recipe's folder"),
+    "an output outside the recipe's folder": (_recipe("dist/${group}", "../dist/${group}"), 2, "is outside the recipe's folder"),
 }
 
 

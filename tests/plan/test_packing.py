@@ -113,7 +113,7 @@ def test_a_recipe_is_split_by_what_is_beside_it_and_publishing_is_left(total: in
 
 @pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "-1/2", "a/b", "1/2/3", "²/3", " 1/2"])
 def test_a_shard_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"i/n|at least"):
+    with pytest.raises(ValueError, match=r"i/n|between"):
         Shard.parse(text)
 
 

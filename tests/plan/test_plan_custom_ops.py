@@ -66,7 +66,7 @@ def test_a_folder_is_no_library(workshop: Path) -> None:
 def test_two_libraries_of_one_file_name_are_refused_as_nothing_could_name_either(workshop: Path) -> None:
     (problem,) = problems_of(workshop, with_ops("[liba.so, other/liba.so]"))
     assert (problem.code, problem.where.line, problem.where.column) == ("EPB253", 6, 27)  # type: ignore[union-attr]
-    assert "go by one name, 'liba.so'" in problem.message
+    assert "have the same name, 'liba.so'" in problem.message
 
 
 def test_what_came_went_or_changed_is_told_by_its_name_and_content(workshop: Path) -> None:

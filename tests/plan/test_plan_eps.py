@@ -155,7 +155,7 @@ def test_a_folder_is_no_option_file_and_no_library(workshop: Path) -> None:
 
 def test_an_ep_that_is_built_in_takes_no_library(workshop: Path) -> None:
     text = target(f"    library: {MARK}contoso.so\n{TARGET}")
-    check(workshop, text, ("EPB216", "OpenVINOExecutionProvider is built into its ONNX Runtime and takes no library."))
+    check(workshop, text, ("EPB216", "OpenVINOExecutionProvider is built into its ONNX Runtime and does not accept a library."))
 
 
 @pytest.mark.parametrize(
@@ -192,14 +192,18 @@ def test_two_catalog_files_for_one_ep_are_refused_at_the_second(workshop: Path) 
 @pytest.mark.parametrize(
     ("packaging", "device", "sentence"),
     [
-        ([], "virtual: true", "OpenVINOExecutionProvider offers no virtual device. Leave `virtual` out of the target's device."),
+        (
+            [],
+            "virtual: true",
+            "OpenVINOExecutionProvider does not support virtual devices. Remove `virtual` from the target's device.",
+        ),
         ([PLUGIN], "virtual: true, type: npu", None),
         ([PLUGIN], 'metadata: {npu_platform: "4000"}', None),
         (
             [PLUGIN],
             'metadata: {npu_platfrom: "4000"}',
             (
-                "device metadata 'npu_platfrom': 'npu_platfrom' is no device metadata of OpenVINOExecutionProvider, which has "
+                "device metadata 'npu_platfrom': unknown key 'npu_platfrom' of OpenVINOExecutionProvider; known keys: "
                 "npu_platform, ov_device. Did you mean 'npu_platform'?"
             ),
         ),
@@ -285,7 +289,7 @@ def test_a_value_that_is_wrong_itself_is_not_blamed_for_combinations_as_well(wor
 
 def test_a_session_takes_an_ep_once(workshop: Path) -> None:
     lines = f"    eps:\n      - ep: CPUExecutionProvider\n      - ep: {MARK}CPUExecutionProvider\n"
-    check(workshop, target(lines), ("EPB219", "the target 'cpu' names CPUExecutionProvider twice. A session takes an EP once."))
+    check(workshop, target(lines), ("EPB219", "the target 'cpu' lists CPUExecutionProvider twice. List each EP only once."))
 
 
 @pytest.mark.parametrize(
@@ -312,8 +316,10 @@ def test_a_target_that_can_compile_nowhere_is_refused_with_the_reason(workshop: 
 
 def test_an_ep_after_one_that_takes_every_node_is_refused(workshop: Path) -> None:
     lines = f"    eps:\n      - ep: {MARK}CPUExecutionProvider\n      - ep: VitisAIExecutionProvider\n"
-    message = "CPUExecutionProvider stands before VitisAIExecutionProvider and takes every node, so that none is left to compile."
-    check(workshop, target(lines), ("EPB256", f"{message} Put it last."))
+    message = (
+        "CPUExecutionProvider is listed before VitisAIExecutionProvider and takes every node, so that nothing is left to compile."
+    )
+    check(workshop, target(lines), ("EPB256", f"{message} List it last."))
 
 
 @pytest.mark.parametrize(
@@ -354,7 +360,7 @@ def test_properties_that_are_written_out_are_no_file(workshop: Path) -> None:
 DATED = CONTOSO + 'late = { type = "boolean", output = "none", since = "3.2", until = "3.4", meaning = "A late option." }\n'
 WEIGHTLESS = "    session_options: {ep.enable_weightless: true}\n"
 TENSORRT = "    ep: TensorrtExecutionProvider\n    provider_options: {trt_op_types_to_exclude: Gelu}\n"
-ADVICE = "Pin a release that knows it, or set allow_unknown_{}s on the target to pass it on unchecked."
+ADVICE = "Pin a release that knows it, or set allow_unknown_{}s on the target to pass it without a check."
 LIBRARY = ("    library: contoso.so\n", "")
 
 
@@ -380,7 +386,7 @@ def dated(folder: Path, *changes: tuple[str, str]) -> str:
 def test_a_session_key_that_the_pinned_onnx_runtime_would_ignore_is_refused(workshop: Path, version: str, runtime: str) -> None:
     text = target(TARGET + WEIGHTLESS.replace("{", f"{{{MARK}"), packages(f"{runtime}, onnxruntime-ep-openvino==1.8.1"))
     text = edited(text, ("device_type: CPU", "load_config: '{}'"))
-    sentence = f"onnxruntime {version} does not know the session key 'ep.enable_weightless', which is there since 1.29."
+    sentence = f"onnxruntime {version} does not know the session key 'ep.enable_weightless', which is available since 1.29."
     check(workshop, text, ("EPB211", f"{sentence} {ADVICE.format('session_key')}"))
 
 
@@ -395,7 +401,7 @@ def test_a_session_key_that_a_later_onnx_runtime_has_dropped_is_refused(workshop
     text = target(f"{TARGET}    session_options: {{ep.enable_weightless_ep_context_nodes: 1}}\n")
     assert problems_of(workshop, text) == ()
     (problem,) = problems_of(workshop, edited(text, packages("onnxruntime-openvino==1.31.1")))
-    assert problem.message.endswith("'ep.enable_weightless_ep_context_nodes', which is there until 1.30")
+    assert problem.message.endswith("'ep.enable_weightless_ep_context_nodes', which is available until 1.30")
 
 
 @pytest.mark.parametrize(
@@ -420,8 +426,11 @@ OPENVINO_OLD = ("onnxruntime-openvino==1.24.1", "onnxruntime-openvino==1.22.0")
 @pytest.mark.parametrize(
     ("initializers", "words"),
     [
-        ("{store: source}", "onnxruntime-openvino 1.22.0, for 'cpu', cannot leave initializers in the source"),
-        ("{store: external, file: '${model}.w'}", "onnxruntime-openvino 1.22.0, for 'cpu', writes initializers of any size"),
+        ("{store: source}", "onnxruntime-openvino 1.22.0, which 'cpu' uses, cannot leave initializers in the source"),
+        (
+            "{store: external, file: '${model}.w'}",
+            "onnxruntime-openvino 1.22.0, which 'cpu' uses, writes initializers of any size",
+        ),
         ("{store: external, file: '${model}.w', threshold: 0}", None),
         ("{store: inline}", None),
     ],
@@ -445,7 +454,7 @@ def test_a_plugin_ep_is_refused_for_an_onnx_runtime_that_loads_none(workshop: Pa
     text = edited(RECIPE, ("[onnxruntime-qnn==2.7.0]", f"[onnxruntime=={version}, onnxruntime-qnn==2.7.0]"))
     found = problems_of(workshop, text)
     assert [problem.message for problem in found] == [
-        f"onnxruntime {version} loads no plugin EPs, as QNNExecutionProvider is one"
+        f"onnxruntime {version} does not support plugin EPs such as QNNExecutionProvider"
     ] * old
     assert codes(found) == ["EPB251"] * old
 
@@ -455,7 +464,7 @@ def test_the_releases_of_an_ep_of_the_users_own_are_told_apart_too(workshop: Pat
     text, marks = places(dated(workshop, packages(f"onnxruntime==1.31.1, contoso-ep=={version}"), LIBRARY))
     found = problems_of(workshop, text)
     assert told(found) == [("EPB211", *mark) for mark in marks if not known]
-    sentence = f"contoso-ep {version} does not know the option 'late', which is there since 3.2 and until 3.4."
+    sentence = f"contoso-ep {version} does not know the option 'late', which is available since 3.2 and until 3.4."
     assert [problem.text for problem in found] == [f"{sentence} {ADVICE.format('option')}"] * (not known)
 
 
@@ -504,21 +513,21 @@ TENSORRT_TOO = "    eps: [{ep: openvino, device: CPU}, {ep: TensorrtExecutionPro
     [
         ("    ep: qnn\n", "onnxruntime==1.31.1", "Add onnxruntime-qnn==2.7.0 to its packages."),
         ("    ep: qnn\n", "numpy", "Add onnxruntime==1.31.1, onnxruntime-qnn==2.7.0 to its packages."),
-        ("    ep: qnn\n", "onnxruntime-openvino", f"Write `packages: [{QNN}]` in place of its packages."),
+        ("    ep: qnn\n", "onnxruntime-openvino", f"Replace its packages by `packages: [{QNN}]`."),
         ("    ep: openvino\n", QNN, "Add onnxruntime-ep-openvino==1.8.1 to its packages."),
         ("    ep: openvino\n", "numpy", "Add onnxruntime-openvino==1.24.1 to its packages."),
-        ("    ep: tensorrt\n", "onnxruntime", "Write `packages: [onnxruntime-gpu==1.31.1]` in place of its packages."),
+        ("    ep: tensorrt\n", "onnxruntime", "Replace its packages by `packages: [onnxruntime-gpu==1.31.1]`."),
         ("    ep: nv-tensorrt-rtx\n", "onnxruntime-gpu", f"Add {RTX} to its packages."),
         (
             "    ep: vitisai\n",
             "onnxruntime",
-            "Write `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}` in place of its packages.",
+            "Replace its packages by `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}`.",
         ),
         (
             TENSORRT_TOO,
             "onnxruntime-openvino",
             (
-                "The packages of its EPs exclude each other: give each EP a target and a toolchain of its own, "
+                "The packages of its EPs exclude each other: define a separate target and toolchain for each EP, "
                 "TensorrtExecutionProvider `packages: [onnxruntime-gpu==1.31.1]`."
             ),
         ),
@@ -552,10 +561,13 @@ def test_a_toolchain_without_its_targets_ep_is_refused_with_packages_to_add(
             "onnxruntime-openvino, onnxruntime-ep-openvino",
             TARGET,
             "EPB258",
-            "the toolchain 'openvino' has OpenVINOExecutionProvider in onnxruntime-openvino and in onnxruntime-ep-openvino",
+            (
+                "the toolchain 'openvino' contains OpenVINOExecutionProvider more than once: "
+                "in onnxruntime-openvino and in onnxruntime-ep-openvino"
+            ),
         ),
-        ("onnxruntime-ep-openvino", "    ep: openvino\n", "EPB257", "the toolchain 'openvino' has no package of ONNX Runtime"),
-        ("numpy", CONTOSO_TARGET, "EPB257", "the toolchain 'openvino' has no package of ONNX Runtime"),
+        ("onnxruntime-ep-openvino", "    ep: openvino\n", "EPB257", "the toolchain 'openvino' has no package for ONNX Runtime"),
+        ("numpy", CONTOSO_TARGET, "EPB257", "the toolchain 'openvino' has no package for ONNX Runtime"),
     ],
 )
 def test_packages_that_cannot_work_together_are_refused(

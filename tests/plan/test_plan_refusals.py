@@ -105,7 +105,7 @@ def save_with_initialised_input(path: Path, ir_version: int) -> None:
 
 def test_overridable_weights_are_refused_if_the_ep_cannot_open_the_result(workshop: Path) -> None:
     save_with_initialised_input(workshop / "models" / "decode.onnx", 8)
-    words = "'decode' has initializers that are inputs too ('w' and 1 more)"
+    words = "'decode' has initializers that are also inputs ('w' and 1 more)"
     check(workshop, edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/decode.onnx")), ("EPB259", words))
     save_with_initialised_input(workshop / "models" / "decode.onnx", 3)  # which had no other way to have weights
     plan_of(workshop, RECIPE)
@@ -116,7 +116,7 @@ def test_overridable_weights_are_refused_if_the_ep_cannot_open_the_result(worksh
 def test_missing_external_data_is_told_with_its_name_and_where_it_belongs(workshop: Path) -> None:
     (workshop / "models" / "decode.bin").unlink()
     text = edited(RECIPE, (DECODE, f"decode: {MARK}models/decode.onnx"))
-    check(workshop, text, ("EPB203", "the model 'decode' needs the external data file decode.bin, which does not exist"))
+    check(workshop, text, ("EPB203", "the model 'decode' refers to the external data file decode.bin, which does not exist"))
 
 
 def test_every_missing_file_of_a_model_is_told(workshop: Path) -> None:
@@ -145,7 +145,7 @@ def test_external_data_outside_the_models_folder_is_refused_as_onnx_runtime_does
     (workshop / "models" / "sub").mkdir()
     write_model(workshop / "models" / "decode.onnx", external={"shared": (location, [4])})
     text = edited(RECIPE, (DECODE, f"decode: {MARK}models/decode.onnx"))
-    check(workshop, text, ("EPB204", f"keeps external data outside its own folder: {location}"))
+    check(workshop, text, ("EPB204", f"has external data outside its own folder: {location}"))
 
 
 def test_an_absolute_location_is_refused_even_where_it_names_the_models_own_folder(workshop: Path) -> None:
@@ -166,7 +166,7 @@ def test_external_data_that_would_be_staged_in_the_graphs_place_is_refused(works
     (workshop / "models" / "decode.onnx").write_bytes(bytes(16))
     write_model(workshop / "models" / "graph.onnx", external={"shared": ("decode.onnx", [4])})
     text = edited(RECIPE, (DECODE, f"decode: {MARK}models/graph.onnx"))
-    check(workshop, text, ("EPB204", "is named decode.onnx, as its graph is while it is compiled"))
+    check(workshop, text, ("EPB204", "has the name that its graph gets during the compile"))
 
 
 def test_a_folder_of_links_into_a_content_store_is_a_model_as_in_hub_caches(workshop: Path) -> None:
@@ -196,7 +196,7 @@ DECODE = "decode: models/decode.onnx"
     ],
 )
 def test_nodes_of_a_shared_context_are_not_renamed_where_the_ep_goes_by_their_names(workshop: Path, old: str, new: str) -> None:
-    words = "the nodes of 'decoder', which share a context for 'phone', cannot be given a prefix: QNN finds each graph"
+    words = "the nodes of 'decoder' share a context for 'phone' and cannot have a prefix: QNN finds each graph"
     check(workshop, edited(RECIPE, (old, new)), ("EPB250", words))
 
 
@@ -228,7 +228,11 @@ def test_external_data_in_another_folder_is_found_by_the_models_names_for_it(wor
 
 @pytest.mark.parametrize(
     ("folder", "words"),
-    [("nosuch", "does not exist: nosuch"), ("models/decode.onnx", "not a folder: models/decode.onnx"), ("x" * 300, "cannot be")],
+    [
+        ("nosuch", "does not exist: nosuch"),
+        ("models/decode.onnx", "not a folder: models/decode.onnx"),
+        ("x" * 300, "is not a valid path"),
+    ],
 )
 def test_a_folder_of_external_data_that_is_not_there_is_refused(workshop: Path, folder: str, words: str) -> None:
     check(workshop, elsewhere(folder), ("EPB249", words))
@@ -236,7 +240,7 @@ def test_a_folder_of_external_data_that_is_not_there_is_refused(workshop: Path, 
 
 def test_data_that_is_beside_the_model_only_is_missing_from_the_folder(workshop: Path) -> None:
     (workshop / "data").mkdir()
-    check(workshop, elsewhere("data"), ("EPB203", "needs the external data file decode.bin, which does not exist in data"))
+    check(workshop, elsewhere("data"), ("EPB203", "refers to the external data file decode.bin, which does not exist in data"))
 
 
 @pytest.mark.parametrize("location", ["../outside.bin", "sub/../../outside.bin", "/outside.bin", "C:\\outside.bin"])
@@ -244,13 +248,13 @@ def test_no_name_leads_out_of_the_folder_of_the_external_data(workshop: Path, lo
     (workshop / "data").mkdir()
     (workshop / "outside.bin").write_bytes(bytes(16))
     write_model(workshop / "models" / "decode.onnx", external={"shared": (location, [4])})
-    check(workshop, elsewhere("data"), ("EPB204", f"keeps external data outside the folder data: {location}"))
+    check(workshop, elsewhere("data"), ("EPB204", f"has external data outside the folder data: {location}"))
 
 
 def test_no_link_leads_out_of_the_folder_of_the_external_data(workshop: Path) -> None:
     (workshop / "data").mkdir()
     link(workshop / "data" / "decode.bin", workshop / "models" / "decode.bin")
-    check(workshop, elsewhere("data"), ("EPB204", "keeps external data outside the folder data: decode.bin"))
+    check(workshop, elsewhere("data"), ("EPB204", "has external data outside the folder data: decode.bin"))
 
 
 def test_the_folder_of_the_external_data_may_be_reached_through_a_link(workshop: Path) -> None:
@@ -261,7 +265,7 @@ def test_the_folder_of_the_external_data_may_be_reached_through_a_link(workshop:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("package:nosuch_package_xyz/a.onnx", "'nosuch_package_xyz', which is not installed beside epbuild"),
+        ("package:nosuch_package_xyz/a.onnx", "'nosuch_package_xyz', which is not installed in epbuild's environment"),
         ("package:onnx.nosuch.deeper/a.onnx", "'onnx.nosuch.deeper', which is not installed"),
         ("package:os/a.onnx", "'os', which is not installed"),
         ("package:.onnx/a.onnx", "'.onnx', which is not installed"),
@@ -337,7 +341,7 @@ def test_a_file_that_a_package_does_not_have_is_a_missing_model(workshop: Path) 
             "device_type: CPU",
             f"device_type: CPU\n      enable_qdq_optimizer: {MARK}maybe",
             "EPB212",
-            "option 'enable_qdq_optimizer': 'maybe' is not a switch",
+            "option 'enable_qdq_optimizer': 'maybe' is not a boolean",
         ),
         (
             "    provider_options:\n      device_type",
@@ -394,12 +398,12 @@ def test_a_list_of_socs_is_fine_where_nothing_is_shared(workshop: Path) -> None:
 def test_one_model_has_no_other_to_share_initializers_with(workshop: Path) -> None:
     lines = f"    share_weights: true\n    share_initializers: {MARK}true\n"
     text = edited(RECIPE, ("[prefill, decode]", "[prefill]"), ("    share_weights: true\n", lines))
-    check(workshop, text, ("EPB238", "the group 'decoder' has one model: there is no other"))
+    check(workshop, text, ("EPB238", "the group 'decoder' has only one model and nothing to share initializers with"))
 
 
 def test_a_model_cannot_be_in_a_group_twice(workshop: Path) -> None:
     text = edited(RECIPE, ("[prefill, decode]", f"[prefill, decode, {MARK}prefill]"))
-    check(workshop, text, ("EPB232", "the group 'decoder' names the model 'prefill' twice"))
+    check(workshop, text, ("EPB232", "the group 'decoder' lists the model 'prefill' twice"))
 
 
 # -- Outputs -----------------------------------------------------------------------------------------------------------
@@ -428,7 +432,7 @@ def test_an_output_never_leaves_the_recipes_folder_however_the_way_out_is_spelle
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     found = problems_of(workshop, text)
     assert set(told(found)) == {("EPB221", *mark)}
-    assert "leaves the recipe's folder" in found[0].message
+    assert "is outside the recipe's folder" in found[0].message
 
 
 @pytest.mark.parametrize("path", [".", "dist/..", "./", r"dist\.."])
@@ -436,7 +440,7 @@ def test_an_output_is_never_the_recipes_folder_itself(workshop: Path, path: str)
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     (problem, *_) = problems_of(workshop, text)
     assert told([problem]) == [("EPB221", *mark)]
-    assert "names the folder itself" in problem.message
+    assert "is the folder itself" in problem.message
 
 
 @pytest.mark.parametrize("path", [".epbuild", ".epbuild/${group}", "x/../.EPBUILD/tmp"])
@@ -444,7 +448,7 @@ def test_an_output_never_takes_the_place_of_what_epbuild_remembers(workshop: Pat
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     found = problems_of(workshop, text)
     assert set(told(found)) == {("EPB221", *mark)}
-    assert "lies where epbuild keeps what it remembers" in found[0].message
+    assert "is in the folder where epbuild keeps its state" in found[0].message
 
 
 @pytest.mark.parametrize("word", ["model", "context_binary"])
@@ -464,7 +468,7 @@ def test_a_path_that_only_looks_odd_is_the_plain_one(workshop: Path, path: str) 
 def test_two_outputs_with_one_path_are_refused_before_one_overwrites_the_other(workshop: Path, path: str, name: str) -> None:
     steps = "emit:decoder/phone/directory and emit:vision/cpu/directory"
     text = edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n"))
-    check(workshop, text, ("EPB222", f"two outputs have one path, {name}: {steps}"))
+    check(workshop, text, ("EPB222", f"two outputs have the same path, {name}: {steps}"))
 
 
 def test_an_output_in_the_place_of_what_is_said_about_an_archive_is_refused(workshop: Path) -> None:
@@ -474,7 +478,7 @@ def test_an_output_in_the_place_of_what_is_said_about_an_archive_is_refused(work
     check(
         workshop,
         text,
-        ("EPB222", "two outputs have one path, a.zip.intoto.json: emit:decoder/phone/zip and emit:ort-model-package"),
+        ("EPB222", "two outputs have the same path, a.zip.intoto.json: emit:decoder/phone/zip and emit:ort-model-package"),
     )
 
 
@@ -499,20 +503,20 @@ def test_two_outputs_with_one_tag_are_refused_before_one_takes_it_from_the_other
 )
 def test_a_path_that_windows_cannot_have_is_refused_everywhere(workshop: Path, path: str, name: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
-    found = [problem for problem in problems_of(workshop, text) if f"no file and no folder called '{name}'" in problem.message]
+    found = [problem for problem in problems_of(workshop, text) if f"'{name}' is not a valid name on Windows" in problem.message]
     assert told(found) == [("EPB229", *mark)]
 
 
 @pytest.mark.parametrize(
     ("output", "words"),
     [
-        (f"path: {MARK}dist/{'x' * 256}/${{group}}/${{target}}\n", "has 256 bytes. Shorten it: file systems take 255 bytes."),
-        (f"path: {MARK}dist/{'ä' * 130}/${{group}}/${{target}}\n", "has 260 bytes"),
-        (f"path: dist/${{group}}/${{target}}\n    model: {MARK}{'x' * 251}.onnx\n", "has 256 bytes"),
-        (f"path: {MARK}dist/{'deep/' * 700}${{group}}/${{target}}\n", "leave room for the files in it"),
+        (f"path: {MARK}dist/{'x' * 256}/${{group}}/${{target}}\n", "is too long: 256 bytes. Shorten it to at most 255 bytes"),
+        (f"path: {MARK}dist/{'ä' * 130}/${{group}}/${{target}}\n", "is too long: 260 bytes"),
+        (f"path: dist/${{group}}/${{target}}\n    model: {MARK}{'x' * 251}.onnx\n", "is too long: 256 bytes"),
+        (f"path: {MARK}dist/{'deep/' * 700}${{group}}/${{target}}\n", "leave room for the files inside"),
         (
             f"archive: zip\n    provenance: true\n    path: {MARK}dist/${{group}}-${{target}}-{'x' * 230}.zip\n",
-            "file systems take 255",
+            "at most 255 bytes",
         ),
     ],
     ids=["name", "bytes", "model", "path", "statement"],
@@ -559,7 +563,7 @@ def test_an_output_inside_another_is_refused(
     text = edited(RECIPE, (OUTPUT, f"path: {first}\n")) + f"  - layout: directory\n    path: {second}\n"
     found = problems_of(workshop, text)
     assert codes(found) == ["EPB222"] * 2
-    assert all("lies inside the output" in problem.message for problem in found)
+    assert all("is inside the output" in problem.message for problem in found)
     line = 1 + text.splitlines().index(f"    path: {inner}")
     assert {place[1] for place in told(found)} == {line}, "the inner one is told"
 
@@ -579,7 +583,10 @@ def test_an_output_inside_another_is_refused(
         (f"    model: {MARK}manifest.json\n", "the manifest and the model 'prefill'"),
         (
             "    context_binary: ${first_model}_ctx.onnx/${first_model}.bin\n",
-            "'prefill_ctx.onnx' would be the model 'prefill' and the folder of the context binary of 'prefill' by QNNExecutionProvider",
+            (
+                "'prefill_ctx.onnx' would be both the model 'prefill' and the folder of the context binary of 'prefill' "
+                "by QNNExecutionProvider"
+            ),
         ),
     ],
     ids=["two models", "letter case", "binary over manifest", "model over manifest", "a file in a file"],
@@ -596,7 +603,7 @@ def test_two_files_with_one_name_are_refused_before_one_replaces_the_other(works
 def test_a_group_is_not_called_like_a_file_or_folder_of_a_packages_own(workshop: Path, name: str) -> None:
     package = edited(RECIPE, ("layout: directory", f"{MARK}layout: ort-model-package"), (OUTPUT, "path: dist/all.ortpackage\n"))
     assert not problems_of(workshop, package.replace(MARK, ""))
-    check(workshop, edited(package, ("  decoder:", f"  {name}:")), ("EPB222", f"the folder of the group '{name}' would be"))
+    check(workshop, edited(package, ("  decoder:", f"  {name}:")), ("EPB222", f"the folder of the group '{name}' would collide"))
 
 
 def test_every_model_of_an_unshared_group_needs_a_binary_of_its_own(workshop: Path) -> None:
@@ -621,14 +628,14 @@ def test_a_binary_where_no_ep_would_look_for_it_is_refused(workshop: Path, lines
     text, (mark,) = places(RECIPE + lines)
     found = problems_of(workshop, text)
     assert set(told(found)) == {("EPB223", *mark)}
-    assert "does not lie below the folder of its model" in found[0].message
+    assert "is not below the folder of its model" in found[0].message
 
 
 def test_one_binary_cannot_serve_models_in_different_folders(workshop: Path) -> None:
     text, (mark,) = places(RECIPE + f"    model: ${{model}}/model.onnx\n    context_binary: {MARK}${{model}}/context.bin\n")
     (problem,) = problems_of(workshop, text)
     assert told([problem]) == [("EPB223", *mark)]
-    assert "the context binary 'prefill/context.bin' does not lie below the folder of its model 'decode/model.onnx'" in (
+    assert "the context binary 'prefill/context.bin' is not below the folder of its model 'decode/model.onnx'" in (
         problem.message
     )
 
@@ -636,13 +643,13 @@ def test_one_binary_cannot_serve_models_in_different_folders(workshop: Path) -> 
 @pytest.mark.parametrize(
     ("file", "code", "words"),
     [
-        ("weights.bin", "EPB222", "would write their external initializers into one file, 'weights.bin'"),
+        ("weights.bin", "EPB222", "would write their external initializers to the same file, 'weights.bin'"),
         ("${model}_ctx.onnx", "EPB222", "the model 'classifier' and the external initializers of 'classifier'"),
-        ("../${model}.weights", "EPB221", "would be written to '../${model}.weights', which is a path"),
-        ("sub/${model}.weights", "EPB221", "which is a path"),
-        (r"..\${model}.weights", "EPB221", "which is a path"),
-        ("/${model}.weights", "EPB221", "which is a path"),
-        ("C:${model}.weights", "EPB221", "which is a path"),
+        ("../${model}.weights", "EPB221", "of the group 'vision' is a path: '../${model}.weights'"),
+        ("sub/${model}.weights", "EPB221", "is a path:"),
+        (r"..\${model}.weights", "EPB221", "is a path:"),
+        ("/${model}.weights", "EPB221", "is a path:"),
+        ("C:${model}.weights", "EPB221", "is a path:"),
     ],
 )
 def test_external_initializers_get_a_file_of_their_own_beside_the_model(workshop: Path, file: str, code: str, words: str) -> None:

@@ -38,7 +38,7 @@ def write_prefill(folder: Path, *shape: int | str | None, denotation: str = "") 
 @pytest.mark.parametrize(
     ("shape", "text", "code", "words"),
     [
-        ((1, 3), recipe(model=f", input_shapes: {{{MARK}X: [1, 3]}}"), "EPB260", "has no input 'X'. Its inputs are x."),
+        ((1, 3), recipe(model=f", input_shapes: {{{MARK}X: [1, 3]}}"), "EPB260", "has no input 'X'. Its inputs: x."),
         (
             (None, 3),
             recipe(model=f", input_shapes: {{x: {MARK}[1, 3, 3]}}"),
@@ -49,43 +49,43 @@ def write_prefill(folder: Path, *shape: int | str | None, denotation: str = "") 
         (("n", "n"), recipe(model=f", input_shapes: {{x: [1, {MARK}4]}}"), "EPB262", "'n' is both 1 and 4"),
         ((1, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}0]}}"), "EPB106", "at least 1"),
         ((1, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}-3]}}"), "EPB106", "at least 1"),
-        ((1, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}x]}}"), "EPB106", "a size is a whole number"),
-        ((1, 3), recipe(model=f", input_shapes: {{x: {MARK}3}}"), "EPB105", "write a list"),
+        ((1, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}x]}}"), "EPB106", "expected a whole number"),
+        ((1, 3), recipe(model=f", input_shapes: {{x: {MARK}3}}"), "EPB105", "expected a list"),
         (
             ("n", 3),
             recipe(model=", input_shapes: {x: [1, 3]}", member=f"{{model: prefill, input_shapes: {{x: {MARK}[2, 3]}}}}"),
             "EPB262",
-            "the model fixes it to [1, 3]",
+            "[1, 3] in the model",
         ),
         (
             ("n", 3),
             recipe(model=f", input_shapes: {{x: [1, 3]}}, dimensions: {{{MARK}n: 2}}"),
             "EPB262",
-            "is 2 here, and 1 by its 'input_shapes'",
+            "2 here, 1 in 'input_shapes'",
         ),
         (
             ("batch", 3),
             recipe(model=f", input_shapes: {{x: [1, 3]}}, dimensions: {{{MARK}bacth: 1}}"),
             "EPB263",
-            "has the name or the denotation 'bacth'. Did you mean 'batch'?",
+            "with the name or denotation 'bacth'. Did you mean 'batch'?",
         ),
         (
             ("batch", 3),
             recipe(model=f", input_shapes: {{x: [1, 3]}}, dimensions: {{{MARK}DATA_BACTH: 1}}"),
             "EPB263",
-            "has the name or the denotation 'DATA_BACTH'. Did you mean 'DATA_BATCH'?",
+            "with the name or denotation 'DATA_BACTH'. Did you mean 'DATA_BATCH'?",
         ),
         (
             ("n", "DATA_BATCH"),
             recipe(model=f", dimensions: {{{MARK}DATA_BATCH: 1, n: 1}}"),
             "EPB263",
-            "'DATA_BATCH' is the name of a dimension of the model 'prefill', and the denotation of another.",
+            "'DATA_BATCH' is ambiguous: it is the name of a dimension of the model 'prefill' and the denotation of another.",
         ),
         (
             ("n", 3),
             recipe(model=f", dimensions: {{n: 2, {MARK}DATA_BATCH: 1}}"),
             "EPB262",
-            "the dimension 'n' of the model 'prefill' is 2 by its name, and 1 by its denotation 'DATA_BATCH'",
+            "the dimension 'n' of the model 'prefill': 2 by its name, 1 by its denotation 'DATA_BATCH'",
         ),
     ],
 )
@@ -106,8 +106,8 @@ def test_an_open_dimension_is_refused_where_the_ep_takes_static_shapes_only(work
     (problem,) = problems_of(workshop, text)
     assert told([problem]) == [("EPB264", *where)]
     shown = "?" if shape[0] in (None, -1) else shape[0]
-    assert f"an input with open dimensions, x[{shown}, 3]; QNNExecutionProvider takes static shapes only" in problem.message
-    assert problem.hint == "Give the sizes that you need, such as `input_shapes: {x: [1, 3]}`."
+    assert f"an input with open dimensions, x[{shown}, 3]; QNNExecutionProvider supports static shapes only" in problem.message
+    assert problem.hint == "Set the sizes that you need, such as `input_shapes: {x: [1, 3]}`."
     assert problem.lines == ("input_shapes:", "  x: [1, 3]")
 
 
@@ -190,15 +190,15 @@ def test_one_model_twice_needs_two_names(workshop: Path) -> None:
     text, [where] = places(edited(RECIPE, (PHONE, f"  decoder:\n    models: [prefill, {{model: {MARK}prefill}}]")))
     (problem,) = problems_of(workshop, text)
     assert told([problem]) == [("EPB232", *where)]
-    assert problem.hint == "Name each model once, or give one of them another 'name'."
+    assert problem.hint == "List each model once, or give one of them another 'name'."
 
 
 @pytest.mark.parametrize(
     ("member", "words"),
     [
-        (f"{{model: prefill, name: {MARK}a/b}}", "'a/b' is not a name"),
+        (f"{{model: prefill, name: {MARK}a/b}}", "invalid name 'a/b'"),
         (f"{{model: {MARK}prefill, name: Decode}}", "differs from"),
-        (f"{{model: 'pre*', name: {MARK}two}}", "stands for many models"),
+        (f"{{model: 'pre*', name: {MARK}two}}", "matches several models"),
     ],
 )
 def test_a_members_name_is_fit_for_files_and_steps(workshop: Path, member: str, words: str) -> None:

@@ -315,7 +315,7 @@ def test_a_member_that_shares_no_weight_is_warned_of_once_for_all_targets(worksh
     laptop = "  laptop:\n    toolchain: qnn\n    ep: QNNExecutionProvider\n    provider_options: {soc_model: 60}\ngroups:\n"
     plan = plan_of(workshop, edited(RECIPE, ("groups:\n", laptop), ("targets: [phone]", "targets: [phone, laptop]")))
     assert [(warning.code, warning.message) for warning in plan.warnings] == [
-        ("EPB233", f"the model '{name}' has no weight in common with the others of 'decoder': it shares nothing")
+        ("EPB233", f"the model '{name}' shares nothing: it has no weights in common with the other models of 'decoder'")
         for name in ("prefill", "decode")
     ]
     assert [str(warning.where).rsplit(":", 2)[1:] for warning in plan.warnings] == [["9", "12"], ["10", "11"]]
@@ -347,7 +347,7 @@ def test_a_scalar_in_common_is_next_to_nothing(workshop: Path) -> None:
     write_model(workshop / "models" / "prefill.onnx", weights={"scale": [1], "weight": [200]}, value=1.0)
     write_model(workshop / "models" / "decode.onnx", weights={"factor": [1], "weight": [300]}, value=1.0)
     assert [warning.message for warning in plan_of(workshop).warnings] == [
-        f"the model '{name}' has less than 1% of its weights in common with the others of 'decoder': it shares next to nothing"
+        f"the model '{name}' shares next to nothing: it has less than 1% of its weights in common with the other models of 'decoder'"
         for name in ("prefill", "decode")
     ]
 

@@ -88,9 +88,9 @@ def test_an_output_that_needs_no_check_has_none_of_another_target(workshop: Path
 @pytest.mark.parametrize(
     ("verify", "code", "words"),
     [
-        (f"{{data: {MARK}models/none*.npz}}", "EPB290", "no file of inputs is named by 'models/none*.npz'"),
+        (f"{{data: {MARK}models/none*.npz}}", "EPB290", "no input file matches 'models/none*.npz'"),
         (f"{{data: {MARK}/**/*.npz}}", "EPB273", "'/**/*.npz' would search all of"),
-        (f"{{data: [models/a.npz, {MARK}models/a.txt]}}", "EPB290", "the inputs 'a.txt' are no .npz file"),
+        (f"{{data: [models/a.npz, {MARK}models/a.txt]}}", "EPB290", "the input file 'a.txt' is not a .npz file"),
         (f"{{data: {{ranges: {{{MARK}ids: [0, 9]}}}}}}", "EPB291", "the model 'prefill' has no input 'ids'; it has: x"),
     ],
 )

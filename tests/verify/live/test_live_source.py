@@ -91,7 +91,7 @@ def test_a_source_that_has_changed_since_is_not_compared_with(tmp_path: Path, na
     changed = bytearray((tmp_path / name).read_bytes())
     changed[-1] ^= 1
     (tmp_path / name).write_bytes(changed)
-    with pytest.raises(NoSource, match=r"compiled from|whole ONNX file") as raised:
+    with pytest.raises(NoSource, match=r"compiled from|complete ONNX file") as raised:
         Sources({"big": graph}).find("big", before)
     assert isinstance(raised.value, WrongSource)
 
