@@ -13,7 +13,7 @@ from epbuild.commands.cache import cache_stats, check_cache
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import SIGNING_KEY
 from epbuild.report.json.documents import print_json
-from epbuild.report.json.store import cache_check_document, cache_stats_document
+from epbuild.report.json.store import KeyDocument, cache_check_document, cache_stats_document
 from epbuild.report.terminal.problems import print_problems
 from epbuild.report.terminal.store import byte_progress, print_cache_check, print_cache_stats
 from epbuild.session.request import RemoteChoice, Request
@@ -150,7 +150,7 @@ def key(json: arguments.Json = False) -> int:
     """
     made = SigningKey.generate()
     if json:
-        print_json({"format": 1, "signing_key": made.text, "trust": made.public})
+        print_json(KeyDocument(signing_key=made.text, trust=made.public))
     else:
         typer.echo(f"{SIGNING_KEY}={made.text}\ntrust: [{made.public}]")
     return 0

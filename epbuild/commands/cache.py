@@ -49,9 +49,13 @@ class DamagedEntry(Struct, frozen=True):
     """Damaged blob or record of the cache, by digest or key, with the results that it was part of."""
 
     kind: str
+    """`blob` or `record`."""
     name: str
+    """Digest or key of the entry."""
     why: str
+    """What is damaged."""
     part_of: tuple[str, ...]
+    """Results that the entry was part of."""
 
 
 @dataclass

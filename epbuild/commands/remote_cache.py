@@ -38,9 +38,13 @@ class PushedResult(Struct, frozen=True):
     """Outcome of pushing the result of an action. `size` is that of its artifacts."""
 
     step: str
+    """Id of the last step of the action."""
     key: str | None
+    """Action key; null if it is not known."""
     outcome: PushOutcome
+    """Outcome of the upload."""
     size: int = 0
+    """Bytes of its artifacts."""
 
 
 class Push(Struct, frozen=True):
@@ -57,10 +61,15 @@ class CheckedResult(Struct, frozen=True):
     """Outcome of checking a result in a remote cache. `why` it is unusable or unknown. `size` is that of all its files."""
 
     step: str
+    """Id of the last step of the action."""
     key: str | None
+    """Action key; null if it is not known."""
     outcome: CheckOutcome
+    """Outcome of the check."""
     why: str = ""
+    """Reason why the result is unusable or unknown; empty otherwise."""
     size: int = 0
+    """Bytes of all its files."""
 
 
 class RemoteCheck(Struct, frozen=True):

@@ -48,12 +48,20 @@ class DifferingBytes(Struct, frozen=True):
     """
 
     meaning: Meaning
+    """`timestamp`: a date and time as text. `padding`: unset 16-bit slots. `text`: a short text. `size`: the number of bytes.
+    `missing`, `added`: a part that only one file has. `bytes`: anything else."""
     part: str
+    """Part of the file; empty outside of named parts."""
     offset: int
+    """First byte that differs."""
     count: int
+    """Number of bytes that differ."""
     runs: int = 1
+    """Number of runs of such bytes."""
     old: str | None = None
+    """First such text, size or bytes in the old file."""
     new: str | None = None
+    """The same of the new file."""
 
 
 class FileDifference(Struct, frozen=True):
@@ -63,11 +71,17 @@ class FileDifference(Struct, frozen=True):
     """
 
     file: str
+    """Name of the file."""
     old_size: int | None
+    """Bytes of the stored file; null if there is none."""
     new_size: int | None
+    """Bytes of the rebuilt file; null if there is none."""
     offset: int = 0
+    """First byte that differs."""
     count: int = 0
+    """Number of bytes that differ, including those that only the larger file has."""
     found: tuple[DifferingBytes, ...] = ()
+    """Kinds of difference; empty if parts were not compared."""
 
     @property
     def meanings(self) -> frozenset[Meaning]:

@@ -32,7 +32,9 @@ class Completion(Struct, frozen=True):
     """Progress of a build: `done` of `total` out-of-date steps have ended."""
 
     done: int
+    """Number of out-of-date steps that have ended."""
     total: int
+    """Number of out-of-date steps."""
     seconds_left: float | None = None
     """Estimate for the rest, from measured times; None if no time has been measured yet."""
 
@@ -41,8 +43,11 @@ class RunStarted(Event, frozen=True):
     """The plan is complete and compared with the workspace: `todo` of `steps` steps are out of date."""
 
     recipe: str
+    """Name of the recipe."""
     steps: int
+    """Number of steps."""
     todo: int
+    """Number of steps that are out of date."""
     seconds_left: float | None = None
     """Estimate for them, from measured times; None if no time has been measured."""
     keep_going: bool = False
@@ -53,14 +58,18 @@ class StepStarted(Event, frozen=True):
     """Work on a step begins; `doing` describes the work in a few words."""
 
     step: str
+    """Id of the step."""
     doing: str
+    """Work that begins, in a few words."""
 
 
 class StepOutput(Event, frozen=True):
     """Line of output of an EP or another program that works on a step."""
 
     step: str
+    """Id of the step."""
     text: str
+    """The line."""
     status: bool = True
     """True if the line reports progress. Other output of an EP is for logs only."""
 
@@ -69,10 +78,15 @@ class StepFinished(Event, frozen=True):
     """A step ended. `note` has remarks on its result, `size` the bytes that it wrote."""
 
     step: str
+    """Id of the step."""
     outcome: Outcome
+    """Outcome."""
     seconds: float
+    """Duration."""
     note: str = ""
+    """Remarks on the result."""
     size: int | None = None
+    """Bytes that the step wrote; null if unknown."""
     progress: Completion | None = None
     """Progress of the build with this step; None for a current step."""
     from_: Origin | None = None
@@ -98,8 +112,11 @@ class StepFailed(Event, frozen=True):
     """A step failed because of `problems`."""
 
     step: str
+    """Id of the step."""
     problems: tuple[Problem, ...]
+    """Errors."""
     progress: Completion | None = None
+    """Progress of the build with this step."""
     allowed: bool = False
     """True if the recipe allows the failure, so that the build goes on and counts as a success."""
     remembered: bool = False
@@ -110,19 +127,26 @@ class Warned(Event, frozen=True):
     """A warning: a problem that does not stop the build."""
 
     problem: Problem
+    """The warning."""
 
 
 class RunFinished(Event, frozen=True):
     """The build ended. The counts are of steps."""
 
     exit_code: int
+    """Exit code."""
     seconds: float
+    """Duration of the build."""
     built: int
+    """Steps that were built."""
     restored: int
+    """Steps whose results were restored."""
     current: int
+    """Steps that were current."""
     failed: int
     """Failed steps whose failure is not allowed."""
     skipped: int
+    """Steps that were skipped because another step failed."""
     allowed: int = 0
     """Failed steps whose failure is allowed."""
 

@@ -88,8 +88,11 @@ class LeftNode(Struct, frozen=True):
     """Fallback node: its name (may be empty), its operator with the domain, and the reason; None if no EP reported one."""
 
     node: str
+    """Name of the node; may be empty."""
     operator: str
+    """Operator, with its domain."""
     reason: str | None
+    """Reason that the EP reported; null if it reported none."""
 
 
 class ModelResult(Struct, frozen=True, omit_defaults=True):

@@ -24,18 +24,26 @@ class ChangedFile(Struct, frozen=True):
     """Changed file of an output: its size before (None if it is new) and after (None if it is gone)."""
 
     path: str
+    """Path below the output."""
     before: int | None
+    """Bytes before; null if the file is new."""
     after: int | None
+    """Bytes after; null if the file is gone."""
 
 
 class OutputCompared(Event, frozen=True):
     """An output was emitted: its bytes before (None if there was none) and after, without the manifest, and its changed files."""
 
     step: str
+    """Id of the emit step."""
     directory: str
+    """Path of the output."""
     before: int | None
+    """Bytes before, without the manifest; null if there was no output."""
     after: int
+    """Bytes after, without the manifest."""
     files: tuple[ChangedFile, ...]
+    """Files that changed."""
 
 
 class SharingSaved(Event, frozen=True):
@@ -46,9 +54,13 @@ class SharingSaved(Event, frozen=True):
     """
 
     step: str
+    """Id of the step."""
     unshared: int
+    """Bytes without sharing."""
     shared: int
+    """Bytes with sharing."""
     measured: bool
+    """True if the bytes were measured by compiling each member alone, false if they were computed from the sources' weights."""
 
 
 def read_last_files(output: Path, recorded: Files) -> Files:

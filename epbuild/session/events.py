@@ -33,18 +33,21 @@ class Noted(Event, frozen=True):
     """Note about slow work."""
 
     text: str
+    """The note."""
 
 
 class Watching(Event, frozen=True):
     """The build is over, and `files` files are watched for changes."""
 
     files: int
+    """Number of files."""
 
 
 class FilesChanged(Event, frozen=True):
     """Another build starts because these files have changed."""
 
     files: tuple[str, ...]
+    """Paths of the files."""
 
 
 class NotedLines(Struct, frozen=True):
@@ -61,15 +64,20 @@ class Hashing(Event, frozen=True):
     """Hashing takes longer than a second: `done` of `total` bytes are hashed."""
 
     done: int
+    """Bytes that are hashed."""
     total: int
+    """Bytes to hash."""
     seconds_left: float
+    """Expected time left."""
 
 
 class Hashed(Event, frozen=True):
     """Hashing that took longer than a second has ended."""
 
     total: int
+    """Bytes that were hashed."""
     seconds: float
+    """Duration."""
 
 
 class HashingEvents(Struct, frozen=True):
@@ -105,31 +113,42 @@ class ToolchainStarted(Event, frozen=True):
     """An environment is being provisioned or inspected."""
 
     toolchain: str
+    """Name of the toolchain."""
     text: str
+    """Work that begins, in a few words."""
 
 
 class ToolchainInstalling(Event, frozen=True):
     """The installer of an environment has received `done` of the `total` bytes that it knows of."""
 
     toolchain: str
+    """Name of the toolchain."""
     text: str
+    """Current work, in a few words."""
     done: int
+    """Bytes that were received."""
     total: int
+    """Bytes to receive, as far as they are known."""
 
 
 class ToolchainReady(Event, frozen=True):
     """An environment is ready."""
 
     toolchain: str
+    """Name of the toolchain."""
     onnxruntime: str
+    """Version of ONNX Runtime."""
     seconds: float
+    """Duration."""
     note: str = ""
+    """Remarks."""
 
 
 class ToolchainFailed(Event, frozen=True):
     """An environment could not be provisioned. The failed steps have the reason."""
 
     toolchain: str
+    """Name of the toolchain."""
 
 
 class ToolchainLocked(Event, frozen=True):
@@ -145,45 +164,63 @@ class Fetching(Event, frozen=True):
     """A file of a remote model is being fetched: `done` bytes of `total`, if that is known."""
 
     model: str
+    """Name of the model."""
     address: str
+    """Address of the file."""
     done: int
+    """Bytes that were received."""
     total: int | None
+    """Bytes of the file; null if unknown."""
 
 
 class Fetched(Event, frozen=True):
     """A remote model has been fetched."""
 
     model: str
+    """Name of the model."""
 
 
 class ResultsShared(Event, frozen=True):
     """The build waits for results to be written to the `remote` cache: `done` of `total` are."""
 
     remote: str
+    """Address of the remote cache."""
     done: int
+    """Number of results that were written."""
     total: int
+    """Number of results to write."""
 
 
 class RemoteCacheUsed(Event, frozen=True):
     """Use of the `remote` cache by a build, in results and bytes. In `seconds`, at least one request was under way."""
 
     remote: str
+    """Address of the remote cache."""
     asked: int
     """Results that the cache answered for."""
     found: int
+    """Results that were found."""
     unusable: int
+    """Results that could not be used."""
     received_bytes: int
+    """Bytes that were downloaded."""
     published: int
+    """Results that were uploaded."""
     sent_bytes: int
+    """Bytes that were uploaded."""
     seconds: float
+    """Time during which at least one request was active."""
 
 
 class OutputRemoved(Event, frozen=True):
     """An orphaned output was removed, `files` files of it. Files that epbuild did not write as they are were kept."""
 
     step: str
+    """Id of the former emit step."""
     directory: str
+    """Path of the output."""
     files: int
+    """Number of files that were removed."""
     changed: tuple[str, ...] = ()
     """Kept, since they were changed."""
     foreign: tuple[str, ...] = ()
@@ -196,11 +233,16 @@ class ModelCovered(Event, frozen=True):
     """Coverage of a model by the EPs of a target after a build."""
 
     step: str
+    """Id of the step."""
     model: str
     """Name of the model, after its group's if several groups have a model of that name for the target."""
     target: str
+    """Name of the target."""
     outcome: Coverage
+    """`whole`, `partial` or `failed`: the EP took all nodes, some or none. `failed verify`: the model was compiled, but its
+    verification failed. `not built`: it was not compiled."""
     ep_context_nodes: int | None = None
+    """Number of EPContext nodes; null if nothing was compiled."""
     outside: Outside | None = None
     """Nodes outside the EP; None if nothing was compiled."""
     reason: str | None = None
@@ -219,6 +261,7 @@ class ComparisonStarted(Event, frozen=True):
     """The build is done, and `groups` session groups are rebuilt for comparison."""
 
     groups: int
+    """Number of session groups to rebuild."""
     seconds_left: float | None = None
     """Expected seconds, if known."""
 
@@ -227,11 +270,17 @@ class StepCompared(Event, frozen=True):
     """A session group was rebuilt and compared. `step` is its last step, `files` and `size` are of the stored result."""
 
     step: str
+    """Id of the last step of the session group."""
     verdict: Comparison
+    """`same`: equal to the byte. `known`: differs only as the target is known to differ. `different`: differs otherwise."""
     seconds: float
+    """Duration of the rebuild."""
     files: int
+    """Number of files."""
     size: int
+    """Bytes of the stored result."""
     differences: tuple[FileDifference, ...] = ()
+    """Files that differ."""
     known: str | None = None
     """Reason why the target is known to differ, if it is, whether it did or not."""
     kept: str | None = None
@@ -246,8 +295,14 @@ class ComparisonFinished(Event, frozen=True):
     """All session groups are compared. The counts are of session groups."""
 
     seconds: float
+    """Duration."""
     same: int
+    """Session groups that are equal."""
     known: int
+    """Session groups that differ as known."""
     different: int
+    """Session groups that differ otherwise."""
     failed: int
+    """Session groups whose rebuild failed."""
     skipped: int
+    """Session groups that were not rebuilt."""

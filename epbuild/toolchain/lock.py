@@ -102,12 +102,19 @@ class LockChange(Struct, frozen=True):
     """
 
     kind: Kind
+    """Kind of the change."""
     about: About
+    """Kind of the entry."""
     name: str
+    """Name of the entry."""
     old: str | None = None
+    """Old value; null if there was none."""
     new: str | None = None
+    """New value; null if there is none. If it equals `old`, the version is the same and the files differ."""
     toolchain: str | None = None
+    """Toolchain of a package or a Python."""
     platforms: tuple[str, ...] = ()
+    """Platforms of a package or a Python."""
 
 
 def changes(old: Lock | None, new: Lock) -> list[LockChange]:

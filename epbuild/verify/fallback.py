@@ -19,8 +19,11 @@ class Outside(Struct, frozen=True):
     """Fallback nodes of one compiled model. Results of old releases list fewer `nodes` than their `count`."""
 
     member: str
+    """Name of the model."""
     count: int
+    """Number of nodes."""
     nodes: tuple[LeftNode, ...]
+    """The nodes. Results of old releases list fewer than `count`."""
 
     @classmethod
     def of(cls, model: ModelResult) -> Outside:

@@ -6,94 +6,140 @@ from typing import Any, TypedDict
 
 
 class InspectedValue(TypedDict):
-    """Input or output: a dimension is a number, a symbol, or None; `shape` is None if the rank is unknown."""
+    """Input or output of a model."""
 
     name: str
+    """Name."""
     type: str
+    """Element type."""
     shape: list[int | str | None] | None
+    """Dimensions: numbers, symbols, or null for unknown ones. Null if the rank is unknown."""
 
 
 class InspectedNode(TypedDict):
-    """EPContext node, with all attributes of the operator's schema, including defaults that are not `written`."""
+    """EPContext node, with all attributes of the operator's schema."""
 
     name: str
+    """Name of the node."""
     subgraph: bool
+    """True if the node is in a subgraph."""
     source: str | None
+    """Attribute `source`."""
     partition_name: str | None
+    """Attribute `partition_name`."""
     main_context: int
+    """Attribute `main_context`, or its default."""
     embed_mode: int
+    """Attribute `embed_mode`, or its default."""
     ep_sdk_version: str | None
+    """Attribute `ep_sdk_version`."""
     onnx_model_filename: str | None
+    """Attribute `onnx_model_filename`."""
     hardware_architecture: str | None
+    """Attribute `hardware_architecture`."""
     notes: str | None
+    """Attribute `notes`."""
     max_size: int
+    """Attribute `max_size`, or its default."""
     others: dict[str, Any]
-    """Attributes of the EP, as far as they can be shown."""
+    """Attributes of the EP, if they can be shown."""
     written: dict[str, str]
-    """Types of the attributes that are written."""
+    """Types of the attributes that the node has."""
     reference: str | None
-    """File of the context; None if the node holds it."""
+    """File of the context; null if the node holds it."""
     size: int | None
+    """Bytes of the context; null if it cannot be read."""
     sha256: str | None
+    """Digest of the context; null if it cannot be read."""
     target: str | None
-    """Target that the context itself names."""
+    """Target that the context names; null if it names none."""
     problem: str | None
+    """What is wrong with the reference; null if it resolves."""
 
 
 class NodeOutside(TypedDict):
-    """Fallback node, and its reason, if that is known."""
+    """Fallback node."""
 
     node: str
+    """Name of the node."""
     operator: str
+    """Operator, with its domain."""
     reason: str | None
+    """Reason, if it is known."""
 
 
 class Initializers(TypedDict):
     """Initializers that the model still has."""
 
     count: int
+    """Number of initializers."""
     inline_bytes: int
+    """Bytes of those inside the model's file."""
 
 
 class InspectedModel(TypedDict):
     """Model that could be read, compiled or not."""
 
     format: int
+    """Number of the document's format."""
     file: str
+    """Path of the model."""
     size: int
+    """Bytes of the model's file."""
     ir_version: int
+    """Version of the ONNX IR."""
     producer: str
+    """Producer of the model."""
     opsets: dict[str, int]
+    """Version of each operator set, by domain."""
     graph: str
+    """Name of the graph."""
     inputs: list[InspectedValue]
+    """Inputs."""
     outputs: list[InspectedValue]
+    """Outputs."""
     ep_context_nodes: list[InspectedNode]
+    """EPContext nodes."""
     other_operators: dict[str, int]
+    """Number of other nodes, by operator."""
     left: list[NodeOutside]
+    """Fallback nodes."""
     initializers: Initializers
+    """Initializers."""
     external_data: list[str]
+    """Files with external data."""
     compatibility: dict[str, str]
+    """Compatibility text of each EP, as written in the model's metadata."""
 
 
 class BrokenModel(TypedDict):
-    """File that is not a whole model."""
+    """File that is no complete model."""
 
     file: str
+    """Path of the file."""
     problem: str
+    """What is wrong."""
 
 
 class SharedFile(TypedDict):
-    """File that several models refer to; `saved` are the bytes that separate copies would need in addition."""
+    """File that several models refer to."""
 
     file: str
+    """Path of the file."""
     size: int
+    """Its bytes."""
     models: list[str]
+    """Models that refer to it."""
     saved: int
+    """Bytes that separate copies would need in addition."""
 
 
 class Inspection(TypedDict):
-    """Several models."""
+    """Document of several models."""
 
     format: int
+    """Number of the document's format."""
     models: list[InspectedModel | BrokenModel]
+    """Inspected models, and files that are no complete model."""
     shared: list[SharedFile]
+    """Files that several models refer to."""

@@ -20,8 +20,12 @@ from epbuild.cli import app
 from epbuild.cli.job_options import _EQUAL_JOBS
 from epbuild.core.defaults import CACHE_VARIABLES
 from epbuild.core.schemas import schema
+from epbuild.engine.events import Event
+from epbuild.report.json.documents import Document
+from epbuild.report.json.events import event_name
 from tests.support.commands import ROOT, environment
 from tools.reference.environment import variables
+from tools.reference.json_documents import DOCUMENTS, UNREPORTED
 from tools.reference.pages import reference_pages
 from tools.reference.report_schema import report_schema
 
@@ -110,6 +114,18 @@ def test_every_environment_variable_is_on_its_page_and_no_other() -> None:
     assert set(re.findall(r"\benviron(?:\.get\(|\[)\s*\"(\w+)\"", code)) <= listed | standard | _INTERNAL
     assert {*CACHE_VARIABLES, *(name for job, (count, _) in _EQUAL_JOBS.items() for name in (job, count))} <= listed | standard
     assert all(name in code or name in _READ_BY_LIBRARIES for name in standard)
+
+
+def subclasses(kind: Any) -> set[Any]:
+    """Return the classes below a class, those of tests excepted."""
+    children = {child for child in kind.__subclasses__() if child.__module__.startswith("epbuild.")}
+    return children.union(*map(subclasses, children))
+
+
+def test_every_document_and_event_is_on_its_page() -> None:
+    assert subclasses(Document) <= {document.type for document in DOCUMENTS}
+    for event in subclasses(Event) - UNREPORTED:
+        assert f"### {event_name(event)}\n" in PAGES["json.md"]
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))

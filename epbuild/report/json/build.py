@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
-from epbuild.report.json.documents import Document, ProblemView, View, problem_views, view
+from epbuild.plan.steps import StepKind
+from epbuild.report.json.documents import Document, ProblemView, View, problem_views, to_plain, view
+from epbuild.session.events import Coverage
+from epbuild.survey.action_status import StepState
 from epbuild.toolchain.lock import LockChange
 
 if TYPE_CHECKING:
@@ -28,13 +31,21 @@ class StepView(View, frozen=True, kw_only=True):
     """Step with its state, and why it would run."""
 
     id: str
-    kind: str
-    state: str
+    """Id of the step."""
+    kind: StepKind
+    """Kind of the step."""
+    state: StepState
+    """State of the step."""
     remote: bool
+    """True if the result is only in the remote cache."""
     reasons: tuple[str, ...]
+    """Reasons why the step would run."""
     key: str | None
+    """Action key; null if it is not known yet."""
     needs: tuple[str, ...]
+    """Ids of the steps that must end before."""
     outputs: tuple[str, ...]
+    """Paths of the files that the step emits."""
     device: str | UnsetType = UNSET
     """`real` if the step needs a real device."""
 
@@ -43,124 +54,202 @@ class OrphanView(View, frozen=True, kw_only=True):
     """Emitted output that the recipe no longer asks for."""
 
     step: str
+    """Id of the former emit step."""
     directory: str
+    """Path of the output."""
 
 
 class DefaultsView(View, frozen=True, kw_only=True):
-    """Defaults that a recipe takes."""
+    """Defaults that apply because the recipe does not set these keys."""
 
     name: str | None
+    """Name of the build, from the recipe's folder; null if the recipe sets it."""
     toolchains: dict[str, tuple[str, ...]]
+    """Packages or interpreter of each default toolchain, by its name."""
     groups: tuple[str, ...]
+    """Groups that were created for models without one."""
     output: str | None
+    """Template of the default output path; null if the recipe has outputs."""
 
 
 class PlanDocument(Document, frozen=True, kw_only=True):
     """`plan --json`."""
 
     recipe: str
+    """Path of the recipe."""
     defaults: DefaultsView
+    """Defaults that the recipe uses."""
     steps: tuple[StepView, ...]
+    """All steps, in order."""
     orphans: tuple[OrphanView, ...]
+    """Emitted outputs that the recipe no longer asks for."""
     warnings: tuple[ProblemView, ...]
+    """Warnings about the recipe."""
 
 
 class ValidationDocument(Document, frozen=True, kw_only=True):
     """`validate --json`."""
 
     recipe: str
+    """Path of the recipe."""
     valid: bool
+    """True if the recipe can be built."""
     problems: tuple[ProblemView, ...] = ()
+    """Errors; empty if the recipe is valid."""
     warnings: tuple[ProblemView, ...] = ()
+    """Warnings."""
     notes: tuple[ProblemView, ...] = ()
+    """Notes about steps that this machine cannot build."""
 
 
 class LeftView(View, frozen=True, kw_only=True):
     """Fallback nodes of one operator and one reason."""
 
     operator: str
+    """Operator, with its domain."""
     count: int
+    """Number of nodes."""
     reason: str | None
+    """Reason that the EP reported; null if it reported none."""
     nodes: tuple[str, ...]
+    """Names of the nodes."""
 
 
 class CoveredView(View, frozen=True, kw_only=True):
     """Coverage of a model for a target."""
 
     model: str
+    """Name of the model."""
     target: str
-    outcome: str
+    """Name of the target."""
+    outcome: Coverage
+    """`whole`, `partial` or `failed`: the EP took all nodes, some or none. `failed verify`: the model was compiled, but its
+    verification failed. `not built`: it was not compiled."""
     ep_context_nodes: int | None
+    """Number of EPContext nodes; null if nothing was compiled."""
     left: tuple[LeftView, ...]
+    """Fallback nodes, by operator and reason."""
     reason: str | None
+    """Reason why nothing was compiled, or why the verification failed."""
     size: int | None
+    """Bytes of all files that the model needs."""
     seconds: float | None
+    """Duration of the compile."""
     accuracy: Mapping[str, float] | None
+    """Metrics of the model's verification; null if there was none."""
 
 
 class CoverageDocument(Document, frozen=True, kw_only=True):
     """`coverage --json`."""
 
     rows: tuple[CoveredView, ...]
+    """One entry for each model and target."""
 
 
 class ChangeView(View, frozen=True, kw_only=True):
     """Fact that changed since a step was built."""
 
     what: str
+    """Name of the fact."""
     place: tuple[str, ...]
+    """Path of the fact in the key document."""
     old: object
+    """Old value; null if there was none."""
     new: object
+    """New value; null if there is none."""
 
 
 class CauseView(View, frozen=True, kw_only=True):
     """Step with its state, the facts that changed, and the steps behind it."""
 
     id: str
-    state: str
+    """Id of the step."""
+    state: StepState
+    """State of the step."""
     remote: bool
+    """True if the result is only in the remote cache."""
     reasons: tuple[str, ...]
+    """Reasons why the step would run."""
     key: str | None
+    """Action key; null if it is not known yet."""
     previous_key: str | None
+    """Action key of the last build; null if there was none."""
     built: float | None
+    """Time of the last build, in Unix seconds; null if there was none."""
     changes: tuple[ChangeView, ...]
+    """Facts in the key document that changed since."""
     causes: tuple[CauseView, ...]
+    """Steps that cause this one to run."""
 
 
 class ExplanationDocument(Document, frozen=True, kw_only=True):
     """`explain --json`."""
 
     recipe: str
+    """Path of the recipe."""
     steps: tuple[CauseView, ...]
+    """The explained steps."""
 
 
 class UnfitMachineView(View, frozen=True, kw_only=True):
     """Machine that cannot run some work, and why."""
 
     machine: str
+    """Name of the machine."""
     why: str
+    """Reason why it cannot run the actions."""
 
 
 class WorkloadView(View, frozen=True, kw_only=True):
     """Actions with the same requirements, and the machines that can run them."""
 
     platform: str
+    """Platform that the actions need."""
     eps: tuple[str, ...]
+    """EPs that the actions need; empty for preparations."""
     actions: int
+    """Number of actions."""
     seconds: float
+    """Sum of their expected durations."""
     machines: tuple[str, ...]
+    """Machines that can run them."""
     slots: int
+    """Number of actions that these machines run at once."""
     real_device: bool
+    """True if the actions need a real device."""
     untried: tuple[str, ...]
+    """Machines that have not run such actions yet."""
     others: tuple[UnfitMachineView, ...]
+    """Machines that cannot run them."""
     likely_seconds: float | None
+    """Expected duration on these machines; null if no machine can run the actions."""
 
 
 class WorkloadsDocument(Document, frozen=True, kw_only=True):
     """`plan --executor ADDRESS --json`."""
 
     executor: str
+    """Address of the scheduler."""
     workloads: tuple[WorkloadView, ...]
+    """Missing actions, by requirements."""
+
+
+class MatrixJobView(View, frozen=True):
+    """Job of a CI system."""
+
+    runner: str | tuple[str, ...]
+    """Label of the runner, or labels."""
+    steps: str
+    """Steps to build, one per line."""
+    seconds: float
+    """Expected duration."""
+
+
+class MatrixDocument(View, frozen=True):
+    """`plan --matrix`, on one line, for `strategy.matrix` of GitHub Actions. It has no `format`."""
+
+    include: tuple[MatrixJobView, ...]
+    """Jobs, the longest first."""
 
 
 def plan_document(recipe: str, found: Survey) -> PlanDocument:
@@ -176,8 +265,8 @@ def plan_document(recipe: str, found: Survey) -> PlanDocument:
 
 def print_matrix(jobs: Iterable[RunnerJob]) -> None:
     """Write `plan --matrix`: a matrix of GitHub Actions on one line. The steps of a job are the lines of one text."""
-    included = [{"runner": job.runner, "steps": "\n".join(job.steps), "seconds": round(job.seconds, 1)} for job in jobs]
-    sys.stdout.write(json.dumps({"include": included}) + "\n")
+    included = tuple(MatrixJobView(job.runner, "\n".join(job.steps), round(job.seconds, 1)) for job in jobs)
+    sys.stdout.write(json.dumps(to_plain(MatrixDocument(included))) + "\n")
 
 
 def coverage_document(rows: Sequence[ModelCovered]) -> CoverageDocument:
@@ -236,33 +325,49 @@ class LockDocument(Document, frozen=True, kw_only=True):
     """`lock --json`."""
 
     recipe: str
+    """Path of the recipe."""
     lock: str
+    """Path of the lock."""
     changed: bool
+    """True if the lock was out of date."""
     written: bool
+    """True if the lock was written."""
     changes: tuple[LockChange, ...]
+    """Changes of the lock."""
     exported: dict[str, str | None] | UnsetType = UNSET
-    """Exported file of each toolchain."""
+    """Path of the pylock file of each toolchain, with `--export`; null if the toolchain has none."""
     warnings: tuple[ProblemView, ...]
+    """Warnings."""
 
 
 class NotCarriedView(View, frozen=True, kw_only=True):
-    """Part of a configuration that has no place in a recipe."""
+    """Setting of the source that has no equivalent in a recipe."""
 
     what: str
+    """The setting."""
     why: str
+    """Reason."""
     hint: str | None
+    """What to do."""
 
 
 class ImportedDocument(Document, frozen=True, kw_only=True):
     """`import --json`."""
 
     recipe: str
+    """Path of the recipe that was written."""
     tool: str
+    """Tool that the source is for."""
     ep: str
+    """EP."""
     models: list[str]
+    """Models."""
     targets: list[str]
+    """Targets."""
     not_carried_over: list[NotCarriedView]
+    """Settings that have no equivalent in a recipe."""
     warnings: tuple[ProblemView, ...]
+    """Warnings about the recipe."""
 
 
 def lock_document(

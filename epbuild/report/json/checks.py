@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType, field
 from epbuild import __version__
 from epbuild.core.redact import concealed, redacted
 from epbuild.report.json.documents import Document, View, view
-from epbuild.verify.findings import Finding
+from epbuild.verify.findings import Finding, Outcome
 
 if TYPE_CHECKING:  # `verify` and `diff` do not need the checks of doctor
     from epbuild.commands.doctor.devices import EpHealth, ToolchainHealth
@@ -24,58 +24,89 @@ class FindingView(View, frozen=True, kw_only=True):
     """Outcome of one check of one file or group."""
 
     check: str
+    """Name of the check, such as `references`, `digests`, `target`, `load` or `numbers`."""
     subject: str
-    outcome: str
+    """File below the artifact's folder, or name of a group."""
+    outcome: Outcome
+    """Outcome. A skipped check was not possible on this machine."""
     message: str
+    """What is wrong, why the check was skipped, or what was measured."""
     code: str | None
+    """Error code; null if the check did not fail."""
     hint: str | None
+    """What to do."""
     figures: tuple[Mapping[str, Any], ...] | UnsetType = UNSET
-    """Metrics of a model that was run."""
+    """Metrics of each output, and the kind of its inputs, for a model that was run."""
 
 
 class FindingsDocument(Document, frozen=True, kw_only=True):
     """`verify --json`."""
 
     path: str
+    """The path that was verified."""
     counts: dict[str, int]
+    """Number of findings, by outcome."""
     findings: tuple[FindingView, ...]
+    """Outcome of each check."""
 
 
 class DifferenceView(View, frozen=True, kw_only=True):
     """Fact that differs between two artifacts."""
 
     sense: str
+    """Category: `graph`, `weights`, `graph or weights`, `target`, `settings`, `toolchain`, `context` or `names`."""
     what: str
+    """The fact, in words."""
     kind: str
+    """Kind of the change."""
     artifact: str
+    """Folder of the artifact below the compared paths; empty if there is only one."""
     place: tuple[str, ...]
+    """Path of the fact."""
     old: Any
+    """Old value; null if there was none."""
     new: Any
+    """New value; null if there is none."""
 
 
 class SizeView(View, frozen=True, kw_only=True):
     """Size of a file in two artifacts."""
 
     kind: str
+    """Kind of the file."""
     name: str
+    """Name of the file."""
     artifact: str
+    """Folder of the artifact below the compared paths; empty if there is only one."""
     before: int | None = field(name="old")
+    """Bytes in the old artifact; null if it has no such file."""
     after: int | None = field(name="new")
+    """Bytes in the new artifact; null if it has no such file."""
 
 
 class ComparisonDocument(Document, frozen=True, kw_only=True):
     """`diff --json`: the verdict, every fact that differs, and the sizes of all files."""
 
     a: str
+    """Path of the old artifact."""
     b: str
+    """Path of the new artifact."""
     equal: bool
+    """True if nothing differs."""
     accepted: bool
+    """True if only bytes of contexts differ, and both recipes accept that."""
     verdict: str
+    """Result of the comparison, as a sentence."""
     senses: tuple[str, ...]
+    """Categories that differ."""
     same: tuple[str, ...]
+    """Categories that are known to be equal."""
     without_manifest: tuple[str, ...]
+    """Artifacts without a manifest, whose settings are unknown: `A`, `B` or both."""
     differences: tuple[DifferenceView, ...]
+    """Facts that differ."""
     sizes: tuple[SizeView, ...]
+    """Sizes of all models, context binaries and data files."""
 
 
 def findings_document(path: Path, findings: Sequence[Finding]) -> FindingsDocument:
@@ -97,68 +128,101 @@ class CheckView(View, frozen=True, kw_only=True):
     """Check of this machine."""
 
     topic: str
+    """Topic, such as `python`, `cache`, `toolchain` or `ep`. The schema lists all."""
     state: str
+    """`ok`, `note`, `warning` or `error`. With an error, builds cannot work."""
     text: str
+    """Result."""
     hint: str | None
+    """What to do."""
     code: str | None
+    """Error code that a build would report."""
     name: str | None
+    """Toolchain of the check; null if there is only one subject."""
 
 
 class AttemptView(View, frozen=True, kw_only=True):
     """Compile of a small model with an EP."""
 
     target: str
+    """Target of the model: of the recipe, or an example."""
     seconds: float | None
+    """Duration of the compile; null if it failed."""
     opened: bool
+    """True if the compiled model was loaded."""
     why: str
+    """Reason why the model was not compiled or loaded; empty if it was."""
     unfit: bool
+    """True if this machine is the reason: it has no device or no driver."""
     compiled: bool
+    """True if the model was compiled."""
 
 
 class DeviceView(View, frozen=True, kw_only=True):
     """Device as ONNX Runtime reports it."""
 
     type: str
+    """Type, such as `cpu`, `gpu` or `npu`."""
     vendor: str
+    """Vendor."""
     metadata: dict[str, str]
+    """Metadata of the device and of the EP."""
 
 
 class EpView(View, frozen=True, kw_only=True):
     """EP of a toolchain with its devices."""
 
     ep: str
+    """Name of the EP in ONNX Runtime."""
     packages: str
+    """Packages of the EP, with versions."""
     devices: tuple[DeviceView, ...]
+    """Devices of the EP."""
     emulated: bool
+    """True if the devices only emulate the one that the EP compiles for."""
     missing: str | None
+    """Reason why ONNX Runtime lacks the EP; null if it has it."""
     limit: str | None
+    """Reason why the EP cannot compile on this machine, by the catalog; null if there is none."""
     attempt: AttemptView | None
+    """Compile of a small model; null if there was none."""
 
 
 class ToolchainView(View, frozen=True, kw_only=True):
     """Toolchain with its EPs."""
 
     name: str | None
+    """Name in the recipe; null without a recipe."""
     packages: str
+    """Packages, or the interpreter."""
     onnxruntime: str | None
+    """Version of ONNX Runtime; null if it is missing or does not load."""
     eps: tuple[EpView, ...]
+    """EPs of the toolchain."""
 
 
 class DevicesDocument(Document, frozen=True, kw_only=True):
     """`devices --json`."""
 
     epbuild: str = __version__
+    """Version of epbuild."""
     healthy: bool
+    """True if no check failed."""
     toolchains: tuple[ToolchainView, ...]
+    """Toolchains of the recipe, or the newest ones on this machine."""
 
 
 class HealthDocument(Document, frozen=True, kw_only=True):
     """`doctor --json`, whose schema is `schemas/doctor.schema.json`."""
 
     epbuild: str = __version__
+    """Version of epbuild."""
     healthy: bool
+    """True if no check failed."""
     checks: tuple[CheckView, ...]
+    """Results of the checks, in order."""
     toolchains: tuple[ToolchainView, ...]
+    """Toolchains of the recipe, or the newest ones on this machine."""
 
 
 def health_document(found: Diagnoses) -> HealthDocument:

@@ -33,6 +33,7 @@ class Document(View, frozen=True):
     """JSON document with the number of its format."""
 
     format: int = FORMAT
+    """Number of the document's format. It increases with a change that breaks readers."""
 
 
 V = TypeVar("V", bound=View)
@@ -42,16 +43,25 @@ class ProblemView(View, frozen=True, kw_only=True):
     """Problem with its place: a position in a file, a path, an argument or a step."""
 
     code: str
+    """Error code."""
     message: str
+    """What is wrong."""
     hint: str | None
+    """What to do."""
     lines: tuple[str, ...] | UnsetType = UNSET
-    """Lines to write into the file."""
+    """Lines to write into `file`."""
     file: str | UnsetType = UNSET
+    """Text file with the problem, with its `line` and `column`."""
     line: int | UnsetType = UNSET
+    """Line in `file`, from 1."""
     column: int | UnsetType = UNSET
+    """Column in `file`, from 1, in characters."""
     path: str | UnsetType = UNSET
+    """File or folder with the problem, as a whole."""
     argument: str | UnsetType = UNSET
+    """Argument of the command line with the problem."""
     step: str | UnsetType = UNSET
+    """Id of the step with the problem."""
 
 
 def view(kind: type[V], source: object, **values: Any) -> V:

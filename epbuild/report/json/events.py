@@ -45,7 +45,7 @@ class JsonLines(Listener):
 
 def _line(event: Event) -> str:
     kind: Any = type(event)
-    document = {"event": _event_name(kind), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
+    document = {"event": event_name(kind), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
     return f"{json.dumps(document)}\n"
 
 
@@ -57,7 +57,7 @@ def _lines(event: StepsCurrent) -> str:
 
 
 @cache
-def _event_name(kind: Any) -> str:
+def event_name(kind: Any) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 

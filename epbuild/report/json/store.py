@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import field
 
+from epbuild.cache.collect import Reason
 from epbuild.cache.entries import KINDS, CacheEntry, Kind
 from epbuild.commands.cache import CacheCheck, CacheStats, DamagedEntry
 from epbuild.commands.remote_cache import CheckedResult, Push, PushedResult, RemoteCheck
@@ -22,85 +23,134 @@ class SumView(View, frozen=True, kw_only=True):
     """Number and size of entries."""
 
     count: int = 0
+    """Number of entries."""
     bytes: int = 0
+    """Their size."""
 
 
 class ToolchainsView(View, frozen=True, kw_only=True):
     """Number and size of the environments in a folder."""
 
     place: str
+    """Path of the folder."""
     count: int
+    """Number of environments."""
     bytes: int
+    """Their size."""
 
 
 class CacheStatsDocument(Document, frozen=True, kw_only=True):
     """`cache --json`."""
 
     place: str
+    """Path of the store."""
     things: dict[str, SumView]
+    """Number and size of entries, by kind."""
     toolchains: ToolchainsView
+    """Environments of toolchains."""
     workspaces: list[str]
+    """Workspaces that use the store."""
 
 
 class RemovedView(View, frozen=True, kw_only=True):
     """Entry that a collection removed, and why."""
 
-    kind: str
+    kind: Kind
+    """Kind of the entry."""
     name: str
+    """Name of the entry: a digest or a key."""
     bytes: int
-    reason: str
+    """Its size."""
+    reason: Reason
+    """Reason of the removal."""
 
 
 class KeptView(View, frozen=True, kw_only=True):
     """Entries that a collection kept, by reason and kind."""
 
     needed: dict[str, SumView]
+    """Entries that a workspace needs, by kind."""
     recent: dict[str, SumView]
+    """Entries that were used recently, by kind."""
 
 
 class CollectionDocument(Document, frozen=True, kw_only=True):
     """`gc --json`."""
 
     place: str
+    """Path of the store."""
     dry_run: bool
+    """True if nothing was removed because of `--dry-run`."""
     max_age: float | int
+    """Seconds after which unused results are removed."""
     max_size: int | None
+    """Limit of the store's size in bytes; null if there is none."""
     removed: list[RemovedView]
+    """Entries that were removed."""
     kept: KeptView
+    """Entries that were kept."""
     bytes_removed: int
+    """Bytes that were removed."""
     bytes_left: int
+    """Bytes that are left."""
     workspaces: list[str]
+    """Workspaces that use the store."""
     gone_workspaces: list[str]
+    """Workspaces that no longer exist."""
+
+
+class KeyDocument(Document, frozen=True, kw_only=True):
+    """`cache key --json`."""
+
+    signing_key: str
+    """Secret key, for EPBUILD_SIGNING_KEY."""
+    trust: str
+    """Public key, for `cache.trust` in a recipe."""
 
 
 class CacheCheckDocument(Document, frozen=True, kw_only=True):
     """`cache verify --json`."""
 
     place: str
+    """Path of the store."""
     blobs: int
+    """Number of blobs that were checked."""
     records: int
+    """Number of records that were checked."""
     size: int = field(name="bytes")
+    """Bytes that were read."""
     damaged: tuple[DamagedEntry, ...]
+    """Damaged entries. They were set aside."""
 
 
 class PushDocument(Document, frozen=True, kw_only=True):
     """`cache push --json`."""
 
     remote: str
+    """Address of the remote cache."""
     results: tuple[PushedResult, ...]
+    """Outcome for each result."""
     sent_bytes: int
+    """Bytes that were uploaded."""
     seconds: float
+    """Duration."""
     warnings: tuple[ProblemView, ...]
+    """Warnings."""
 
 
 class RemoteCheckDocument(Document, frozen=True, kw_only=True):
     """`cache verify --remote --json`."""
 
     remote: str
+    """Address of the remote cache."""
     results: tuple[CheckedResult, ...]
+    """Outcome for each result."""
     received_bytes: int
+    """Bytes that were downloaded."""
     seconds: float
+    """Duration."""
     warnings: tuple[ProblemView, ...]
+    """Warnings."""
 
 
 def cache_stats_document(found: CacheStats) -> CacheStatsDocument:
