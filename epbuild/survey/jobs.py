@@ -94,7 +94,5 @@ def _platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runn
 def _warnings(waiting: Iterable[str]) -> Iterable[Problem]:
     left = sorted(waiting)
     if left:
-        message = (
-            f"{counted(len(left), 'step')} cannot be made before the results of another platform's jobs are there: {left[0]}"
-        )
-        yield Problem("EPB279", message + (", ..." if left[1:] else ""), None, "Plan again once these jobs are done.")
+        message = f"{counted(len(left), 'step')} cannot run before jobs of another platform have results: {left[0]}"
+        yield Problem("EPB279", message + (", ..." if left[1:] else ""), None, "Plan again after these jobs have finished.")

@@ -14,7 +14,7 @@ from epbuild.recipe.model import ModelSpec
 def check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
     """Raise PlanError if a model differs from its pin in the recipe. `digests` has the SHA-256 of all files."""
     problems = [
-        Problem("EPB207", message, model.path_where, "Put the pinned file back, or change the pin.")
+        Problem("EPB207", message, model.path_where, "Restore the pinned file, or change the pin.")
         for model, files in plan.sources()
         for message in _broken_pins(model, files, digests)
     ]
@@ -28,6 +28,6 @@ def _broken_pins(model: ModelSpec, files: ModelFiles, digests: Mapping[Path, str
         pins["graph"] = (files.graph, model.sha256)
     for what, (path, pin) in pins.items():
         if path is None:
-            yield f"the model '{model.name}' has no {what}, which the recipe pins"
+            yield f"the model '{model.name}' has no {what}, but the recipe pins it"
         elif digests[path] != pin.lower():
-            yield f"the {what} of the model '{model.name}' is not what the recipe pins: its SHA-256 is {digests[path]}"
+            yield f"the {what} of the model '{model.name}' does not match the recipe's pin: its SHA-256 is {digests[path]}"

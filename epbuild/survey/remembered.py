@@ -40,7 +40,10 @@ class Failure(Struct, frozen=True):
     def as_error(self) -> EpbuildError:
         """Return the error with a hint that the action did not run again."""
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.time))
-        why = f"It failed so on {when}, and nothing that it depends on has changed: it was not tried. `epbuild run --retry` does."
+        why = (
+            f"It failed like this on {when}, and no input has changed since, so it was not run again. "
+            "Run it again with `epbuild run --retry`."
+        )
         first, *others = self.problems
         hint = f"{first.hint} {why}" if first.hint else why
         return _ERRORS[self.error](replace(first, hint=hint), *others)

@@ -20,7 +20,7 @@ from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.toolchain.identity import TOOLCHAIN
 
 _MAX_WARNINGS = 3
-_MADE_HERE = "It is made here."
+_MADE_HERE = "It will be built here."
 
 
 class RemoteResults:
@@ -107,11 +107,11 @@ class RemoteResults:
         """Warn with the number of unusable results beyond those named before, and of results for which the cache did not answer."""
         if self._unanswered and self._cache.is_readable:  # else a warning was given
             message = f"the remote cache {self._cache.name} did not answer for {counted(self._unanswered, 'result')}"
-            self._warn(Problem("EPB521", message, None, "They are made here."))
+            self._warn(Problem("EPB521", message, None, "They will be built here."))
         more = self._unusable - _MAX_WARNINGS
         if more > 0:
             message = f"{counted(more, 'more result')} in the remote cache cannot be used"
-            self._warn(Problem("EPB522", message, None, "They are made here."))
+            self._warn(Problem("EPB522", message, None, "They will be built here."))
 
     def _refuse(self, step: str, why: str) -> None:
         with self._lock:

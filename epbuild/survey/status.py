@@ -339,13 +339,13 @@ class Surveyor:
             return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
         before = self._previous(emission)
         writer = self.outputs.writer(there) if there is not None else None
-        reasons = (f"{writer} has written something else there",) if writer else ()
+        reasons = (f"{writer} wrote something else there",) if writer else ()
         if before is None:
             return ActionStatus("new", reasons, key, document)
         if before.action_key != key:
             return ActionStatus("out of date", (*differences(before.key_document, document), *reasons), key, document)
         elsewhere = (
-            f"it lies elsewhere: {before.result[PLACE]}" if before.result.get(PLACE) != place else "it is not there any more"
+            f"it is at another path: {before.result[PLACE]}" if before.result.get(PLACE) != place else "it no longer exists"
         )
         return ActionStatus("restorable", reasons or (elsewhere,), key, document)
 

@@ -373,8 +373,8 @@ def test_a_model_that_is_not_the_pinned_one_is_refused_with_its_digest(workshop:
 @pytest.mark.parametrize(
     ("pins", "told"),
     [
-        ({"weights.bin": "0" * 64}, "the external data weights.bin of the model 'decode' is not what the recipe pins"),
-        ({"other.bin": "0" * 64}, "the model 'decode' has no external data other.bin, which the recipe pins"),
+        ({"weights.bin": "0" * 64}, "the external data weights.bin of the model 'decode' does not match the recipe's pin"),
+        ({"other.bin": "0" * 64}, "the model 'decode' has no external data other.bin, but the recipe pins it"),
     ],
 )
 def test_external_data_that_is_not_what_is_pinned_is_refused(workshop: Workshop, pins: dict[str, str], told: str) -> None:
