@@ -41,7 +41,9 @@ class Leases:
     @contextmanager
     def hold(self, action: str, step: str, root: Path, key: str) -> Iterator[None]:
         """Keep other builds from running the same action. While another build runs it, wait and let other actions of this build run."""
-        listener = WaitLine(step, "another build is at it; waiting", self._progress, partial(self._idle.add, action))
+        listener = WaitLine(
+            step, "waiting for another build that runs this action", self._progress, partial(self._idle.add, action)
+        )
         try:
             with lease(root, key, listener=listener, cancelled=self._cancelled):
                 self._idle.discard(action)
