@@ -171,8 +171,10 @@ class Actions:
             held.add(ident)
             self._held_back[ident] = failed
             if isinstance(other, Emission) and self._outputs.last(other.path) is not None and os.path.lexists(other.path):
-                message = f"{shown_path(other.path)} stays as an earlier build left it, since {failed} failed, which is allowed"
-                hint = "Remove it where it must not be used any more."
+                message = (
+                    f"{shown_path(other.path)} is left from an earlier build, because {failed} failed, which the recipe allows"
+                )
+                hint = "Remove it if it must not be used anymore."
                 self._progress.report(Warned(Problem("EPB460", message, StepId(other.id), hint)))
 
     def skip(self, action: str) -> None:
@@ -346,7 +348,7 @@ class Actions:
         """Build the needed results again that the store has lost. Returns whether there were any."""
         lost = [made for made in needed if not self._surveyor.is_whole(made)]
         for made in lost:
-            self._progress.report(StepOutput(made.action.steps[0], "the store has lost its result; it is made again"))
+            self._progress.report(StepOutput(made.action.steps[0], "its result is missing from the store; rebuilding it"))
             self.remake(made.action.id)
         return bool(lost)
 

@@ -18,7 +18,7 @@ from epbuild.verify.live.judging import number_problems
 
 _FIGURES = {"cosine": 6, "snr_db": 1}
 """The figures of numbers that the table has, all of which are better when they are larger, with the decimals that mean anything."""
-_NOT_TRIED = "what it needs failed"
+_NOT_TRIED = "a step that it needs failed"
 
 
 def covered_models(

@@ -186,7 +186,7 @@ class Emitter:
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
-                self._progress.report(StepOutput(emission.id, f"{error.problems[0].message}; it is made again"))
+                self._progress.report(StepOutput(emission.id, f"{error.problems[0].message}; rebuilding it"))
                 for ident in emission.needs:
                     self._actions.remake(ident)
                 tree = self._plan(emission)
@@ -205,7 +205,7 @@ class _Pusher(Struct, frozen=True):
 
         log = _PushLog(self.step, reference.host, self.progress)
         pushed = push(image, reference, copy, log, step=StepId(self.step), cancelled=self.cancelled)
-        text = f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} there before"
+        text = f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} already present"
         self.progress.report(StepOutput(self.step, text))
 
 
@@ -242,9 +242,11 @@ def remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cancel
     outputs = surveyor.outputs
     for left in outputs.release(emission.path for emission in found.plan.emissions.values()):
         place = shown_path(surveyor.workspace.base / left.place)
-        message = f"the recipe no longer asks for {place}; it stays, as {outputs.writer(left)} has it too"
+        message = f"the recipe no longer asks for {place}, but {outputs.writer(left)} also emits it, so it is kept"
         progress.report(
-            Warned(Problem("EPB514", message, None, "A build of that removes it, if it is not asked for there either."))
+            Warned(
+                Problem("EPB514", message, None, "A build of the other recipe removes it once that one no longer asks for it.")
+            )
         )
     hidden = HiddenFolders()
     claimed = outputs.claimed(orphan.directory for orphan in found.orphans) if found.orphans else ()

@@ -63,10 +63,10 @@ class WatchedExecution(Execution):
         touched = [str(path) for path, before in self.written.items() if last_written(path) != before]
         touched += environment.touched_since(self.environment)
         if not changes and touched:
-            changes = [f"{shown_path(Path(touched[0]))} was touched, and may have been another for a while"]
+            changes = [f"{shown_path(Path(touched[0]))} was touched, and may have changed in between"]
         if changes:
             message = f"an input changed while it was {kind.done}: {'; '.join(changes)}"
-            raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
+            raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
 
     def compiled(self) -> None:
         """Let another action start while this one is checked and stored, unless a process of this action follows."""
@@ -125,7 +125,7 @@ class Executions:
         changes = differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
             message = f"the toolchain '{environment.name}' changed before it was {kind.done}: {'; '.join(changes)}"
-            raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
+            raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
         return environment
 
 

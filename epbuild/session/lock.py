@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from epbuild.session.lock_fit import Misfit
     from epbuild.toolchain.lock import Lock, LockedEnvironment
 
-_LEFT_ALONE = "It is left alone; `epbuild lock` replaces it by this recipe's."
-_WITHOUT = "It is made without the lock; `epbuild lock` writes that anew."
+_LEFT_ALONE = "It is not used. `epbuild lock` replaces it by a lock of this recipe."
+_WITHOUT = "It is provisioned without the lock. Run `epbuild lock` to update the lock."
 
 
 class HeldLock(Struct, frozen=True):
@@ -74,7 +74,7 @@ class HeldLock(Struct, frozen=True):
         if not reasons:
             return []
         message = f"the toolchain '{toolchain.name}' does not match {self.path.name}: {', '.join(reasons)}"
-        remedy = "Put that right in its environment" if toolchain.interpreter else f"Remove {environment.memory.parent}"
+        remedy = "Fix its environment" if toolchain.interpreter else f"Remove {environment.memory.parent}"
         return [Problem("EPB308", message, toolchain.where, f"{remedy}, or run `epbuild lock`.")]
 
     def _other_models(self, plan: Plan, digests: Digests) -> list[Problem]:
@@ -92,7 +92,7 @@ class HeldLock(Struct, frozen=True):
         if not other:
             return []
         message = f"the remote model '{model.name}' differs from {self.path.name} in its {', '.join(other)}"
-        return [Problem("EPB247", message, model.path_where, "If it was meant to change, run `epbuild lock`.")]
+        return [Problem("EPB247", message, model.path_where, "If the change is intended, run `epbuild lock`.")]
 
     def _raise_if_strict(self, kind: type[EpbuildError], problems: list[Problem]) -> list[Problem]:
         if problems and self.strict:
@@ -114,7 +114,7 @@ def read_lock_text(path: Path) -> str | None:
     except OSError as error:
         message = f"the lock cannot be read: {error.strerror}"
         raise PlanError(
-            Problem("EPB242", message, Position(str(path), 1, 1), "Check what is there, and its permissions.")
+            Problem("EPB242", message, Position(str(path), 1, 1), "Check that it is a file that this user may read.")
         ) from error
     from epbuild.toolchain.lock_file import decoded
 
@@ -165,7 +165,7 @@ def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
             message = (
                 f"{path.name} does not have the toolchain '{name}' for this platform, {platform or sysconfig.get_platform()}"
             )
-            name_it = "" if toolchain.interpreter else ", or name the platform in the toolchain's 'platforms'"
+            name_it = "" if toolchain.interpreter else ", or add the platform to the toolchain's 'platforms'"
             missing.append(
                 Problem("EPB245", message, toolchain.where, f"Run `epbuild lock` here{name_it}." if strict else _WITHOUT)
             )
@@ -180,8 +180,8 @@ def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]
     path = lock_path(recipe.file)
     if lock is None:
         if strict:
-            message = f"there is no {path.name} beside the recipe, and --locked builds only what it pins"
-            raise PlanError(Problem("EPB241", message, Position(str(recipe.file), 1, 1), "Write it with `epbuild lock`."))
+            message = f"--locked needs a lock, but {path.name} does not exist beside the recipe"
+            raise PlanError(Problem("EPB241", message, Position(str(recipe.file), 1, 1), "Create it with `epbuild lock`."))
         return []
     from epbuild.session.lock_fit import misfits
 

@@ -17,7 +17,7 @@ from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.toolchain.lock import Lock, LockedModel, LockedToolchain
 from epbuild.toolchain.resolve import named_python, requirements_of
 
-_AGAIN = "Write the lock anew: `epbuild lock`."
+_AGAIN = "Update the lock with `epbuild lock`."
 _SESSION_KEYS = "session-keys"
 
 
@@ -35,7 +35,7 @@ def misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
         return Misfit(Problem(code, message, where or Position(str(path), 1, 1), _AGAIN), toolchain)
 
     if lock.recipe != recipe.name:
-        message = f"{path.name} is the lock of another recipe: '{lock.recipe}', and this one is '{recipe.name}'"
+        message = f"{path.name} is the lock of another recipe: '{lock.recipe}', not '{recipe.name}'"
         yield misfit("EPB243", message)
         return
     for name, toolchain in recipe.toolchains.items():
@@ -63,11 +63,11 @@ def misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
         if requirement not in held and model.name in lock.models:  # otherwise the model is reported already
             others = [other for other, name in held.items() if name == address.distribution and other not in releases]
             reported.update(others)
-            instead = f", only that of {', '.join(others)}" if others else ""
-            message = f"{path.name} does not have the wheel of {requirement}, where the model '{model.name}' is from{instead}"
+            instead = f"; it has that of {', '.join(others)}" if others else ""
+            message = f"{path.name} does not have the wheel of {requirement}, which contains the model '{model.name}'{instead}"
             yield misfit("EPB297", message, model.path_where)
     for requirement in sorted(held.keys() - releases.keys() - reported):
-        yield misfit("EPB297", f"{path.name} has the wheel of {requirement}, which no model of the recipe is from")
+        yield misfit("EPB297", f"{path.name} has the wheel of {requirement}, which no model of the recipe uses")
 
 
 def catalog_facts(recipe: Recipe) -> dict[str, str]:
@@ -118,24 +118,24 @@ def _toolchain_reason(toolchain: ToolchainSpec, locked: LockedToolchain, lock: s
     new = [text for text in requirements_of(toolchain) if _plain(text) not in map(_plain, locked.requires)]
     gone = [text for text in locked.requires if _plain(text) not in map(_plain, requirements_of(toolchain))]
     if new:
-        before = f"for {', '.join(gone)}" if gone else "without that"
-        return f"the toolchain '{name}' asks for {', '.join(new)}, and {lock} was made {before}"
+        before = f"for {', '.join(gone)}" if gone else "without it"
+        return f"the toolchain '{name}' requires {', '.join(new)}, but {lock} was created {before}"
     if gone:
-        return f"{lock} was made for {', '.join(gone)}, which the toolchain '{name}' does not ask for"
+        return f"{lock} was created for {', '.join(gone)}, which the toolchain '{name}' no longer requires"
     for platform, environment in environments.items():
         if environment.is_installed and toolchain.interpreter is None:
-            return f"epbuild makes the toolchain '{name}', and {lock} has what was found in an environment that was there"
+            return f"epbuild creates the toolchain '{name}', but {lock} records an existing environment"
         if not environment.is_installed and toolchain.interpreter is not None:
-            return f"the toolchain '{name}' is an environment that is there, and {lock} has one that epbuild makes"
+            return f"the toolchain '{name}' is an existing environment, but {lock} records one that epbuild creates"
         for requirement in toolchain.requirements:
             package = environment.package(requirement.distribution)
             if package is None and requirement.is_plain:
-                return f"the toolchain '{name}' asks for {requirement.text}, and {lock} has no such package on {platform}"
+                return f"the toolchain '{name}' requires {requirement.text}, but {lock} has no such package on {platform}"
             if package is not None and not requirement.is_met_by(package.version):
-                return f"the toolchain '{name}' asks for {requirement.text}, and {lock} has {package.version} on {platform}"
+                return f"the toolchain '{name}' requires {requirement.text}, but {lock} has {package.version} on {platform}"
         python = named_python(toolchain.python) if toolchain.python is not None else None
         if python is not None and environment.python != python:
-            return f"the toolchain '{name}' asks for Python {toolchain.python}, and {lock} has {environment.python} on {platform}"
+            return f"the toolchain '{name}' requires Python {toolchain.python}, but {lock} has {environment.python} on {platform}"
     return None
 
 
@@ -147,26 +147,26 @@ def _catalog_reasons(recipe: Recipe, lock: Lock, name: str) -> Iterator[str]:
     for subject in sorted(known.keys() | lock.catalog.keys()):
         now, then = known.get(subject), lock.catalog.get(subject)
         if now is None:
-            yield f"{name} has the catalog's revision for {subject}, which no target uses"
+            yield f"{name} has a catalog revision for {subject}, which no target uses"
         elif then is None:
-            yield f"{name} has no revision of the catalog for {subject}"
+            yield f"{name} has no catalog revision for {subject}"
         elif now != then:
-            yield f"what the catalog knows of {subject} is not what it was when {name} was made: {_revisions(then, now)}"
+            yield f"the catalog entry of {subject} has changed since {name} was created: {_revisions(then, now)}"
 
 
 def _revisions(then: str, now: str) -> str:
     old, new = (value.partition(" ")[0] for value in (then, now))
-    return f"revision {old} then, {new} now" if old != new else f"revision {old} has other content"
+    return f"revision {old} then, {new} now" if old != new else f"revision {old} has different content"
 
 
 def _model_reason(model: ModelSpec, locked: LockedModel | None, lock: str) -> str | None:
     if locked is None:
         return f"the remote model '{model.name}' is not in {lock}"
     if model.sha256 and model.sha256 != locked.graph:
-        return f"the recipe pins another content of the model '{model.name}' than {lock} has"
+        return f"the recipe and {lock} pin different content for the model '{model.name}'"
     for location, digest in model.data_sha256.items():
         if locked.data.get(location) != digest:
-            return f"the recipe pins another content of {location} of the model '{model.name}' than {lock} has"
+            return f"the recipe and {lock} pin different content for {location} of the model '{model.name}'"
     return None
 
 

@@ -110,7 +110,7 @@ def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, wor
     if request.push_only:
         plan = plan.with_pushes_only()
         if not plan.actions:
-            message = "no output that is asked for is pushed"
+            message = "none of the requested outputs is pushed"
             raise PlanError(Problem("EPB240", message, None, "Set `registry` of an output with `archive: oci` in the recipe."))
     if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
         from epbuild.output.genai_files import check_pipelines  # few recipes have any
@@ -241,7 +241,7 @@ class NeededModels(Struct, frozen=True):
         if known is not None:
             return known
         if self.request.is_offline:
-            raise PlanError(Problem("EPB525", f"the model '{model.name}' is not here yet", model.path_where, ONLINE))
+            raise PlanError(Problem("EPB525", f"the model '{model.name}' has not been fetched yet", model.path_where, ONLINE))
         # The plan is read without creating a workspace, but a fetched model must be remembered in one.
         with open_workspace(self.request.recipe) as workspace:
             stored = replace(remote, workspace=workspace, fetcher=self.fetcher)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from epbuild.session.lock import HeldLock
     from epbuild.session.toolchains import PlanToolchains
 
-ONLINE = "Do it once without --offline."
-_LOCK_IT = "made to know the keys: `epbuild lock` saves that where all results are shared"
+ONLINE = "Run this once without --offline."
+_LOCK_IT = "provisioned only to compute keys: with a lock (`epbuild lock`), this is not needed if all results are shared"
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 2.0
 
@@ -119,7 +119,7 @@ class Provisioning:
         """
         if not self.known.is_for_here(action):
             reason = self.known.why_not_here(action)
-            raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can."))
+            raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can run it."))
         name = name_of(action)
         if name not in self.known.environments:
             self.begin([name])
@@ -152,10 +152,12 @@ class Provisioning:
         is_ready = self.known.is_ready(name)
         if not is_ready:
             if self._under.offline:
-                raise ToolchainError(Problem("EPB525", f"the toolchain '{name}' is not here yet", toolchain.where, ONLINE))
+                raise ToolchainError(
+                    Problem("EPB525", f"the toolchain '{name}' has not been provisioned yet", toolchain.where, ONLINE)
+                )
             tag_cache(cache_directory())
             self._progress.report(
-                ToolchainStarted(name, f"making an environment with {concealed(', '.join(toolchain.packages))}")
+                ToolchainStarted(name, f"creating an environment with {concealed(', '.join(toolchain.packages))}")
             )
         try:
             environment = self.known.prepare(name, InstallProgress(_Installation(name, self._progress), self._cancelled))
@@ -194,8 +196,8 @@ class Provisioning:
         if changes:
             self._refused.add(name)
             more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
-            message = f"the toolchain '{name}' is not what was recorded of it: {changes[0]}{more}"
-            hint = "The record is not used any more; what was restored by it is made anew by the next build."
+            message = f"the toolchain '{name}' does not match its record: {changes[0]}{more}"
+            hint = "The record is no longer used. The next build rebuilds the results that were restored with it."
             self._warn(Problem("EPB312", message, needs.toolchain.where, hint))
 
     def _record(self, name: str, environment: Environment) -> None:

@@ -133,10 +133,8 @@ class _Rebuilding:
             verdict = "different" if meant else "known"
         problems = tuple(_problem(item, made, place) for item in differences) if verdict == "different" else ()
         if problems and meant:
-            message = (
-                f"made again, it differs in more than the bytes of its contexts, which the recipe accepts: {'; '.join(meant)}"
-            )
-            problems = (Problem("EPB652", message, StepId(ident), f"Both are kept in {shown_path(place)}."),)
+            message = f"the rebuild differs in more than the context bytes that the recipe allows to differ: {'; '.join(meant)}"
+            problems = (Problem("EPB652", message, StepId(ident), f"Both versions are kept in {shown_path(place)}."),)
         self._count(verdict, 1 if problems else 0)
         compared = StepCompared(
             step=ident,
@@ -183,7 +181,7 @@ class _Rebuilding:
             raise
         except EpbuildError as error:
             hint = f"The whole log: {execution.shown_log}."
-            problem = Problem("EPB431", "it was made before, and making it again failed", StepId(ident), hint)
+            problem = Problem("EPB431", "the rebuild failed, although a stored result exists", StepId(ident), hint)
             raise BuildError(problem, *error.problems) from error
 
     def _compare(self, made: Made, files: Mapping[str, Path], trees: Path) -> list[FileDifference]:
@@ -227,19 +225,19 @@ def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference
 
 def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
     ident, why = StepId(made.action.id), action_type(made.action).known_to_differ(made.action)
-    hint = f"Both are kept in {shown_path(place)}."
+    hint = f"Both versions are kept in {shown_path(place)}."
     if item.new_size is None:
-        return Problem("EPB651", f"made again, there is no {item.file}", ident, hint)
+        return Problem("EPB651", f"the rebuild has no {item.file}", ident, hint)
     if item.old_size is None:
-        return Problem("EPB651", f"made again, there is {item.file}, which was not there before", ident, hint)
+        return Problem("EPB651", f"the rebuild has an additional file {item.file}", ident, hint)
     if not item.found:
-        message = f"made again, {item.file} has another SHA-256, and the store has lost the one to compare it with"
-        return Problem("EPB653", message, ident, f"What was made again is kept in {shown_path(place)}.")
+        message = f"the rebuilt {item.file} has another SHA-256, but the original is missing from the store"
+        return Problem("EPB653", message, ident, f"The rebuilt file is kept in {shown_path(place)}.")
     size = f"{item.old_size:,}" if item.old_size == item.new_size else f"{item.old_size:,} and {item.new_size:,}"
     extent = f"{item.count:,} of {size} bytes differ, the first at byte {item.offset:,}"
     if why is None:
-        return Problem("EPB650", f"made again, {item.file} is not the same: {extent}", ident, hint)
-    message = f"made again, {item.file} differs in more than the target is known for ({why}): {extent}"
+        return Problem("EPB650", f"the rebuilt {item.file} differs: {extent}", ident, hint)
+    message = f"the rebuilt {item.file} differs in more than is known of the target ({why}): {extent}"
     return Problem("EPB652", message, ident, hint)
 
 
@@ -263,6 +261,6 @@ def _translate_errors(ident: str) -> Iterator[None]:
         yield
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        message = f"what was made again could not be compared: {where}{error.strerror or error}"
-        hint = "Check the space and the permissions of .epbuild."
+        message = f"the rebuild could not be compared: {where}{error.strerror or error}"
+        hint = "Check the free space and the permissions of .epbuild."
         raise EnvironmentFailure(Problem("EPB432", message, StepId(ident), hint)) from error

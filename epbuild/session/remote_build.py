@@ -42,8 +42,10 @@ _IDENTITIES_AT_ONCE = 16
 _MAX_IDENTITY_MACHINES = 3
 """Number of machines that are asked for the identity of one toolchain."""
 _PIECE_BYTES = 1 << 20
-_NAME_CACHE = "Name one under `cache.remote` in the recipe, or in EPBUILD_REMOTE_CACHE; with --rebuild-and-compare, build here."
-LOOK_AT_CACHE = "Check that workers write to the remote cache that this build reads, with a key under `cache.trust`."
+_NAME_CACHE = "Set `cache.remote` in the recipe, or EPBUILD_REMOTE_CACHE. With --rebuild-and-compare, build on this machine."
+LOOK_AT_CACHE = (
+    "Check that workers write to the remote cache that this build reads, and that their keys are listed under `cache.trust`."
+)
 
 
 class RemoteResult(Struct, frozen=True):
@@ -64,7 +66,7 @@ def open_cluster(
 ) -> Iterator[RemoteMachines]:
     """Connect to the machines of a scheduler. Raises PlanError without a remote cache, SchedulerLostError if there is no connection."""
     if shared.cache is None or shared.results is None:
-        message = "other machines read inputs from a remote cache and write results to it, and this build uses none"
+        message = "other machines exchange inputs and results through a remote cache, but this build has none"
         raise PlanError(Problem("EPB538", message, Argument(address.text), _NAME_CACHE))
     executor = DaskExecutor(address, shared.cancelled)
     try:
@@ -105,7 +107,7 @@ class RemoteMachines:
         machines = sorted(offer.machine for offer in self._executor.offers() if RELEASE not in offer.labels)
         if not machines:
             return None
-        message = f"{', '.join(machines)} {'has' if len(machines) == 1 else 'have'} another release of epbuild, and nothing to do"
+        message = f"{', '.join(machines)} {'has' if len(machines) == 1 else 'have'} another release of epbuild and cannot be used"
         return Problem("EPB540", message, None, "Install the same release on all machines.")
 
     def runs(self, action: Action) -> bool:
@@ -155,7 +157,7 @@ class RemoteMachines:
             raise error_of(reply)
         result = self._results.fetch_new(key, action.id)
         if result is None:
-            message = f"{reply.machine} made it, and its result cannot be had from the remote cache"
+            message = f"{reply.machine} built it, but its result cannot be read from the remote cache"
             raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), LOOK_AT_CACHE))
         return RemoteResult(result, reply.machine, reply.outcome == "made")
 
@@ -192,7 +194,7 @@ class RemoteMachines:
             path = places.get(blob.digest)
             pieces = partial(store.pieces, blob.digest) if path is None else partial(_file_pieces, path)
             if not self._cache.provide(blob, pieces):
-                message = "its inputs cannot be written to the remote cache, where other machines read them"
+                message = "its inputs cannot be written to the remote cache, from which other machines read them"
                 hint = "Check that this machine may write there, or build without --executor."
                 raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), hint))
 
@@ -249,7 +251,7 @@ class IdentityRequests:
         for item in offered.values():
             if self._known.of(item.action) is None and not self._known.is_for_here(item.action):
                 name = item.needs.toolchain.name
-                message = f"what the toolchain '{name}' is on {item.platform} cannot be had from the remote cache"
+                message = f"the record of the toolchain '{name}' on {item.platform} cannot be read from the remote cache"
                 raise EnvironmentFailure(Problem("EPB537", message, item.needs.toolchain.where, LOOK_AT_CACHE))
 
     def _find_offered(self, unknown: Mapping[Place, UnknownToolchain]) -> dict[Place, UnknownToolchain]:
@@ -262,7 +264,7 @@ class IdentityRequests:
 
     def _request(self, item: UnknownToolchain) -> None:
         name, begin = item.needs.toolchain.name, time.monotonic()
-        self._progress.report(ToolchainStarted(name, f"asking a machine of the cluster what it is on {item.platform}"))
+        self._progress.report(ToolchainStarted(name, f"asking a machine of the cluster for its record on {item.platform}"))
         request = toolchain_request(item.needs, item.locked, item.records)
         try:
             reply = self._reply(request, _placement(item))
@@ -274,7 +276,7 @@ class IdentityRequests:
                 self._progress.report(Warned(problem))
             return
         runtime = next((package.version for package in item.locked.packages if package.name == "onnxruntime"), "")
-        self._progress.report(ToolchainReady(name, runtime, time.monotonic() - begin, f"as {reply.machine} has it"))
+        self._progress.report(ToolchainReady(name, runtime, time.monotonic() - begin, f"as recorded by {reply.machine}"))
 
     def _reply(self, request: ActionRequest, placement: Placement) -> MachineReply:
         """Return the reply of the first machine that has or provisions the toolchain. Raises the error of the last one."""

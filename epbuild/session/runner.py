@@ -26,8 +26,8 @@ class MissingResultError(BuildError):
     """The result of an action is missing, and may not be built (EPB406)."""
 
     def __init__(self, action: Action) -> None:
-        message = "its result is neither here nor in a remote cache"
-        hint = f"Make it: epbuild run --no-emit --remote-cache write {shlex.quote(action.id)}"
+        message = "its result is neither in the store nor in a remote cache"
+        hint = f"Build it: epbuild run --no-emit --remote-cache write {shlex.quote(action.id)}"
         super().__init__(Problem("EPB406", message, StepId(action.id), hint))
 
 
@@ -69,8 +69,8 @@ class ActionRunner(Struct, frozen=True):
             if found is not None:
                 result = read_result(action, found.result)
                 if result is None:
-                    message = f"what {found.machine} made cannot be used: it is no result of it"
-                    hint = "Use one release of epbuild on all machines."
+                    message = f"the reply of {found.machine} cannot be used: it is not a result of this action"
+                    hint = "Use the same release of epbuild on all machines."
                     raise BuildError(Problem("EPB537", message, StepId(action.id), hint))
                 return NewResult(result, "built" if found.is_new else "restored", found.machine)
             action_type(action).check(action)

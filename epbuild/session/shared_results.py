@@ -123,7 +123,7 @@ class SharedResults:
             message = (
                 f"{lost} of {counted(len(self._writing), 'result')} could not be written to the remote cache {self.cache.name}"
             )
-            self._warn(Problem("EPB524", message, None, "Others make them themselves; here they are kept."))
+            self._warn(Problem("EPB524", message, None, "They are kept here, but other machines must build them themselves."))
         if self.results is not None:
             self.results.warn_of_the_rest()
         found = self.cache.statistics

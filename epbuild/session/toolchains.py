@@ -136,7 +136,7 @@ class PlanToolchains:
         """Return why the toolchain of an action is unknown."""
         name = action.runs_in.toolchain.name if action.runs_in is not None else ""
         if self.is_for_here(action) and not self._sources.environments.may_run and self.is_ready(name):
-            return f"the toolchain '{name}' is unknown: nothing is started with --no-exec"
+            return f"the toolchain '{name}' is unknown: --no-exec starts no programs"
         if self.is_for_here(action):
             return f"the toolchain '{name}' is not provisioned yet"
         return self.why_not_here(action)
@@ -151,7 +151,7 @@ class PlanToolchains:
         if reason is not None:
             return reason.removesuffix(".")
         name = action.runs_in.toolchain.name if action.runs_in is not None else ""
-        return f"the toolchain '{name}' is for {', '.join(self._lock.elsewhere.get(name, ()))}, and this is {self._here}"
+        return f"the toolchain '{name}' is for {', '.join(self._lock.elsewhere.get(name, ()))}, but this machine is {self._here}"
 
     def is_ready(self, name: str) -> bool:
         """Return whether the environment of a toolchain exists."""

@@ -311,7 +311,7 @@ def test_locked_without_a_lock_is_one_sentence_and_exit_code_2(checkout: Checkou
     done = checkout.epbuild(*command, "--locked")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "there is no epbuild.lock beside the recipe, and --locked builds only what it pins." in done.stderr
+    assert "--locked needs a lock, but epbuild.lock does not exist beside the recipe." in done.stderr
     assert "[EPB241]" in done.stderr
     assert not (checkout.folder / ".epbuild").exists()
 

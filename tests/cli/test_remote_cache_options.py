@@ -41,7 +41,11 @@ def test_what_must_not_be_done_ends_with_2_before_anything_is(
 
 def test_offline_names_the_toolchain_that_is_missing(project: Path) -> None:
     done = epbuild(project, "run", "--offline", EPBUILD_TOOLCHAIN_DIR=str(project / "toolchains"))
-    assert (done.returncode, "EPB525" in done.stderr, "the toolchain 'qnn' is not here yet" in done.stderr) == (3, True, True)
+    assert (done.returncode, "EPB525" in done.stderr, "the toolchain 'qnn' has not been provisioned yet" in done.stderr) == (
+        3,
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,8 @@ def test_what_was_another_for_a_while_leaves_nothing_in_the_store(
     done = while_it_compiles(own, lambda: change(file))
     assert done.returncode == 1, done.stdout + done.stderr
     shown = name if name == "left.onnx" else file
-    told = f"an input changed while it was compiled: {shown} was touched, and may have been another for a while."
-    assert f"error: {told} Nothing was kept; run the build again. [EPB415]" in done.stderr
+    told = f"an input changed while it was compiled: {shown} was touched, and may have changed in between."
+    assert f"error: {told} The result was discarded. Run the build again. [EPB415]" in done.stderr
     assert not list((own.cache / "actions").rglob("*/*"))
     assert compiled(own.build()) == {"compile:left/npu/left"}
 

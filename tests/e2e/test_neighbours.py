@@ -159,7 +159,7 @@ def test_a_build_that_waits_says_so_and_takes_what_its_neighbour_made(checkouts:
         build = start(second, "run", "--json", "epbuild.yaml", "*left*")
         assert build.stdout is not None
         told = [json.loads(build.stdout.readline()) for _ in range(3)]
-        assert told[-1]["text"] == "another build is at it; waiting"
+        assert told[-1]["text"] == "waiting for another build that runs this action"
     [waited, _] = ended(build, neighbour)
     assert [event["outcome"] for event in waited if event["event"] == "step_finished"] == ["restored", "emitted"]
 

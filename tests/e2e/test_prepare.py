@@ -137,5 +137,5 @@ def test_a_program_that_makes_other_bytes_each_time_is_told(prepared: Project) -
     write(prepared, "scale.py", SCALE.replace("onnx.save", "import time\nmodel.doc_string = str(time.time_ns())\nonnx.save"))
     done = prepared.epbuild("run", "emit:left/*", "--rebuild-and-compare")
     assert done.returncode == 1
-    assert f"{SCALED}: error: made again, left.onnx is not the same" in done.stderr
+    assert f"{SCALED}: error: the rebuilt left.onnx differs" in done.stderr
     assert (Path(prepared.folder) / ".epbuild/rebuilt/prepare+left+2-run/rebuilt/left.onnx").is_file()

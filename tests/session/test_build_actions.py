@@ -165,7 +165,7 @@ def test_an_output_brings_back_a_result_that_the_store_has_lost(workshop: Worksh
 def test_missing_results_that_may_not_be_built_fail_and_all_others_are_skipped(workshop: Workshop) -> None:
     with open_actions(workshop, ActionRunner(compiles=False)) as (actions, events, _):
         actions.give_up({CLASSIFIER})
-        with pytest.raises(MissingResultError, match="neither here nor in a remote cache"):
+        with pytest.raises(MissingResultError, match="neither in the store nor in a remote cache"):
             actions.execute(SHARE)
     assert [event.step for event in events if isinstance(event, StepFailed)] == [CLASSIFIER]
     assert set(outcomes(events)) == {*COMPILES, SHARE, EMIT_DECODER, EMIT_CLASSIFIER}

@@ -89,7 +89,7 @@ def test_a_recipe_whose_output_moves_leaves_what_another_one_has_there_too(works
     assert files(workshop) == before
     assert states(workshop) == states(workshop, other) == CURRENT
     messages = [event.problem.message for event in workshop.events if isinstance(event, Warned)]
-    assert [message.partition("; ")[2] for message in messages] == ["it stays, as epbuild.yaml has it too"] * 2
+    assert [message.partition(", but ")[2] for message in messages] == ["epbuild.yaml also emits it, so it is kept"] * 2
     workshop.build(recipe=other)
     assert not any(isinstance(event, Warned) for event in workshop.events), "it is said once"
     edit(workshop.request.recipe, "dist/", "third/")
@@ -104,7 +104,7 @@ def test_an_output_belongs_to_the_recipe_that_wrote_it_last(workshop: Workshop, 
     workshop.build(recipe=other)
     assert states(workshop, other) == CURRENT
     status = steps(workshop)[EMIT_DECODER]
-    assert (status.state, status.reasons) == ("restorable", ("b.yaml has written something else there",))
+    assert (status.state, status.reasons) == ("restorable", ("b.yaml wrote something else there",))
     workshop.build()
     assert states(workshop) == CURRENT
     before = files(workshop)
@@ -122,7 +122,7 @@ def test_a_recipe_that_wrote_an_output_last_takes_it_along(workshop: Workshop, o
     workshop.build(recipe=other)
     assert len(removed(workshop)) == 2
     assert not (workshop.folder / "dist").exists()
-    assert steps(workshop)[EMIT_DECODER].reasons == ("it is not there any more",)
+    assert steps(workshop)[EMIT_DECODER].reasons == ("it no longer exists",)
     assert workshop.build().built == 2
 
 
@@ -153,7 +153,7 @@ def test_settings_with_one_place_take_turns_there(workshop: Workshop) -> None:
     assert states(workshop, settings=FAST) == CURRENT
     found = steps(workshop)
     assert {ident for ident, status in found.items() if status.state != "current"} == {EMIT_DECODER}
-    assert found[EMIT_DECODER].reasons == ("epbuild.yaml with other settings has written something else there",)
+    assert found[EMIT_DECODER].reasons == ("epbuild.yaml with other settings wrote something else there",)
     assert workshop.build().built == 1
     assert (files(workshop), workshop.compiled) == (plain, [])
     assert states(workshop) == CURRENT

@@ -115,7 +115,7 @@ def test_results_that_the_store_has_lost_are_built_again_once(built: Workshop) -
         it.emit(EMIT_CLASSIFIER)
     assert it.results.rebuilt == list(it.found.plan.emissions[EMIT_CLASSIFIER].needs)
     assert it.ends() == {EMIT_CLASSIFIER: "emitted"}
-    assert ["made again" in event.text for event in it.events if isinstance(event, StepOutput)] == [True]
+    assert ["rebuilding it" in event.text for event in it.events if isinstance(event, StepOutput)] == [True]
 
 
 def test_results_that_stay_lost_fail_the_emission_and_leave_the_output(built: Workshop) -> None:

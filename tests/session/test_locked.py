@@ -128,36 +128,36 @@ def test_without_a_lock_a_locked_build_is_refused(workshop: LockedWorkshop) -> N
     (problem,) = error.problems
     assert (problem.code, error.exit_code) == ("EPB241", 2)
     assert problem.text == (
-        "there is no epbuild.lock beside the recipe, and --locked builds only what it pins. Write it with `epbuild lock`."
+        "--locked needs a lock, but epbuild.lock does not exist beside the recipe. Create it with `epbuild lock`."
     )
 
 
 TOOLCHAIN_MISFITS: list[tuple[Callable[[Lock], Lock], str]] = [
     (
         lambda lock: replace(lock, toolchains={"qnn": replace(lock.toolchains["qnn"], requires=("onnxruntime-qnn==2.6.0",))}),
-        "the toolchain 'qnn' asks for onnxruntime-qnn==2.7.0, and epbuild.lock was made for onnxruntime-qnn==2.6.0",
+        "the toolchain 'qnn' requires onnxruntime-qnn==2.7.0, but epbuild.lock was created for onnxruntime-qnn==2.6.0",
     ),
     (
         lambda lock: replace(lock, toolchains={"qnn": replace(lock.toolchains["qnn"], requires=())}),
-        "the toolchain 'qnn' asks for onnxruntime-qnn==2.7.0, and epbuild.lock was made without that",
+        "the toolchain 'qnn' requires onnxruntime-qnn==2.7.0, but epbuild.lock was created without it",
     ),
     (
         lambda lock: replace(
             lock, toolchains={"qnn": replace(lock.toolchains["qnn"], requires=("numpy", "onnxruntime-qnn==2.7.0"))}
         ),
-        "epbuild.lock was made for numpy, which the toolchain 'qnn' does not ask for",
+        "epbuild.lock was created for numpy, which the toolchain 'qnn' no longer requires",
     ),
     (
         lambda lock: with_environment(lock, packages=(ENVIRONMENT.packages[0], Package("onnxruntime-qnn", "2.8.0", (B,)))),
-        "the toolchain 'qnn' asks for onnxruntime-qnn==2.7.0, and epbuild.lock has 2.8.0 on linux-x86_64",
+        "the toolchain 'qnn' requires onnxruntime-qnn==2.7.0, but epbuild.lock has 2.8.0 on linux-x86_64",
     ),
     (
         lambda lock: with_environment(lock, packages=(ENVIRONMENT.packages[0],)),
-        "the toolchain 'qnn' asks for onnxruntime-qnn==2.7.0, and epbuild.lock has no such package on linux-x86_64",
+        "the toolchain 'qnn' requires onnxruntime-qnn==2.7.0, but epbuild.lock has no such package on linux-x86_64",
     ),
     (
         lambda lock: with_environment(lock, packages=tuple(replace(package, files=()) for package in ENVIRONMENT.packages)),
-        "epbuild makes the toolchain 'qnn', and epbuild.lock has what was found in an environment that was there",
+        "epbuild creates the toolchain 'qnn', but epbuild.lock records an existing environment",
     ),
     (lambda lock: replace(lock, toolchains={}), "the toolchain 'qnn' is not in epbuild.lock"),
 ]
@@ -170,12 +170,12 @@ def test_a_toolchain_that_differs_from_the_lock_is_refused_with_locked(
     workshop.write_lock(change(workshop.fitting))
     error = workshop.refusal()
     assert [(problem.code, problem.message) for problem in error.problems] == [("EPB244", message)]
-    assert (error.exit_code, error.problems[0].hint) == (2, "Write the lock anew: `epbuild lock`.")
+    assert (error.exit_code, error.problems[0].hint) == (2, "Update the lock with `epbuild lock`.")
     assert workshop.network.asked == [], "a model was fetched for a build that is refused"
     assert workshop.build().exit_code == 0
     [warning] = workshop.warnings
     assert (warning.code, warning.message) == ("EPB244", message)
-    assert warning.hint == "It is made without the lock; `epbuild lock` writes that anew."
+    assert warning.hint == "It is provisioned without the lock. Run `epbuild lock` to update the lock."
     assert workshop.made_with == [None]
 
 
@@ -188,25 +188,25 @@ OTHER_MISFITS: list[tuple[Callable[[Lock], Lock], str, str]] = [
     (
         lambda lock: replace(lock, catalog={**lock.catalog, "session-keys": "1"}),
         "EPB246",
-        "what the catalog knows of session-keys is not what it was when epbuild.lock was made: revision 1 then, 2 now",
+        "the catalog entry of session-keys has changed since epbuild.lock was created: revision 1 then, 2 now",
     ),
     (
         lambda lock: replace(lock, catalog={**lock.catalog, "QNNExecutionProvider/onnxruntime-qnn": f"1 sha256:{A}"}),
         "EPB246",
         (
-            "what the catalog knows of QNNExecutionProvider/onnxruntime-qnn is not what it was when epbuild.lock was made: "
-            "revision 1 has other content"
+            "the catalog entry of QNNExecutionProvider/onnxruntime-qnn has changed since epbuild.lock was created: "
+            "revision 1 has different content"
         ),
     ),
     (
         lambda lock: replace(lock, catalog={**lock.catalog, "OtherExecutionProvider": "1"}),
         "EPB246",
-        "epbuild.lock has the catalog's revision for OtherExecutionProvider, which no target uses",
+        "epbuild.lock has a catalog revision for OtherExecutionProvider, which no target uses",
     ),
     (
         lambda lock: replace(lock, catalog={"session-keys": lock.catalog["session-keys"]}),
         "EPB246",
-        "epbuild.lock has no revision of the catalog for QNNExecutionProvider/onnxruntime-qnn",
+        "epbuild.lock has no catalog revision for QNNExecutionProvider/onnxruntime-qnn",
     ),
     (lambda lock: replace(lock, models={}), "EPB247", "the remote model 'decode' is not in epbuild.lock"),
     (
@@ -234,7 +234,7 @@ def test_a_pin_that_is_not_the_locked_one_is_told_before_anything_is_fetched(wor
     workshop.write_recipe((REMOTE[0], REMOTE[1].replace(PIN, A)))
     (problem,) = workshop.refusal().problems
     assert (problem.code, workshop.network.asked) == ("EPB247", [])
-    assert problem.message == "the recipe pins another content of the model 'decode' than epbuild.lock has"
+    assert problem.message == "the recipe and epbuild.lock pin different content for the model 'decode'"
 
 
 def test_everything_that_does_not_fit_is_told_at_once(workshop: LockedWorkshop) -> None:
@@ -246,11 +246,11 @@ def test_the_lock_of_another_recipe_is_refused_and_otherwise_left_alone(workshop
     workshop.write_lock(replace(workshop.fitting, recipe="large", models={}))
     error = workshop.refusal()
     assert [problem.code for problem in error.problems] == ["EPB243"]
-    assert error.problems[0].message == "epbuild.lock is the lock of another recipe: 'large', and this one is 'small'"
+    assert error.problems[0].message == "epbuild.lock is the lock of another recipe: 'large', not 'small'"
     assert error.exit_code == 2
     assert workshop.build().exit_code == 0
     [warning] = workshop.warnings
-    assert (warning.code, warning.hint) == ("EPB243", "It is left alone; `epbuild lock` replaces it by this recipe's.")
+    assert (warning.code, warning.hint) == ("EPB243", "It is not used. `epbuild lock` replaces it by a lock of this recipe.")
     assert workshop.made_with == [None]
 
 
@@ -262,7 +262,7 @@ def test_an_unlocked_platform_is_refused_with_locked_and_provisioned_without_it(
     (problem,) = caught.value.problems
     assert problem.code == "EPB245"
     assert problem.message == "epbuild.lock does not have the toolchain 'qnn' for this platform, linux-x86_64"
-    assert problem.hint == "Run `epbuild lock` here, or name the platform in the toolchain's 'platforms'."
+    assert problem.hint == "Run `epbuild lock` here, or add the platform to the toolchain's 'platforms'."
     assert workshop.build().exit_code == 0
     assert [warning.code for warning in workshop.warnings] == ["EPB245"]
     assert workshop.made_with == [None]
@@ -295,14 +295,14 @@ def test_a_damaged_lock_stops_every_build(workshop: LockedWorkshop) -> None:
 
 IN_WHEEL = (REMOTE[0], "decode: package:my-models==1.1/decode.onnx")
 OTHER_WHEELS = [
-    ([], "epbuild.lock does not have the wheel of my-models==1.1, where the model 'decode' is from"),
+    ([], "epbuild.lock does not have the wheel of my-models==1.1, which contains the model 'decode'"),
     (
         [Package("my-models", "1.0", (A,))],
-        "epbuild.lock does not have the wheel of my-models==1.1, where the model 'decode' is from, only that of my-models==1.0",
+        "epbuild.lock does not have the wheel of my-models==1.1, which contains the model 'decode'; it has that of my-models==1.0",
     ),
     (
         [Package("my-models", "1.0", (A,)), Package("my-models", "1.1", (B,))],
-        "epbuild.lock has the wheel of my-models==1.0, which no model of the recipe is from",
+        "epbuild.lock has the wheel of my-models==1.0, which no model of the recipe uses",
     ),
 ]
 
@@ -370,7 +370,7 @@ def test_an_environment_that_somebody_else_made_is_held_to_its_versions(workshop
     workshop.packages["onnxruntime"] = "1.32.0"
     (problem,) = workshop.refusal().problems
     assert problem.message == "the toolchain 'qnn' does not match epbuild.lock: its onnxruntime is 1.32.0 instead of 1.31.1"
-    assert problem.hint == "Put that right in its environment, or run `epbuild lock`."
+    assert problem.hint == "Fix its environment, or run `epbuild lock`."
 
 
 def test_part_of_a_recipe_is_held_to_the_lock_as_well(workshop: LockedWorkshop) -> None:

@@ -117,7 +117,7 @@ def test_what_may_not_be_made_is_named_and_nothing_is_published(workshop: Worksh
     [failed] = [event for event in workshop.events if isinstance(event, StepFailed)]
     assert failed.step == SHARE
     [problem] = failed.problems
-    assert problem.hint == f"Make it: epbuild run --no-emit --remote-cache write {SHARE}"
+    assert problem.hint == f"Build it: epbuild run --no-emit --remote-cache write {SHARE}"
     assert origins(workshop)[EMIT_CLASSIFIER] == ("skipped", None)
     assert not (workshop.folder / "dist").exists()
     assert workshop.states()[SHARE] == "new"  # which is no failure of the step

@@ -139,7 +139,7 @@ def test_a_toolchain_for_other_platforms_is_never_made() -> None:
 
 def test_a_missing_toolchain_fails_offline() -> None:
     case = Case(FakeToolchains(), offline=True)
-    with pytest.raises(ToolchainError, match="'qnn' is not here yet") as failure:
+    with pytest.raises(ToolchainError, match="'qnn' has not been provisioned yet") as failure:
         case.provisioning.environment(GROUP)
     assert [problem.code for problem in failure.value.problems] == ["EPB525"]
     assert case.toolchains.made == 0

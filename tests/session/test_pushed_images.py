@@ -147,7 +147,7 @@ def test_without_compiling_nothing_is_pushed_that_is_not_there(place: Place, mac
 
 def test_a_recipe_that_pushes_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
-    with pytest.raises(PlanError, match="no output that is asked for is pushed"):
+    with pytest.raises(PlanError, match="none of the requested outputs is pushed"):
         push(workshop)
 
 

@@ -361,7 +361,7 @@ def test_what_windows_compiled_is_restored_and_published_on_linux(
 ) -> None:
     reader = for_windows(machine("before"))
     assert set(reader.states().values()) == {"new"}
-    why = "the toolchain 'qnn' is for windows-arm64, and this is linux-x86_64"
+    why = "the toolchain 'qnn' is for windows-arm64, but this machine is linux-x86_64"
     assert reader.reasons(CLASSIFIER) == (why,)
     assert (reader.build().exit_code, reader.failures, reader.made) == (3, ["EPB416"], 0)
     assert reader.problems[0].message == why

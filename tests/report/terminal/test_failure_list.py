@@ -119,12 +119,11 @@ def test_the_list_is_there_where_the_failure_is_not_what_was_told_last(
 
 
 def test_what_is_not_the_same_when_it_is_made_again_is_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Problem("EPB650", "made again, x.bin is not the same: 6 of 10 bytes differ, the first at byte 3", StepId("g"))
+    problem = Problem("EPB650", "the rebuilt x.bin differs: 6 of 10 bytes differ, the first at byte 3", StepId("g"))
     compared = StepCompared("compile:g/x/a", "different", 1.0, 1, 10, problems=(problem,), progress=Completion(1, 1))
     lines = shown(monkeypatch, RunStarted("r", 3, 3, keep_going=True), compared, RunFinished(1, 3.0, 0, 0, 3, 0, 0))
     assert below_heading(lines)[1:] == [
-        "Made again, x.bin is not the same: 6 of 10 bytes differ, the first at byte 3.",
-        "  [EPB650]",
+        "The rebuilt x.bin differs: 6 of 10 bytes differ, the first at byte 3. [EPB650]",
         "  compile:g/x/a",
     ]
 
