@@ -38,18 +38,18 @@ RunOutcome = Outcome | Literal["interrupted"]
 
 
 class ReportedError(Struct, frozen=True):
-    """What went wrong with a step."""
+    """Error of a step."""
 
     code: str
-    """Its code, such as `EPB401`."""
+    """Error code, such as `EPB401`."""
     message: str
     """What is wrong."""
     reason: str | None
-    """What the EP logged, or why it failed, without the rest of the message."""
+    """Reason alone: what the EP logged, or why it failed."""
     hint: str | None
     """What to do."""
     step: str | None
-    """The step at fault, where it is another one of the same action."""
+    """Step that failed, if it is another one of the same action."""
 
     def problem(self, step: str) -> Problem:
         """Return the error as a problem of `step`."""
@@ -57,65 +57,65 @@ class ReportedError(Struct, frozen=True):
 
 
 class ReportedSpan(Struct, frozen=True):
-    """Work of a build beside its steps: a toolchain that is made, a model that is fetched, results that are sent."""
+    """Work of a build other than steps."""
 
     kind: Literal["toolchain", "fetch", "upload"]
-    """Which it is."""
+    """Provisioning of a toolchain, fetch of a model, or upload of results."""
     name: str
-    """The toolchain, the model, or the remote cache."""
+    """Toolchain, model, or remote cache."""
     started: float
-    """When it began, from the build's start."""
+    """Start, from the build's start."""
     ended: float
-    """When it ended."""
+    """End, from the build's start."""
     failed: bool
-    """Whether it failed, or did not end."""
+    """True if it failed or did not end."""
 
 
 class ReportedChange(Struct, frozen=True):
     """File of an output whose content a build changed."""
 
     path: str
-    """Its path, below the output."""
+    """Path below the output."""
     before: int | None
-    """Its size before; null: it is new."""
+    """Bytes before; null if the file is new."""
     after: int | None
-    """Its size now; null: it is gone."""
+    """Bytes after; null if the file is gone."""
 
 
 class ReportedPublication(Struct, frozen=True):
-    """An output that a build published, or removed, with what was there before; manifests and provenance are left out."""
+    """Output that a build emitted or removed, without manifest and provenance."""
 
     step: str
-    """The step that emits it."""
+    """Emit step."""
     path: str
-    """Its place."""
+    """Path of the output."""
     before: int | None
-    """Its bytes before; null where there was none."""
+    """Bytes before; null if there was no output."""
     after: int | None
-    """Its bytes since; null where it was removed."""
+    """Bytes after; null if the output was removed."""
     files: tuple[ReportedChange, ...]
     """Files with different content."""
 
 
 class ReportedTraffic(Struct, frozen=True):
-    """What a build had of a remote cache."""
+    """Use of a remote cache by a build."""
 
     remote: str
-    """Its address."""
+    """Address of the remote cache."""
     asked: int
-    """The results that it answered for."""
+    """Results that it was asked for."""
     found: int
-    """Those that it had."""
+    """Results that it had."""
     unusable: int
-    """Those of them that could not be used."""
+    """Results that could not be used."""
     received_bytes: int
-    """What was received."""
+    """Bytes that were downloaded."""
     published: int
-    """The results that were written to it."""
+    """Results that were uploaded."""
     sent_bytes: int
-    """What was sent."""
+    """Bytes that were uploaded."""
     seconds: float
-    """The time in which at least one request was under way."""
+    """Time during which at least one request was active."""
 
 
 class StepRun(Struct, frozen=True):

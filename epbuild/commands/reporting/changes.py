@@ -17,117 +17,117 @@ class ComparedModel(Struct, frozen=True):
     """A model for a target, on one side of a comparison."""
 
     outcome: Coverage
-    """How far it was taken."""
+    """Coverage of the model."""
     ep_context_nodes: int | None
-    """How many EPContext nodes it became."""
+    """Number of EPContext nodes."""
     fallback_nodes: int | None
-    """How many nodes stayed outside."""
+    """Number of fallback nodes."""
     size: int | None
-    """The bytes of all that it takes to run it; null for outputs, whose files are compared instead."""
+    """Bytes of all files that the model needs; null for outputs, whose files are compared instead."""
     seconds: float | None
-    """What the compile took."""
+    """Duration of the compile."""
     accuracy: Mapping[str, float] | None
-    """The worst figures of all its outputs."""
+    """Worst metrics of all outputs."""
 
 
 class ModelChange(Struct, frozen=True):
-    """A model for a target that differs, or that only one side has."""
+    """Model for a target that differs, or that only one side has."""
 
     group: str
-    """Its group."""
+    """Group."""
     member: str
-    """Its name in the group."""
+    """Name of the model in its group."""
     target: str
-    """The target."""
+    """Target."""
     before: ComparedModel | None
-    """What it was; null: it is new."""
+    """Old state; null if the model is new."""
     after: ComparedModel | None
-    """What it is; null: it is gone."""
+    """New state; null if the model is gone."""
 
 
 class ComparedFile(Struct, frozen=True):
     """A file on one side of a comparison."""
 
     size: int
-    """Its size."""
+    """Bytes."""
     sha256: str
-    """Its SHA-256."""
+    """SHA-256."""
 
 
 class FileChange(Struct, frozen=True):
-    """A file of an output that differs, or that only one side has."""
+    """File of an output that differs, or that only one side has."""
 
     path: str
-    """Its path, below the output."""
+    """Path below the output."""
     before: ComparedFile | None
-    """What it was; null: it is new."""
+    """Old file; null if the file is new."""
     after: ComparedFile | None
-    """What it is; null: it is gone."""
+    """New file; null if the file is gone."""
 
 
 class OutputChange(Struct, frozen=True):
-    """An output that differs, or that only one side has; manifests and provenance are left out."""
+    """Output that differs, or that only one side has, without manifest and provenance."""
 
     path: str
-    """Its place."""
+    """Path of the output."""
     groups: tuple[str, ...]
-    """The groups whose models are in it."""
+    """Groups of its models."""
     targets: tuple[str, ...]
-    """The targets that they are compiled for."""
+    """Targets of its models."""
     before: int | None
-    """What its files took; null: it is new."""
+    """Old bytes; null if the output is new."""
     after: int | None
-    """What they take; null: it is gone."""
+    """New bytes; null if the output is gone."""
     files: tuple[FileChange, ...]
-    """The files that differ."""
+    """Files that differ."""
 
 
 class VersionChange(Struct, frozen=True):
-    """A package of a toolchain in another version."""
+    """Package of a toolchain whose version changed."""
 
     toolchain: str
-    """The toolchain."""
+    """Toolchain."""
     package: str
-    """The package."""
+    """Package."""
     before: str | None
-    """The version that it had; null: it was not there."""
+    """Old version; null if the package is new."""
     after: str | None
-    """The version that it has; null: it is gone."""
+    """New version; null if the package is gone."""
 
 
 class SourceChange(Struct, frozen=True):
-    """A source model whose files differ."""
+    """Source model whose files differ."""
 
     model: str
-    """Its name in the recipe."""
+    """Name in the recipe."""
     before: str | None
-    """The SHA-256 that its graph had; null: there was no such model."""
+    """Old SHA-256 of the graph; null if the model is new."""
     after: str | None
-    """The SHA-256 that it has; null: it is gone."""
+    """New SHA-256 of the graph; null if the model is gone."""
     data: bool
-    """Whether its external data differs."""
+    """True if its external data differs."""
 
 
 class ReportedAgainst(Struct, frozen=True):
-    """What changed since another report was made, or outputs were published."""
+    """Changes since another report, or since outputs were emitted."""
 
     path: str
-    """What was compared with."""
+    """Path of the other report or the outputs."""
     kind: Literal["report", "outputs"]
-    """What that is."""
+    """Kind of the other side."""
     recipe: str
-    """The recipe that it is of."""
+    """Name of its recipe."""
     made_at: str | None
-    """When the other report was made."""
+    """Time of the other report."""
     epbuild: str | None
-    """The release that made it."""
+    """Version of epbuild that wrote it."""
     build_seconds: float | None
-    """What its last build took."""
+    """Duration of its last build."""
     models: tuple[ModelChange, ...]
-    """The models that differ."""
+    """Models that differ."""
     outputs: tuple[OutputChange, ...]
-    """The outputs that differ."""
+    """Outputs that differ."""
     versions: tuple[VersionChange, ...]
-    """The packages that differ."""
+    """Packages that differ."""
     sources: tuple[SourceChange, ...]
-    """The source models that differ, where the other side is a report."""
+    """Source models that differ, if the other side is a report."""

@@ -18,246 +18,247 @@ class ReportedRecipe(Struct, frozen=True):
     """The recipe."""
 
     name: str
-    """Its name."""
+    """Name of the build."""
     description: str
-    """What it describes itself as; empty where it does not."""
+    """Description in the recipe; empty if there is none."""
     path: str
-    """The file, as the command line has it."""
+    """Path of the recipe, as on the command line."""
     sha256: str
-    """The SHA-256 of the file."""
+    """SHA-256 of the recipe."""
 
 
 class ReportedMachine(Struct, frozen=True):
     """The machine that the report was made on."""
 
     name: str
-    """Its host name."""
+    """Host name."""
     platform: str
-    """The platform by epbuild's name, such as `linux-x86_64`, else as Python calls it."""
+    """Platform, such as `linux-x86_64`."""
     cpu: str
-    """What the CPU calls itself."""
+    """Name of the CPU."""
     cpus: int
-    """How many CPUs a build may use."""
+    """Number of CPUs that a build may use."""
     memory: int | None
-    """How much memory a build may use."""
+    """Memory that a build may use."""
 
 
 class ReportedPackage(Struct, frozen=True):
     """A package of a toolchain."""
 
     name: str
-    """Its name."""
+    """Name."""
     version: str
-    """Its version."""
+    """Version."""
     sha256: tuple[str, ...]
-    """The SHA-256 of each file that the lock lets it be installed from; none where it is not locked."""
+    """SHA-256 of each file that the lock allows; empty if the package is not locked."""
 
 
 class ReportedToolchain(Struct, frozen=True):
     """A toolchain."""
 
     name: str
-    """Its name in the recipe."""
+    """Name in the recipe."""
     requires: tuple[str, ...]
-    """The packages that the recipe asks for."""
+    """Packages that the recipe requires."""
     interpreter: str | None
-    """The interpreter of an environment that exists already; null: epbuild makes it."""
+    """Interpreter of an existing environment; null if epbuild provisions the toolchain."""
     python: str | None
-    """Its Python, such as `cpython-3.11`; null while nothing is known of it."""
+    """Python, such as `cpython-3.11`; null if unknown."""
     platform: str | None
-    """The platform as Python calls it; null while nothing is known of it."""
+    """Platform, as Python names it; null if unknown."""
     locked: bool
-    """Whether it is made as the recipe's lock has it."""
+    """True if the toolchain is locked."""
     packages: tuple[ReportedPackage, ...]
-    """All that is in it, by name; none while nothing is known of it."""
+    """All packages, by name; empty if unknown."""
 
 
 class ReportedEp(Struct, frozen=True):
     """An EP of a target."""
 
     ep: str
-    """Its name."""
+    """Name of the EP."""
     package: str
-    """The distribution that carries it; empty where it is a library of the user's own."""
+    """Package of the EP; empty for a library."""
     version: str | None
-    """The version of that distribution; null while nothing is known of its toolchain."""
+    """Version of the package; null if unknown."""
     device: str | None
-    """The type of the device that it is asked for."""
+    """Type of the requested device."""
     options: Mapping[str, str]
-    """Its provider options, as it is given them."""
+    """Provider options."""
 
 
 class ReportedTarget(Struct, frozen=True):
     """A target."""
 
     name: str
-    """Its name."""
+    """Name of the target."""
     toolchain: str
-    """The toolchain that it is compiled in."""
+    """Name of its toolchain."""
     platforms: tuple[str, ...]
-    """The platforms that the recipe has its toolchain for; none: any."""
+    """Platforms of the toolchain in the recipe; empty means any."""
     soc: str | None
-    """What a context binary for it names as its target; null where it names none, or that is not known."""
+    """Target that context binaries name; null if they name none or it is unknown."""
     eps: tuple[ReportedEp, ...]
-    """Its EPs, in their order."""
+    """EPs, in their order."""
 
 
 class ReportedData(Struct, frozen=True):
-    """A file of external data of a model."""
+    """External data file of a model."""
 
     location: str
-    """What the graph calls it."""
+    """Location in the graph."""
     size: int
-    """Its size."""
+    """Bytes."""
     sha256: str
-    """Its SHA-256."""
+    """SHA-256."""
 
 
 class ReportedModel(Struct, frozen=True):
-    """A source model that some step begins with."""
+    """Source model of a step."""
 
     name: str
-    """Its name in the recipe."""
+    """Name in the recipe."""
     groups: tuple[str, ...]
-    """The groups that have it as a member."""
+    """Groups that it is a member of."""
     source: str
-    """Where the recipe has it, less secrets of an address."""
+    """Path or address in the recipe, without secrets."""
     sha256: str | None
-    """The SHA-256 of its graph; null while it is not here."""
+    """SHA-256 of the graph; null if the model is not on this machine."""
     data: tuple[ReportedData, ...]
-    """Its external data."""
+    """External data files."""
     size: int | None
-    """The size of its graph and its external data; null while it is not here."""
+    """Bytes of the graph and its external data; null if the model is not on this machine."""
 
 
 class ReportedOperator(Struct, frozen=True):
-    """Nodes of one operator that stayed outside the EPs for one reason."""
+    """Fallback nodes of one operator and one reason."""
 
     operator: str
-    """The operator."""
+    """Operator, with its domain."""
     count: int
-    """How many nodes there are."""
+    """Number of nodes."""
     nodes: tuple[str, ...]
-    """Their names."""
+    """Names of the nodes."""
     reason: str | None
-    """Why, as the EP logged it; null where it logged nothing."""
+    """Reason that the EP logged; null if it logged none."""
     advice: tuple[str, ...]
-    """What the catalog has to do about it."""
+    """Advice of the catalog."""
 
 
 class ReportedCoverage(Struct, frozen=True):
-    """How far the EPs of a target took a model."""
+    """Coverage of a model by the EPs of a target."""
 
     step: str
-    """The step that compiles it."""
+    """Step that compiles the model."""
     model: str
-    """The model's name, after its group's where several groups have one of that name for the target."""
+    """Name of the model, after its group's name if several groups have a model of that name for the target."""
     member: str
-    """The model's name in its group."""
+    """Name of the model in its group."""
     group: str
-    """Its group."""
+    """Group."""
     target: str
-    """The target."""
+    """Target."""
     outcome: Coverage
-    """Whether the EPs took all of it, some of its nodes, or none; `failed verify`: its `verify` failed; `not built`: never compiled."""
+    """`whole`, `partial` or `failed`: the EPs took all nodes, some or none. `failed verify`: the model was compiled, but its
+    verification failed. `not built`: it was never compiled."""
     ep_context_nodes: int | None
-    """How many EPContext nodes it became; null where nothing was compiled."""
+    """Number of EPContext nodes; null if nothing was compiled."""
     fallback_nodes: int | None
-    """How many nodes stayed outside; null where nothing was compiled."""
+    """Number of fallback nodes; null if nothing was compiled."""
     outside: tuple[ReportedOperator, ...]
-    """These nodes by operator and reason, most frequent first."""
+    """Fallback nodes by operator and reason, most frequent first."""
     reason: str | None
-    """Why nothing was compiled, or why its `verify` failed."""
+    """Reason why nothing was compiled, or why the verification failed."""
     size: int | None
-    """The bytes of all that it takes to run the model; a context binary that models share counts for each of them."""
+    """Bytes of all files that the model needs. A shared context binary counts for each model."""
     seconds: float | None
-    """What the compile took, whenever that was."""
+    """Duration of the compile."""
     accuracy: Mapping[str, float] | None
-    """The worst figures of all its outputs; null where they were not checked."""
+    """Worst metrics of all outputs; null if they were not verified."""
 
 
 class ReportedFile(Struct, frozen=True):
     """A file of an output."""
 
     path: str
-    """Its path, below the output."""
+    """Path below the output."""
     size: int
-    """Its size."""
+    """Bytes."""
     sha256: str
-    """Its SHA-256."""
+    """SHA-256."""
 
 
 class ReportedOutput(Struct, frozen=True):
-    """An output that the recipe asks for."""
+    """Output of the recipe."""
 
     step: str
-    """The step that emits it."""
+    """Step that emits it."""
     path: str
-    """Its place, from the recipe's folder."""
+    """Path, relative to the recipe's folder."""
     layout: str
-    """Its layout."""
+    """Layout."""
     archive: str | None
     """Format of the archive or image; null for a folder."""
     registry: str | None
     """Image in a registry that it is pushed to."""
     groups: tuple[str, ...]
-    """The groups whose models are in it."""
+    """Groups of its models."""
     targets: tuple[str, ...]
-    """The targets that they are compiled for."""
+    """Targets of its models."""
     in_place: bool
-    """Whether it is there as a build would write it now."""
+    """True if the output is up to date on disk."""
     key: str | None
-    """The key of what lies there; null while nothing was written there."""
+    """Key of the emitted output; null if there is none."""
     provenance: str | None
-    """The file with its provenance; null where it has none."""
+    """File with its provenance; null if there is none."""
     size: int
-    """The bytes of all its files."""
+    """Bytes of all files."""
     files: tuple[ReportedFile, ...]
-    """The files, as they were written the last time."""
+    """Files, as they were last emitted."""
 
 
 class ReportedSharing(Struct, frozen=True):
-    """What a sharing group for a target saves, or can save."""
+    """Savings of a sharing group for a target."""
 
     step: str
-    """The step that shares."""
+    """Share step."""
     group: str
-    """The group."""
+    """Group."""
     target: str
-    """The target."""
+    """Target."""
     alone: int
-    """The bytes without sharing."""
+    """Bytes without sharing."""
     shared: int
-    """The bytes with it."""
+    """Bytes with sharing."""
     saved: int
-    """The difference."""
+    """Difference of both."""
     measured: bool
-    """Whether these are bytes of what was compiled, each model alone as well; else they are those of the sources' weights."""
+    """True if the bytes were measured by compiling each model alone, false if they were computed from the sources' weights."""
 
 
 class ReportedAccuracy(Struct, frozen=True):
-    """How near one output of a compiled model is to that of its source."""
+    """Difference of an output of a compiled model from that of its source."""
 
     step: str
-    """The step that checks it."""
+    """Verify step."""
     group: str
-    """The group."""
+    """Group."""
     target: str
-    """The target."""
+    """Target."""
     member: str
-    """The model's name in its group."""
+    """Name of the model in its group."""
     output: str | None
-    """The output; null where none could be looked at."""
+    """Name of the output; null if no output could be compared."""
     outcome: Literal["passed", "failed", "unjudgeable"]
-    """What becomes of it."""
+    """Outcome."""
     reason: str | None
-    """Why it did not pass."""
+    """Reason why it did not pass."""
     figures: Mapping[str, float | None]
-    """Its figures, such as `cosine` and `snr_db`; null: not defined, or no finite number."""
+    """Metrics, such as `cosine` and `snr_db`; null if undefined or infinite."""
     limits: Mapping[str, float]
-    """What they have to come to."""
+    """Thresholds of the metrics."""
     samples: int | None
-    """How many sets of inputs it was looked at for."""
+    """Number of input sets."""
     evidence: str | None
     """What the inputs are: `made` up, or files."""
     on: str | None

@@ -30,132 +30,132 @@ FORMAT = 1
 
 
 class ReportedStep(Struct, frozen=True):
-    """A step of the plan: its state now, and what the last build did for it."""
+    """Step of the plan: its state, and its part in the last build."""
 
     id: str
-    """Its id."""
+    """Id of the step."""
     kind: StepKind
-    """Its kind."""
+    """Kind of the step."""
     action: str
-    """The id of the last step of its action: the steps of one action are done together."""
+    """Id of the last step of its action. The steps of one action run together."""
     group: str | None
-    """The group; null for what serves several, such as a preparation or a package."""
+    """Group; null if the step serves several."""
     target: str | None
-    """The target; null for what serves several."""
+    """Target; null if the step serves several."""
     needs: tuple[str, ...]
-    """The ids of the steps before it."""
+    """Ids of the steps that must end before."""
     state: StepState
-    """Its state now."""
+    """Current state."""
     remote: bool
-    """Whether its result is in the remote cache, and not here."""
+    """True if the result is only in the remote cache."""
     reasons: tuple[str, ...]
-    """Why a build would run it now; none where it is current."""
+    """Reasons why a build would run it; empty if it is current."""
     key: str | None
-    """The action key; null while it is not known."""
+    """Action key; null if it is not known yet."""
     seconds: float | None
-    """What it took when it was made, whenever that was; a share step's has those of its compiles in it."""
+    """Duration when the result was built. A share step includes its compiles."""
     size: int | None
-    """The bytes that it wrote."""
+    """Bytes that it wrote."""
     memory: int | None
-    """The peak memory of the processes of its action, on the last step of that."""
+    """Peak memory of the processes of its action, on the last step of the action."""
     note: str
-    """What else is worth knowing of its result."""
+    """Remarks on the result."""
     outcome: RunOutcome | None
-    """What came of it in the last build; null where that had nothing to do with it."""
+    """Outcome in the last build; null if it was not part of it."""
     was: StepState | None
-    """Its state before the last build."""
+    """State before the last build."""
     because: tuple[str, ...]
-    """Why the last build ran it, beside that."""
+    """Reasons why the last build ran it."""
     took: float | None
-    """What it took in the last build; a share step's has those of its compiles in it."""
+    """Duration in the last build. A share step includes its compiles."""
     started: float | None
-    """When the last build began with it, from the build's start; null where it did not."""
+    """Start in the last build, from the build's start; null if it did not run."""
     ended: float | None
-    """When it ended, from the build's start."""
+    """End in the last build, from the build's start."""
     worker: int | None
-    """The place, counted from 0, that its action had among those that ran at once."""
+    """Number of its action's slot, from 0, among the actions that ran at once."""
     machine: str | None
-    """The other machine that made it; null: this one."""
+    """Other machine that built it; null for this one."""
     origin: Origin | None
-    """Where a result that was restored came from; null: from the store."""
+    """Source of a restored result; null for the store."""
     errors: tuple[ReportedError, ...]
-    """Why it failed, where it is not made: in the last build that tried, if nothing has changed for it since."""
+    """Reasons of its last failure, if no input has changed since."""
 
 
 class ReportedBuild(Struct, frozen=True):
-    """The last build of this configuration that had something to do."""
+    """Last build of this recipe and these settings that had something to do."""
 
     began: str
-    """When it began, as RFC 3339 has times."""
+    """Start, as in RFC 3339."""
     seconds: float
-    """What it took."""
+    """Duration."""
     exit_code: int
-    """What it ended with; 130: it was interrupted."""
+    """Exit code; 130 if the build was interrupted."""
     epbuild: str
-    """The release that built."""
+    """Version of epbuild."""
     machine: str
-    """The host name of the machine that built."""
+    """Host name of the machine."""
     jobs: int
-    """How many actions might run at once."""
+    """Maximum number of actions at once."""
     steps: int
-    """The steps that were asked for."""
+    """Number of requested steps."""
     todo: int
-    """Those that were to do."""
+    """Number of steps that were out of date."""
     outcomes: Mapping[str, int]
-    """How many steps came to what, by outcome."""
+    """Number of steps by outcome."""
     spans: tuple[ReportedSpan, ...]
-    """What it did beside its steps."""
+    """Work other than steps."""
     published: tuple[ReportedPublication, ...]
-    """What became of its outputs."""
+    """Outputs that were emitted or removed."""
     remote: tuple[ReportedTraffic, ...]
-    """What it had of remote caches."""
+    """Use of remote caches."""
 
 
 class ReportedWarning(Struct, frozen=True):
-    """Something that is not wrong, but is not likely to be meant."""
+    """Warning about the recipe or its plan."""
 
     code: str
-    """Its code."""
+    """Error code."""
     message: str
-    """What it is."""
+    """What is wrong."""
     hint: str | None
     """What to do."""
     where: str | None
-    """The place in the recipe, or the step."""
+    """Position in the recipe, or the step."""
 
 
 class Report(Struct, frozen=True):
-    """What a recipe's builds came to, as `epbuild report` has it."""
+    """Report of a recipe and its builds, as `epbuild report` shows it."""
 
     format: int
-    """The number of this format; it changes when a reader must."""
+    """Number of the format. It increases with a change that breaks readers."""
     epbuild: str
-    """The release that made the report."""
+    """Version of epbuild."""
     made_at: str
-    """When it was made, as RFC 3339 has times."""
+    """Time of the report, as in RFC 3339."""
     recipe: ReportedRecipe
     """The recipe."""
     machine: ReportedMachine
-    """The machine that the report was made on."""
+    """The machine that made the report."""
     toolchains: tuple[ReportedToolchain, ...]
-    """The toolchains of the plan."""
+    """Toolchains of the plan."""
     targets: tuple[ReportedTarget, ...]
-    """The targets of the plan."""
+    """Targets of the plan."""
     models: tuple[ReportedModel, ...]
-    """The source models of the plan."""
+    """Source models of the plan."""
     steps: tuple[ReportedStep, ...]
-    """The steps of the plan, in order."""
+    """Steps of the plan, in order."""
     coverage: tuple[ReportedCoverage, ...]
-    """How far each model is compiled for each target, model by model."""
+    """Coverage of each model for each target."""
     outputs: tuple[ReportedOutput, ...]
-    """The outputs that the recipe asks for."""
+    """Outputs of the recipe."""
     sharing: tuple[ReportedSharing, ...]
-    """What sharing groups save, as far as that is known."""
+    """Savings of sharing groups, as far as they are known."""
     accuracy: tuple[ReportedAccuracy, ...]
-    """How near the numbers of compiled models are to those of their sources, where the recipe asks for that."""
+    """Differences of outputs of compiled models from those of their sources, if the recipe verifies them."""
     build: ReportedBuild | None
-    """The last build; null: none is remembered here."""
+    """The last build; null if none is recorded."""
     warnings: tuple[ReportedWarning, ...]
-    """The warnings about the recipe and its plan."""
+    """Warnings about the recipe and its plan."""
     against: ReportedAgainst | None
-    """What changed since another report, or since outputs were published; null where nothing was asked for."""
+    """Changes since another report or since outputs were emitted; null without `--against` and an earlier report."""
