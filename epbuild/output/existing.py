@@ -128,10 +128,10 @@ class Written(Owned):
         return [
             Problem(
                 "EPB435",
-                f"{shown_path(emission.root / name)} was changed after epbuild wrote it: it is kept"
+                f"{shown_path(emission.root / name)} was changed after epbuild wrote it and is kept"
                 + ("" if name == kept else f" as {shown_path(emission.root / kept)}"),
                 StepId(emission.id),
-                "It is yours from now on; remove it if it is not wanted.",
+                "epbuild no longer manages this file; delete it if you do not need it.",
             )
             for name, kept in sorted(self.kept.items())
         ]

@@ -103,7 +103,7 @@ def genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
 def check_base(document: Any) -> list[str]:
     """Return why a user's configuration is no valid base, as sentences without a full stop."""
     if not isinstance(document, Mapping) or not isinstance(document.get("model"), Mapping):
-        return ["it is not an object with an object 'model' in it"]
+        return ["it is not an object that contains an object 'model'"]
     model = document["model"]
     found = [sentence for key in ("context_length", "vocab_size") if (sentence := _wrong_size(model, key))]
     found += [] if found else _wrong_ends(model)
@@ -114,13 +114,13 @@ def check_base(document: Any) -> list[str]:
             found.append(f"{name} is not an object")
     if isinstance(decoder, Mapping):
         if "pipeline" in decoder:
-            found.append("model.decoder.pipeline is what epbuild writes; leave it out")
+            found.append("model.decoder.pipeline is written by epbuild; remove it")
         found += [
             f"model.decoder.{key} is not an object of names"
             for key in ("inputs", "outputs")
             if not _is_names(decoder.get(key, {}))
         ]
-    found += [f"model.{key} has no place in a decoder-pipeline" for key in _OTHER_PARTS if key in model]
+    found += [f"model.{key} is not allowed in a decoder-pipeline" for key in _OTHER_PARTS if key in model]
     return found + list(_unwritable(document, ""))
 
 
@@ -144,8 +144,8 @@ def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
     if not wrong:
         return []
     shapes = ", ".join(f"'{name}' of the stage '{stage}' is {shape_text(shape)}" for stage, name, shape in wrong[0])
-    more = f"; so do those of {counted(len(wrong) - 1, 'other layer')}" if len(wrong) > 1 else ""
-    return [f"its cache has a fixed size, which every run takes and gives back, but these shapes differ: {shapes}{more}"]
+    more = f"; so do the shapes of {counted(len(wrong) - 1, 'other layer')}" if len(wrong) > 1 else ""
+    return [f"its cache has a fixed size and is an input and an output of every run, but these shapes differ: {shapes}{more}"]
 
 
 def _different(tensors: Sequence[tuple[str, str, Shape]]) -> list[tuple[str, str, Shape]]:
@@ -189,7 +189,7 @@ def _wrong_size(model: Mapping[str, Any], key: str) -> str | None:
     value = model.get(key)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return None
-    return f"model.{key} has to be a whole number above 0"
+    return f"model.{key} must be a positive integer"
 
 
 def _wrong_ends(model: Mapping[str, Any]) -> list[str]:
@@ -197,7 +197,7 @@ def _wrong_ends(model: Mapping[str, Any]) -> list[str]:
     ends = value if isinstance(value, list) else [value]
     if all(isinstance(end, int) and 0 <= end < model["vocab_size"] for end in ends):
         return []
-    return ["model.eos_token_id has to be a token, or a list of tokens, below model.vocab_size"]
+    return ["model.eos_token_id must be a token or a list of tokens below model.vocab_size"]
 
 
 def _is_names(value: Any) -> bool:
@@ -207,7 +207,7 @@ def _is_names(value: Any) -> bool:
 def _unwritable(value: Any, where: str) -> Iterator[str]:
     """Yield values that the parser of onnxruntime-genai rejects: it reads neither `null` nor escaped characters."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        yield f"{where} has no value that onnxruntime-genai reads"
+        yield f"{where} has a value that onnxruntime-genai cannot read"
     elif isinstance(value, str) and any(_is_unwritable(character) for character in value):
         yield f"{where} has a character that onnxruntime-genai cannot read"
     elif isinstance(value, Mapping):
@@ -230,7 +230,7 @@ def _wrong_roles(stages: Sequence[Stage]) -> Iterator[str]:
     if "both" in roles:
         for role in ("prefill", "decode"):
             if role in roles:
-                yield f"'both' takes the prompt and each token, which leaves nothing for '{role}'"
+                yield f"'both' handles the prompt and each token, so no model may have the role '{role}'"
     else:
         for role in ("prefill", "decode"):
             if role not in roles:
@@ -241,10 +241,10 @@ def _wrong_stages(stages: Sequence[Stage]) -> Iterator[str]:
     names = [stage.name for stage in stages]
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
-            yield f"two stages are called '{name}', which onnxruntime-genai takes for one"
+            yield f"two stages have the name '{name}'; onnxruntime-genai treats them as one"
     for stage in stages:
         if is_anchored(stage.filename) or climbs(stage.filename):
-            yield f"the stage '{stage.name}' has the file '{stage.filename}', which is not below the configuration's folder"
+            yield f"the stage '{stage.name}' has the file '{stage.filename}', which is not in the configuration's folder"
         for ep, options in stage.provider_options:
             if not stage.provider(ep):
                 yield f"the stage '{stage.name}' needs {ep}, which onnxruntime-genai does not know"
@@ -262,8 +262,8 @@ def _find_unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[st
             for name in stage.inputs:
                 if name not in made and not any(pattern.fullmatch(name) for pattern in given):
                     yield (
-                        f"the stage '{stage.name}' has the input '{name}', which no stage before it computes"
-                        " and model.decoder.inputs does not name"
+                        f"the stage '{stage.name}' has the input '{name}', which neither an earlier stage computes nor "
+                        f"model.decoder.inputs names"
                     )
             made.update(stage.outputs)
         if logits not in chain.from_iterable(stage.outputs for stage in running):
@@ -275,8 +275,8 @@ def _find_uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator
     for cached in _find_cached(base, stages):
         if cached.present not in cached.stage.outputs:
             yield (
-                f"the stage '{cached.stage.name}' takes '{cached.past}' from the cache and has no output '{cached.present}' to give"
-                f" back; give its name in model.decoder.outputs.{cached.key}"
+                f"the stage '{cached.stage.name}' takes '{cached.past}' from the cache but has no output '{cached.present}' that "
+                f"updates it; name the output in model.decoder.outputs.{cached.key}"
             )
 
 

@@ -28,7 +28,7 @@ from epbuild.plan.steps import Emission, Genai, Part, Plan
 from epbuild.plan.target import PlannedTarget
 from epbuild.verify.signature import signature
 
-_HINT = "See docs/guides/model-packages.md for what it has to hold."
+_HINT = "See docs/guides/model-packages.md for the required contents."
 _Check = Callable[[Mapping[str, Any], Sequence[Stage]], list[str]]
 
 
@@ -91,9 +91,7 @@ def _find_problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Ch
     except GenaiError as error:
         sentences = list(error.sentences)
     for text in sentences:
-        yield Problem(
-            "EPB227", f"onnxruntime-genai would not run the group '{group}' with {genai.config.name}: {text}", None, _HINT
-        )
+        yield Problem("EPB227", f"onnxruntime-genai cannot run the group '{group}' with {genai.config.name}: {text}", None, _HINT)
 
 
 def _requested_stage(genai: Genai, member: Member) -> Stage:

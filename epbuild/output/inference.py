@@ -43,13 +43,13 @@ def for_inference(
     As in epbuild's runtime, a session gets all other options of the compile, and `ep.share_ep_contexts` if the models share.
     """
     left_out = {
-        option: "ONNX Runtime opens no package in which it would write files"
+        option: "ONNX Runtime does not open packages for which it would write files"
         for option in session_options
         if option in WRITES_FILES
     }
     named = {option for options in (session_options, provider_options) for option in options if option in files}
-    left_out |= dict.fromkeys(sorted(named), "it names a file of the machine that compiled")
-    left_out |= dict.fromkeys(sorted({*only_compiling} & provider_options.keys()), "it is only for compiling")
+    left_out |= dict.fromkeys(sorted(named), "it names a file on the machine that compiled")
+    left_out |= dict.fromkeys(sorted({*only_compiling} & provider_options.keys()), "it is only used for compiling")
     kept = {option: value for option, value in session_options.items() if option not in left_out}
     return Inference(
         session_options={**kept, **({_SHARE: "1"} if share else {})},

@@ -91,7 +91,7 @@ def _name_members(problem: Problem, paths: Mapping[str, Path], step: str) -> Pro
 def _notes(merging: Merging, merged: Merged) -> list[str]:
     ends = (_connection_ends(merging, *connection) for connection in merged.connections)
     connected = [f"{source} feeds {target}" for source, target in ends]
-    shared = [f"the input {name} is one for all models that have it" for name in merged.shared_inputs]
+    shared = [f"all models with the input {name} share it" for name in merged.shared_inputs]
     return [*(connected or ["no output feeds an input"]), *shared, *merged.notes]
 
 

@@ -145,10 +145,10 @@ def _check_variants(variants: Sequence[PackageVariant]) -> Iterator[str]:
     seen = set()
     for variant in variants:
         if (variant.component, variant.name) in seen:
-            yield f"two variants of the component '{variant.component}' are called '{variant.name}'"
+            yield f"two variants of the component '{variant.component}' have the name '{variant.name}'"
         seen.add((variant.component, variant.name))
         for option in sorted(WRITES_FILES.intersection(variant.session_options)):
-            yield f"{_title(variant)} has the session option {option}, with which ONNX Runtime does not open the package"
+            yield f"{_title(variant)} has the session option {option}; ONNX Runtime does not open packages with it"
         for path in (variant.folder, *([] if variant.model_file is None else [variant.model_file])):
             if not _is_portable(path):
                 yield f"{_title(variant)} names '{path}', which is not a path inside the package"
@@ -157,7 +157,7 @@ def _check_variants(variants: Sequence[PackageVariant]) -> Iterator[str]:
 def _check_components(variants: Sequence[PackageVariant]) -> Iterator[str]:
     components = dict.fromkeys(variant.component for variant in variants)
     if len(components) > 1 and any(variant.model_file is None for variant in variants):
-        yield f"onnxruntime-genai opens packages with one component, and this one has {', '.join(components)}"
+        yield f"onnxruntime-genai opens only packages with one component; this one has {', '.join(components)}"
 
 
 def _check_files(files: Sequence[FileEntry], variants: Sequence[PackageVariant]) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _check_files(files: Sequence[FileEntry], variants: Sequence[PackageVariant])
     folders = {folder.as_posix() for path in paths for folder in PurePosixPath(path).parents}
     for variant in variants:
         if posixpath.normpath(variant.folder) not in folders:
-            yield f"{_title(variant)} has the folder '{variant.folder}', which holds nothing"
+            yield f"{_title(variant)} has the folder '{variant.folder}', which is empty"
         model = variant.model_path
         needed = [posixpath.join(variant.folder, GENAI_CONFIG) if model is None else model, *variant.refers]
         data_option = variant.session_options.get(DATA_FOLDER)
@@ -175,7 +175,7 @@ def _check_files(files: Sequence[FileEntry], variants: Sequence[PackageVariant])
             needed += [posixpath.join(data_folder, _reference(variant, path)) for path in outside]
         for path in needed:
             if path not in paths:
-                yield f"{_title(variant)} needs '{path}', which the package does not hold"
+                yield f"{_title(variant)} needs '{path}', which is not in the package"
 
 
 def _check_assets(files: Sequence[FileEntry]) -> Iterator[str]:
@@ -186,7 +186,7 @@ def _check_assets(files: Sequence[FileEntry]) -> Iterator[str]:
             assets.setdefault(below[0], {})["/".join(below[1:])] = file.digest
     for name, digests in assets.items():
         if name != asset_uri(digests).replace(":", "-"):
-            yield f"the shared asset '{name}' is not called after what it holds"
+            yield f"the shared asset '{name}' does not have the name of its content"
 
 
 def _title(variant: PackageVariant) -> str:

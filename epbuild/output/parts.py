@@ -228,7 +228,9 @@ def _relative_path(folder: str, target: str) -> str:
 
 def _check_one_each(model: ModelResult, step: str) -> None:
     if len(set(model.binaries.values())) < len(model.binaries):
-        message = f"the model '{model.member}' has several context binaries ({', '.join(model.binaries)}) and one name for them"
+        message = (
+            f"the model '{model.member}' has several context binaries ({', '.join(model.binaries)}) but one name for all of them"
+        )
         raise BuildError(Problem("EPB421", message, StepId(step)))
 
 
@@ -250,8 +252,8 @@ def _base_content(file: Path, digest: str, stored: Mapping[str, Blob]) -> Conten
 
 
 def _base_conflict(emission: Emission, what: str) -> BuildError:
-    hint = "Put ${model} into the folder of 'include_source', and let it hold nothing else."
-    return BuildError(Problem("EPB422", f"with the models as they were before compiling, {what}", StepId(emission.id), hint))
+    hint = "Use ${model} in the folder of 'include_source', and put nothing else there."
+    return BuildError(Problem("EPB422", f"with 'include_source', {what}", StepId(emission.id), hint))
 
 
 def _describe_genai(genai: Genai, digests: Mapping[Path, str]) -> dict[str, Any]:

@@ -117,19 +117,19 @@ def test_eps_are_named_as_genai_names_them() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda model: model.pop("context_length"), "model.context_length has to be a whole number above 0"),
-        (lambda model: model.update(context_length=True), "model.context_length has to be a whole number above 0"),
-        (lambda model: model.update(vocab_size="256"), "model.vocab_size has to be a whole number above 0"),
+        (lambda model: model.pop("context_length"), "model.context_length must be a positive integer"),
+        (lambda model: model.update(context_length=True), "model.context_length must be a positive integer"),
+        (lambda model: model.update(vocab_size="256"), "model.vocab_size must be a positive integer"),
         (
             lambda model: model.update(eos_token_id=256),
-            "model.eos_token_id has to be a token, or a list of tokens, below model.vocab_size",
+            "model.eos_token_id must be a token or a list of tokens below model.vocab_size",
         ),
         (lambda model: model.update(decoder=[]), "model.decoder is not an object"),
         (lambda model: model["decoder"].update(session_options="x"), "model.decoder.session_options is not an object"),
         (lambda model: model["decoder"].update(inputs={"input_ids": 1}), "model.decoder.inputs is not an object of names"),
-        (lambda model: model["decoder"].update(pipeline=[]), "model.decoder.pipeline is what epbuild writes; leave it out"),
-        (lambda model: model.update(vision={}), "model.vision has no place in a decoder-pipeline"),
-        (lambda model: model.update(pad_token_id=None), "model.pad_token_id has no value that onnxruntime-genai reads"),
+        (lambda model: model["decoder"].update(pipeline=[]), "model.decoder.pipeline is written by epbuild; remove it"),
+        (lambda model: model.update(vision={}), "model.vision is not allowed in a decoder-pipeline"),
+        (lambda model: model.update(pad_token_id=None), "model.pad_token_id has a value that onnxruntime-genai cannot read"),
         (
             lambda model: model.update(tokenizer_dir="\x01"),
             "model.tokenizer_dir has a character that onnxruntime-genai cannot read",
@@ -150,15 +150,13 @@ def test_a_base_is_an_object_with_a_model() -> None:
     assert check_base(BASE) == []
     nothing: list[Any] = [None, [], {}, {"model": 1}]
     for document in nothing:
-        assert check_base(document) == ["it is not an object with an object 'model' in it"]
+        assert check_base(document) == ["it is not an object that contains an object 'model'"]
 
 
-UNFED = (
-    "the stage 'decode' has the input 'past_seq_len', which no stage before it computes and model.decoder.inputs does not name"
-)
+UNFED = "the stage 'decode' has the input 'past_seq_len', which neither an earlier stage computes nor model.decoder.inputs names"
 UNCACHED = (
-    "the stage 'decode' takes 'past_key_1' from the cache and has no output 'present_key_1' to give back;"
-    " give its name in model.decoder.outputs.present_key_names"
+    "the stage 'decode' takes 'past_key_1' from the cache but has no output 'present_key_1' to update it; set its name in "
+    "model.decoder.outputs.present_key_names"
 )
 
 
@@ -167,11 +165,11 @@ UNCACHED = (
     [
         (LM_HEAD, "no model has the role 'decode', or 'both'"),
         (replace(PREFILL, name="again"), "two models have the role 'prefill'"),
-        (replace(PREFILL, role="both"), "'both' takes the prompt and each token, which leaves nothing for 'prefill'"),
-        (replace(DECODE, name="prefill"), "two stages are called 'prefill', which onnxruntime-genai takes for one"),
+        (replace(PREFILL, role="both"), "'both' handles the prompt and each token, so no model may have the role 'prefill'"),
+        (replace(DECODE, name="prefill"), "two stages have the name 'prefill'; onnxruntime-genai treats them as one"),
         (
             replace(DECODE, filename="../decode.onnx"),
-            "the stage 'decode' has the file '../decode.onnx', which is not below the configuration's folder",
+            "the stage 'decode' has the file '../decode.onnx', which is not in the configuration's folder",
         ),
         (
             replace(DECODE, provider_options=[("TensorrtExecutionProvider", {})]),
@@ -236,8 +234,8 @@ def test_a_cache_that_one_buffer_can_hold_is_accepted() -> None:
     ],
 )
 def test_a_cache_that_grows_by_fixed_sizes_is_refused_with_its_shapes(prefill: Stage, decode: Stage, shapes: str) -> None:
-    message = f"its cache has a fixed size, which every run takes and gives back, but these shapes differ: {shapes}"
-    assert check_stages(BASE, [prefill, decode]) == [f"{message}; so do those of 1 other layer"]
+    message = f"its cache has a fixed size and is an input and an output of every run, but these shapes differ: {shapes}"
+    assert check_stages(BASE, [prefill, decode]) == [f"{message}; so do the shapes of 1 other layer"]
 
 
 def test_names_that_genai_knows_by_itself_need_not_be_said() -> None:

@@ -135,10 +135,10 @@ def test_a_session_gets_the_options_of_its_compile_and_none_that_closes_the_pack
     assert found.session_options == {"session.disable_cpu_ep_fallback": "1", "ep.share_ep_contexts": "1"}
     assert found.provider_options == {"soc_model": "69"}
     assert found.left_out == {
-        "session.collect_node_memory_stats_to_file": "ONNX Runtime opens no package in which it would write files",
-        "op_packages": "it names a file of the machine that compiled",
-        "profiling_level": "it is only for compiling",
-        "session.node_partition_config_file": "it names a file of the machine that compiled",
+        "session.collect_node_memory_stats_to_file": "ONNX Runtime does not open packages for which it would write files",
+        "op_packages": "it names a file on the machine that compiled",
+        "profiling_level": "it is only used for compiling",
+        "session.node_partition_config_file": "it names a file on the machine that compiled",
     }
     assert for_inference({}, {}, share=False).session_options == {}
 
@@ -148,7 +148,7 @@ def test_a_package_that_holds_what_it_promises_has_nothing_wrong() -> None:
 
 
 PREFILL = compiled("prefill")
-ABSENT = "which the package does not hold"
+ABSENT = "which is not in the package"
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ ABSENT = "which the package does not hold"
         (replace(PREFILL, model_file="pre_fill.onnx"), f"needs '{FOLDER}/pre_fill.onnx', {ABSENT}"),
         (replace(PREFILL, refers=(f"{FOLDER}/weights.bin",)), f"needs '{FOLDER}/weights.bin', {ABSENT}"),
         (replace(PREFILL, session_options={DATA_FOLDER: "there"}), f"needs '{FOLDER}/there/prefill_qnn.bin', {ABSENT}"),
-        (replace(PREFILL, folder="decoder/other"), "has the folder 'decoder/other', which holds nothing"),
+        (replace(PREFILL, folder="decoder/other"), "has the folder 'decoder/other', which is empty"),
         (replace(PREFILL, model_file=None), f"needs '{FOLDER}/genai_config.json', {ABSENT}"),
         (replace(PREFILL, model_file="../x.onnx"), "names '../x.onnx', which is not a path inside the package"),
         (
             replace(PREFILL, session_options={"session.enable_profiling": "x"}),
-            "has the session option session.enable_profiling, with which ONNX Runtime does not open the package",
+            "has the session option session.enable_profiling; ONNX Runtime does not open packages with it",
         ),
     ],
     ids=["model", "reference", "data folder", "folder", "genai", "path", "option"],
@@ -173,7 +173,7 @@ def test_what_onnx_runtime_would_find_out_too_late_is_told(variant: PackageVaria
 
 
 def test_two_variants_with_one_name_are_told_of_since_one_would_be_lost() -> None:
-    sentence = "two variants of the component 'prefill' are called 'snapdragon-SM8750'"
+    sentence = "two variants of the component 'prefill' have the name 'snapdragon-SM8750'"
     assert check_package(FILES, [PREFILL, PREFILL]) == [sentence]
 
 
@@ -181,7 +181,7 @@ def test_a_package_for_genai_with_a_second_component_is_told_of() -> None:
     whole = [*FILES, *entries(content(f"{FOLDER}/genai_config.json", role="genai-config"))]
     alone = replace(compiled("decoder"), model_file=None, refers=())
     assert check_package(whole, [alone]) == []
-    sentence = "onnxruntime-genai opens packages with one component, and this one has decoder, prefill"
+    sentence = "onnxruntime-genai opens only packages with one component; this one has decoder, prefill"
     assert check_package(whole, [alone, compiled("prefill")]) == [sentence]
 
 
@@ -282,5 +282,5 @@ def test_a_file_that_a_model_still_needs_beside_itself_stays_there_too() -> None
 
 def test_an_asset_that_is_not_called_after_what_it_holds_is_told() -> None:
     wrong = content(f"shared_assets/sha256-{'0' * 64}/weights.bin")
-    sentence = f"the shared asset 'sha256-{'0' * 64}' is not called after what it holds"
+    sentence = f"the shared asset 'sha256-{'0' * 64}' does not have the name of its content"
     assert check_package([*FILES, *entries(wrong)], [compiled("prefill")]) == [sentence]
