@@ -42,17 +42,17 @@ class CannotUnpack(VerifyError):
 
 def corrupt_archive_error(title: str, what: str) -> UnsoundArchive:
     """Return the error of a damaged archive; `title` is the archive as the user named it, `what` the part and its damage."""
-    return UnsoundArchive(Problem("EPB619", what, Path(title), "Get it again."))
+    return UnsoundArchive(Problem("EPB619", what, Path(title), "Copy or download it again."))
 
 
 def unsafe_member_error(title: str, member: str, why: str) -> UnsoundArchive:
     """Return the error of a member that could do harm; nothing of the archive is used."""
-    return UnsoundArchive(Problem("EPB631", f"the member {quoted(member)} {why}", Path(title), "Nothing of it is used."))
+    return UnsoundArchive(Problem("EPB631", f"the member {quoted(member)} {why}", Path(title), "The archive is not used."))
 
 
 def cannot_unpack_error(title: str, why: str) -> CannotUnpack:
     """Return the error of an archive that this machine cannot hold."""
-    hint = "It is unpacked where temporary files go: name a folder with more room in TMPDIR (on Windows: TEMP)."
+    hint = "It is unpacked in the folder for temporary files: set TMPDIR (on Windows: TEMP) to a folder with more space."
     return CannotUnpack(Problem("EPB638", f"it cannot be unpacked: {why}", Path(title), hint))
 
 
@@ -142,9 +142,7 @@ class Members:
         for piece in pieces:
             written += len(piece)
             if written > size:
-                raise corrupt_archive_error(
-                    self.title, f"the member {quoted(name)} has more than the {size:,} bytes that it should have"
-                )
+                raise corrupt_archive_error(self.title, f"the member {quoted(name)} has more than its {size:,} bytes")
             rest = memoryview(piece)
             while rest:  # an almost full disk writes a part only
                 with self._on_disk(name):
@@ -157,12 +155,14 @@ class Members:
         self._unlisted -= max(unlisted, 0)
         if self._unlisted < 0:
             raise unsafe_member_error(
-                self.title, name, f"would have {size:,} bytes, which no manifest before it lists: too many for so small a file"
+                self.title,
+                name,
+                f"would have {size:,} bytes, which no manifest before it lists: too large for such a small archive",
             )
         with self._on_disk(name):
             free = shutil.disk_usage(self._folder).free
         if size > free:
-            raise cannot_unpack_error(self.title, f"the member {quoted(name)} has {size:,} bytes, and there is room for {free:,}")
+            raise cannot_unpack_error(self.title, f"the member {quoted(name)} has {size:,} bytes, but only {free:,} are free")
 
     def _learn(self, path: str, place: Path, size: int) -> None:
         """Note the sizes that a manifest lists. A manifest that is not valid is left for `verify` to judge."""
@@ -224,7 +224,7 @@ class Names:
         path = self._path(name, name)
         if self._claim(path, name, folder=False):
             return path
-        raise unsafe_member_error(self._title, name, "is there twice")
+        raise unsafe_member_error(self._title, name, "occurs twice")
 
     def folder(self, name: str) -> None:
         """Add a folder that is a member itself. Raises UnsoundArchive (EPB631) for an invalid name."""
@@ -238,10 +238,10 @@ class Names:
         except UnicodeEncodeError as error:
             raise unsafe_member_error(self._title, name, "has a name that is not UTF-8") from error
         except BadReference as error:
-            raise unsafe_member_error(self._title, name, "is not named by a path below a folder, written with '/'") from error
+            raise unsafe_member_error(self._title, name, "is not a relative path with '/' that stays in its folder") from error
         parts = PurePosixPath(path).parts
         if not parts or len(parts) > _MAX_PATH_PARTS or any(map(is_device, parts)):
-            raise unsafe_member_error(self._title, name, "has a name that not every platform has for a file")
+            raise unsafe_member_error(self._title, name, "has a name that is not valid on every platform")
         return "/".join(parts)
 
     def _claim(self, path: str, name: str, *, folder: bool) -> bool:
@@ -253,11 +253,9 @@ class Names:
             new = key not in self._taken
             other, was_folder = self._taken.setdefault(key, (place, is_folder))
             if other != place:
-                raise unsafe_member_error(
-                    self._title, name, f"and {quoted(other)} are one where upper and lower case are the same"
-                )
+                raise unsafe_member_error(self._title, name, f"collides with {quoted(other)} on case-insensitive file systems")
             if was_folder != is_folder:
-                raise unsafe_member_error(self._title, name, f"makes a file and a folder of {quoted(place)}")
+                raise unsafe_member_error(self._title, name, f"uses {quoted(place)} as both a file and a folder")
         if len(self._taken) > _MAX_PATHS:
             raise unsafe_member_error(self._title, name, f"is one of more than {_MAX_PATHS:,} files and folders")
         return new

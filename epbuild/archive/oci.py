@@ -157,7 +157,7 @@ def unpack(folder: Path, members: Members) -> None:
         config = blob_of(manifest["config"])
         layers = [_read_layer(layer) for layer in manifest["layers"]]
     if not any(layer.name is not None for layer in layers):
-        raise nothing_to_verify_error(title, "is an image without named files, such as one of a container")
+        raise nothing_to_verify_error(title, "is an image without named files, such as a container image")
     checked: set[Blob] = set()
     # The manifest first: it lists the sizes that the other members may have.
     layers.sort(key=lambda layer: layer.name is None or layer.name.rpartition("/")[2] != MANIFEST)
@@ -180,18 +180,18 @@ def unpack(folder: Path, members: Members) -> None:
 def _read_manifest(folder: Path, title: str) -> Mapping[str, Any]:
     with _translate_parse_errors(title, f"its {oci_layout.LAYOUT}"):
         if _read_json(folder, oci_layout.LAYOUT, title)["imageLayoutVersion"] != oci_layout.VERSION:
-            raise ValueError("it is of another version")
+            raise ValueError("it has another version")
     with _translate_parse_errors(title, f"its {oci_layout.INDEX}"):
         images = list(_read_json(folder, oci_layout.INDEX, title)["manifests"])
     if len(images) != 1:
-        hint = "copy the one that is meant into a layout of its own, and name that"
-        raise nothing_to_verify_error(title, f"is an image layout of {len(images)} images: {hint}")
+        hint = "copy the one you mean into a separate layout, and name that layout"
+        raise nothing_to_verify_error(title, f"is an image layout with {len(images)} images: {hint}")
     with _translate_parse_errors(title, f"its {oci_layout.INDEX}"):
         if images[0]["mediaType"] != oci_layout.MANIFEST_TYPE:
-            raise nothing_to_verify_error(title, "is an image layout of something else than one image of files")
+            raise nothing_to_verify_error(title, "is an image layout that does not contain a single image of files")
         blob = blob_of(images[0])
     if blob.size > oci_layout.MAX_BYTES:
-        raise corrupt_archive_error(title, f"the blob {blob.digest} is larger than any manifest")
+        raise corrupt_archive_error(title, f"the blob {blob.digest} is too large for a manifest")
     data = b"".join(_read_blob(_find_file(folder, blob_path(blob.digest), title), blob, title, set()))
     with _translate_parse_errors(title, "its manifest"):
         document = json.loads(data)
@@ -204,7 +204,7 @@ def _translate_parse_errors(title: str, what: str) -> Iterator[None]:
     try:
         yield
     except oci_layout.MALFORMED as error:
-        raise corrupt_archive_error(title, f"{what} is not as the OCI image specification has it") from error
+        raise corrupt_archive_error(title, f"{what} does not follow the OCI image specification") from error
 
 
 def _read_layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
@@ -212,7 +212,7 @@ def _read_layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
     annotations = descriptor.get("annotations") or {}
     name, blob = annotations.get(oci_layout.TITLE), blob_of(descriptor)
     if not isinstance(name, str | None):
-        raise TypeError("a title is no text")
+        raise TypeError("a title is not a string")
     if name is None or oci_layout.CONTENT_DIGEST not in annotations or not descriptor["mediaType"].endswith(oci_layout.ZSTD_TYPE):
         return _ReadLayer(blob, name)
     artifact = blob_of({"digest": annotations[oci_layout.CONTENT_DIGEST], "size": int(annotations[oci_layout.CONTENT_SIZE])})
@@ -233,9 +233,7 @@ def _decompress(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) 
     for _ in pieces:
         pass  # read the bytes after the frame, too: a blob is checked at its end
     if hasher.blob != artifact:
-        raise corrupt_archive_error(
-            title, f"{what} is not, decompressed, what the image declares: it has another size or SHA-256"
-        )
+        raise corrupt_archive_error(title, f"{what} does not decompress to what the image declares: its size or SHA-256 differs")
 
 
 class _PieceReader:
@@ -281,7 +279,7 @@ def _read_blob(file: Path, blob: Blob, title: str, checked: set[Blob]) -> Iterat
             hasher.update(piece)
             yield piece
     if hasher.digest != blob.digest:
-        raise corrupt_archive_error(title, f"the blob {blob.digest} was changed: it has another SHA-256 than its name")
+        raise corrupt_archive_error(title, f"the blob {blob.digest} was changed: its SHA-256 differs from its name")
     checked.add(blob)
 
 

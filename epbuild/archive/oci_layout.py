@@ -97,7 +97,7 @@ def read_document(folder: Path, path: str) -> bytes:
     with open_regular(folder / path) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise ValueError("is larger than any")
+        raise ValueError("is too large")
     return data
 
 

@@ -113,11 +113,13 @@ def _find_unpacker(path: Path) -> _Unpack | None:
     if archive_format is not None:
         return archive_format.unpack
     if path.suffix.lower() in _PACKED:
-        raise nothing_to_verify_error(path.as_posix(), "is not an archive: it does not begin as one does. Get it again")
+        raise nothing_to_verify_error(
+            path.as_posix(), "is not an archive: its first bytes are not those of an archive. Copy or download it again"
+        )
     if path.suffix.lower() in _OTHER_FORMATS:
         forms = " and ".join(_ARCHIVES)
         raise nothing_to_verify_error(
-            path.as_posix(), f"is an archive of another form than {forms}: unpack it, and name the folder"
+            path.as_posix(), f"is an archive of a form other than {forms}: unpack it, and name the folder"
         )
     return None
 

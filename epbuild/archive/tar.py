@@ -208,7 +208,7 @@ def _check_end(stream: _Forward, title: str) -> None:
         body, rest = rest[: -len(_END)], rest[-len(_END) :]
         ended = ended and not body.strip(b"\0")
     if not ended or rest != _END:
-        raise corrupt_archive_error(title, "it ends before its end, or goes on after it")
+        raise corrupt_archive_error(title, "it is truncated, or has data after its end")
 
 
 class _Followed:
@@ -241,7 +241,7 @@ class _Forward:
 
     def seek(self, place: int) -> int:
         if place < self._at:
-            raise tarfile.ReadError("a member lies before the one that precedes it")
+            raise tarfile.ReadError("members overlap")
         for _ in self.pieces(place - self._at):
             pass
         return self._at
@@ -250,7 +250,7 @@ class _Forward:
         """Read a header or a part of one: `size` bytes, or fewer at the end."""
         self.headers += abs(size)
         if size < 0 or self.headers > _MAX_HEADER_BYTES:
-            raise tarfile.ReadError("its headers are larger than any")
+            raise tarfile.ReadError("its headers are too large")
         self.last = b"".join(self.pieces(size))
         return self.last
 

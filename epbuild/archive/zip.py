@@ -219,7 +219,7 @@ class _File(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_DIRECTORY_BYTES:
-            raise zipfile.BadZipFile("It is larger than any")
+            raise zipfile.BadZipFile("It is too large")
         return super().read(size)
 
 
@@ -235,7 +235,9 @@ def _check(info: zipfile.ZipInfo, title: str) -> None:
         raise unsafe_member_error(title, info.orig_filename, "is encrypted")
     if info.compress_type not in _METHODS:
         raise unsafe_member_error(
-            title, info.orig_filename, f"is packed by method {info.compress_type}, and only stored and deflated ones are read"
+            title,
+            info.orig_filename,
+            f"is compressed by method {info.compress_type}; only stored and deflated members can be read",
         )
 
 
@@ -257,11 +259,11 @@ def _reading(title: str, what: str) -> Iterator[None]:
     try:
         yield
     except _WRONG as error:
-        raise corrupt_archive_error(title, f"{what} is not whole: {_reason(error)}") from error
+        raise corrupt_archive_error(title, f"{what} is damaged: {_reason(error)}") from error
     except OSError as error:
         if error.errno != errno.EINVAL:  # raised by a seek to a place before the beginning
             raise
-        raise corrupt_archive_error(title, f"{what} is not whole: it names places outside the archive") from error
+        raise corrupt_archive_error(title, f"{what} is damaged: it refers to positions outside the archive") from error
     except RuntimeError as error:
         raise corrupt_archive_error(title, f"{what} cannot be read: {error}") from error
 
@@ -270,5 +272,5 @@ def _reason(error: Exception) -> str:
     """Return Python's reason without the member's name, which the sentence already has."""
     text = str(error).partition(" for file ")[0]
     if text == "File is not a zip file":  # though it begins as one
-        return "there is none at the end of the archive"
+        return "it is missing at the end of the archive"
     return text[:1].lower() + text[1:] if text else type(error).__name__

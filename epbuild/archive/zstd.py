@@ -31,7 +31,7 @@ def package(step: StepId | None = None) -> Any:
     try:
         import zstandard
     except ImportError as error:
-        message = "an archive that is compressed by zstd needs the package zstandard, which is not installed beside epbuild"
+        message = "archives compressed with zstd need the package zstandard, which is not installed in epbuild's environment"
         raise EnvironmentFailure(Problem("EPB425", message, step, "Install it: pip install 'epbuild[archive]'.")) from error
     return zstandard
 

@@ -123,7 +123,7 @@ def test_an_archive_is_known_by_what_it_begins_with_and_not_by_its_name(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("a.zip", "is not an archive"), ("a.tar.zst", "is not an archive"), ("a.tar.gz", "of another form")]
+    ("name", "why"), [("a.zip", "is not an archive"), ("a.tar.zst", "is not an archive"), ("a.tar.gz", "of a form other than")]
 )
 def test_what_only_looks_like_an_archive_is_a_wrong_command_line(name: str, why: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"not at all")
@@ -209,7 +209,9 @@ def test_a_damaged_member_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnsoundArchive) as error:
         held(path)
     told = str(error.value)
-    assert told == f"{path.as_posix()}: the member 'modèles/größe.bin' is not whole: bad CRC-32. Get it again. [EPB619]"
+    assert (
+        told == f"{path.as_posix()}: the member 'modèles/größe.bin' is damaged: bad CRC-32. Copy or download it again. [EPB619]"
+    )
 
 
 def test_what_follows_the_end_of_an_archive_is_no_part_of_it(tmp_path: Path) -> None:
@@ -266,7 +268,7 @@ def test_a_disk_without_room_is_told_before_it_is_full(
     path = made(form, FILES, tmp_path)
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(1000, 0, 1000))
-    with pytest.raises(CannotUnpack, match=r"there is room for 1,000.*TMPDIR") as error:
+    with pytest.raises(CannotUnpack, match=r"only 1,000 are free.*TMPDIR") as error:
         held(path)
     assert (error.value.exit_code, error.value.problems[0].code) == (3, "EPB638")
 

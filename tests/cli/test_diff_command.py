@@ -155,7 +155,7 @@ def test_a_damaged_archive_is_no_answer(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "diff", "a", "a.tar.zst")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("a.tar.zst: error: it ")
-    assert done.stderr.endswith("Get it again. [EPB619]\n")
+    assert done.stderr.endswith("Copy or download it again. [EPB619]\n")
     pack(tmp_path / "a", tmp_path / "image")
     broken = tmp_path / "b"
     broken.mkdir()

@@ -236,11 +236,11 @@ def test_a_damaged_archive_fails_verification_and_another_file_is_a_usage_error(
     path.write_bytes(whole.replace(BINARY, BINARY[:-1] + b"!", 1))
     code, found = received(tmp_path, "model.zip", temporary=temporary)
     assert code == 1
-    assert failures(found) == [("archive", "model.zip", "EPB619", "The member 'm_qnn.bin' is not whole: bad CRC-32.")]
+    assert failures(found) == [("archive", "model.zip", "EPB619", "The member 'm_qnn.bin' is damaged: bad CRC-32.")]
     path.write_bytes(b"no" + whole)
     done = epbuild(tmp_path, "verify", "model.zip")
     assert (done.returncode, done.stdout) == (2, "")
-    told = "model.zip is not an archive: it does not begin as one does. Get it again. [EPB600]"
+    told = "model.zip is not an archive: its first bytes are not those of an archive. Copy or download it again. [EPB600]"
     assert done.stderr == f"epbuild: error: {told}\n"
 
 
