@@ -187,7 +187,7 @@ class TestWhatIsTold:
         code, text = pusher.fails(registry)
         assert code == "EPB426"
         assert "404 The repository with name 'team/models' does not exist" in text
-        assert "whether team/models has to be made there first" in text
+        assert "whether team/models must be created there first" in text
 
     def test_what_is_no_registry(self, start: Start[Server], pusher: Pusher) -> None:
         other = start(Server)
@@ -226,7 +226,7 @@ class TestWhatIsTold:
         registry.troubles = [Trouble("PUT", "/manifests/", (201, {"Docker-Content-Digest": digest(b"other")}, b""))]
         code, text = pusher.fails(registry)
         assert code == "EPB426"
-        assert "another manifest" in text
+        assert "a manifest other than" in text
 
     @pytest.mark.parametrize(
         "answer", [(202, {}, b""), (200, {"Location": "/somewhere"}, b""), (302, {"Location": "/other"}, b"")]

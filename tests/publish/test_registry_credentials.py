@@ -67,7 +67,7 @@ def test_a_registry_that_only_a_recipe_names_gets_nothing_of_the_environment(
 ) -> None:
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
-    with pytest.raises(UnusableCredentials, match="EPBUILD_REGISTRY_USER is set, and EPBUILD_REGISTRY is not") as caught:
+    with pytest.raises(UnusableCredentials, match="EPBUILD_REGISTRY_USER is set, but EPBUILD_REGISTRY is not") as caught:
         found("evil.example")
     assert "HOST:PORT" in caught.value.hint
     monkeypatch.setenv("EPBUILD_REGISTRY", HOST)
@@ -79,7 +79,7 @@ def test_a_registry_that_only_a_recipe_names_gets_nothing_of_the_environment(
 def test_half_of_a_sign_in_is_told_and_nothing_else_is_taken(docker: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
     write(docker, {"auths": {HOST: AUTH}})
     monkeypatch.setenv(only, PASSWORD)
-    with pytest.raises(UnusableCredentials, match=f"{only} is set, and ") as caught:
+    with pytest.raises(UnusableCredentials, match=f"{only} is set, but ") as caught:
         found()
     assert PASSWORD not in str(caught.value)
 
@@ -222,13 +222,13 @@ def test_a_helper_that_is_not_installed_is_told_where_nothing_is_written_down(do
     ("said", "status", "told"),
     [
         ("no credentials username", 1, "has an entry without a user"),
-        ("no credentials server URL\n", 1, "has no registry's name in its entry"),
-        (f"cannot unlock {PASSWORD}", 3, "ended with status 3"),
-        (PASSWORD, 0, "answers with invalid credentials"),
-        (json.dumps([PASSWORD]), 0, "answers with invalid credentials"),
-        (json.dumps({"Username": ["ci"], "Secret": PASSWORD}), 0, "answers with invalid credentials"),
-        ("[" * 100_000, 0, "answers with invalid credentials"),
-        ("", 0, "answers with invalid credentials"),
+        ("no credentials server URL\n", 1, "has an entry without a registry"),
+        (f"cannot unlock {PASSWORD}", 3, "exited with status 3"),
+        (PASSWORD, 0, "returned invalid credentials"),
+        (json.dumps([PASSWORD]), 0, "returned invalid credentials"),
+        (json.dumps({"Username": ["ci"], "Secret": PASSWORD}), 0, "returned invalid credentials"),
+        ("[" * 100_000, 0, "returned invalid credentials"),
+        ("", 0, "returned invalid credentials"),
     ],
 )
 def test_a_helper_that_fails_is_told_without_a_word_of_what_it_printed(

@@ -155,7 +155,7 @@ class _Push:
         if response.status not in _CREATED:
             self._raise_refusal(f"accept the manifest as {name}", response)
         if response.headers.get("Docker-Content-Digest", digest) != digest:
-            self._fail("EPB426", "stored another manifest than the one that was sent", _ASK)
+            self._fail("EPB426", "stored a manifest other than the one that was sent", _ASK)
 
     def _retry(self, action: Callable[[], _T]) -> _T:
         try:
@@ -185,7 +185,7 @@ class _Push:
         try:
             self._credentials = self._credentials or credentials_for(self.reference.host)
         except UnusableCredentials as error:
-            self._fail("EPB427", f"requires authentication, and {error.message}", error.hint)
+            self._fail("EPB427", f"requires authentication, but {error.message}", error.hint)
         if "bearer" in offered:
             self._authorization = f"Bearer {self._token(answer, offered['bearer'])}"
         elif "basic" in offered and self._credentials is not None and not self._credentials.is_identity:
@@ -214,7 +214,7 @@ class _Push:
                 basic = known.basic if known is not None else None
                 reply = _check_status(self.client.send("GET", url, headers=accept, authorization=basic))
         except TransferError as failure:
-            message = f"its token server {origin(url)[1]} fails: {failure}"
+            message = f"its token server {origin(url)[1]} failed: {failure}"
             raise TransferError(message, failure.hint, failure.kind, pause=failure.pause) from failure
         if reply.status in (401, 403):
             self._not_allowed(reply)
@@ -230,7 +230,7 @@ class _Push:
         repository, known = self.reference.repository, self._credentials
         if known is not None:
             message = f"does not let the user of {known.source} push to {repository} ({_summary(answer)})"
-            self._fail("EPB427", message, "Check the user, the password and what this user may do there.")
+            self._fail("EPB427", message, "Check the user, the password and the permissions of this user.")
         message = f"requires a user and a password to push to {repository} ({_summary(answer)})"
         self._fail("EPB427", message, f"Set {REGISTRY}, {USER} and {PASSWORD}, or sign in with 'docker login'.")
 
@@ -238,8 +238,8 @@ class _Push:
         host, repository = self.reference.host, self.reference.repository
         hint = _ASK
         if answer.status == 404:
-            hint = f"Check that {host} is a registry, and whether {repository} has to be made there first."
-        self._fail("EPB426", f"refuses to {what}: {_summary(answer)}", hint)
+            hint = f"Check that {host} is a registry, and whether {repository} must be created there first."
+        self._fail("EPB426", f"refused to {what}: {_summary(answer)}", hint)
 
     def _fail(self, code: str, what: str, hint: str) -> NoReturn:
         """Raise the error of a registry."""
@@ -249,7 +249,7 @@ class _Push:
 def _check_status(answer: Answer) -> Answer:
     """Return the answer. Raises TransferError for a status that may pass."""
     if is_transient(answer.status):
-        raise TransferError(f"it answers {_summary(answer)}", "Run again later.", pause=retry_after(answer.headers))
+        raise TransferError(f"it answered {_summary(answer)}", "Run again later.", pause=retry_after(answer.headers))
     return answer
 
 

@@ -87,8 +87,10 @@ def _read_environment(host: str) -> Credentials | None:
     missing = next((name for name, value in values.items() if not value), None)
     if missing is not None:
         present = USER if values[USER] else PASSWORD
-        hint = f"Set {REGISTRY} to the registry that they are for, as HOST or HOST:PORT." if missing == REGISTRY else ""
-        raise UnusableCredentials(f"{present} is set, and {missing} is not", hint or f"Set {USER} and {PASSWORD}, or neither.")
+        hint = f"Set {REGISTRY} to the registry for these credentials, as HOST or HOST:PORT." if missing == REGISTRY else ""
+        raise UnusableCredentials(
+            f"{present} is set, but {missing} is not", hint or f"Set both {USER} and {PASSWORD}, or neither."
+        )
     if _host(values[REGISTRY]) != host.lower():
         return None
     return _new_credentials(values[USER], values[PASSWORD], USER)
@@ -118,7 +120,7 @@ def docker_config() -> Path:
 
 def _new_credentials(user: str, password: str, source: str) -> Credentials:
     if ":" in user:
-        raise UnusableCredentials(f"the user of {source} has a ':' in it, which no registry accepts", "Check it.")
+        raise UnusableCredentials(f"the user of {source} contains ':', which no registry accepts", "Check it.")
     return Credentials(user, password, source, user == _IDENTITY)
 
 
@@ -135,7 +137,7 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _unusable(path, "it is not JSON") from error
     if not isinstance(document, Mapping):
-        raise _unusable(path, "it is not one JSON object")
+        raise _unusable(path, "it is not a JSON object")
     return document
 
 

@@ -15,7 +15,7 @@ _TIMEOUT_SECONDS = 60  # some prompt the user, or query a cloud
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_FOUND = "credentials not found in native keychain"
 _INCOMPLETE = {
-    "no credentials server URL": "has no registry's name in its entry",
+    "no credentials server URL": "has an entry without a registry",
     "no credentials username": "has an entry without a user",
 }
 
@@ -53,16 +53,16 @@ def ask(name: str, host: str) -> tuple[str, str] | None:
     if done.returncode:
         if printed == _NOT_FOUND:
             return None
-        raise HelperFailed(_INCOMPLETE.get(printed, f"ended with status {done.returncode}"), _see(program, host))
+        raise HelperFailed(_INCOMPLETE.get(printed, f"exited with status {done.returncode}"), _see(program, host))
     try:
         document = json.loads(printed)
         user, secret = document["Username"], document["Secret"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise HelperFailed("answers with invalid credentials", _see(program, host)) from None
+        raise HelperFailed("returned invalid credentials", _see(program, host)) from None
     if not isinstance(user, str) or not isinstance(secret, str):
-        raise HelperFailed("answers with invalid credentials", _see(program, host))
+        raise HelperFailed("returned invalid credentials", _see(program, host))
     return (user, secret) if user and secret else None
 
 
 def _see(program: str, host: str) -> str:
-    return f"See what `echo {host} | {program} get` prints"
+    return f"Check the output of `echo {host} | {program} get`"
