@@ -48,11 +48,14 @@ BLOB_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=20.0, uploaded=9.0)
 RECORD_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=5.0, uploaded=5.0)
 """Records are small: a server that takes long to send one hangs."""
 
-_SIDES = {"read": "This build compiles what is not in the store.", "written": "The results of this build are not shared."}
+_SIDES = {
+    "read": "This build compiles everything that is not in the store.",
+    "written": "The results of this build are not shared.",
+}
 _PIECE_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_GONE = "a file of it is gone from the remote cache"
-_DAMAGED = "a file of it is damaged in the remote cache"
+_GONE = "one of its files is missing from the remote cache"
+_DAMAGED = "one of its files is damaged in the remote cache"
 
 
 class Miss(Struct, frozen=True):
@@ -175,7 +178,7 @@ class RemoteCache:
             try:
                 self._reading.call(lambda: self._receive(blob, store))
             except CircuitOpenError as error:
-                raise NotFetched("the remote cache cannot be read any more") from error
+                raise NotFetched("the remote cache can no longer be read") from error
             except TransferError as error:
                 raise NotFetched(error.reason) from error
 
@@ -187,7 +190,7 @@ class RemoteCache:
         try:
             download = self._reading.call(lambda: self._open_blob(blob))
         except (TransferError, CircuitOpenError) as error:
-            raise NotFetched(str(error) or "the remote cache cannot be read any more") from error
+            raise NotFetched(str(error) or "the remote cache can no longer be read") from error
         with self._tally.time_request(), closing(download):
             source, hasher = TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received), Hasher()
             buffer, spare = (memoryview(bytearray(_PIECE_BYTES)) for _ in range(2))
@@ -211,7 +214,7 @@ class RemoteCache:
         try:
             found = self._reading.call(lambda: self._hash(blob))
         except (TransferError, CircuitOpenError) as error:
-            raise NotFetched(str(error) or "the remote cache cannot be read any more") from error
+            raise NotFetched(str(error) or "the remote cache can no longer be read") from error
         if found != blob:
             self._bad.add(blob.digest)
             raise LostBlob(_DAMAGED)

@@ -30,16 +30,16 @@ _WORKER = "epbuild"
 class Reason(StrEnum):
     """Reason why a record is not usable."""
 
-    MALFORMED = "it is damaged, or no record of epbuild's"
-    TOO_LARGE = "it is larger than any record"
+    MALFORMED = "it is damaged or not an epbuild record"
+    TOO_LARGE = "it is too large for a record"
     UNSIGNED = "it is not signed"
     UNTRUSTED = "it is signed by a key that the recipe does not trust"
-    BAD_SIGNATURE = "its signature does not hold"
-    OTHER_KEY = "it is the record of another key"
-    OTHER_KIND = "it is a record of another kind"
-    WRONG_SHAPE = "it is not of the shape that this epbuild reads"
-    UNSAFE_NAME = "a file in it has a name that could do harm"
-    UNLISTED = "a file in it is not listed with it"
+    BAD_SIGNATURE = "its signature is invalid"
+    OTHER_KEY = "it is a record for a different key"
+    OTHER_KIND = "it is a record of a different kind"
+    WRONG_SHAPE = "its structure is not one that this epbuild reads"
+    UNSAFE_NAME = "one of its files has an unsafe name"
+    UNLISTED = "one of its files is not listed"
 
 
 class RecordKind(Struct, frozen=True):

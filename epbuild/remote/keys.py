@@ -41,13 +41,13 @@ class SigningKey:
     @classmethod
     def parse(cls, text: str) -> SigningKey:
         """Return the pair of a secret key. Raises BadKey."""
-        form = "Make a pair with `epbuild cache key`, and set EPBUILD_SIGNING_KEY to the secret one."
+        form = "Create a pair with `epbuild cache key`, and set EPBUILD_SIGNING_KEY to the secret key."
         if text.startswith(_PUBLIC):
             raise BadKey(
-                "EPBUILD_SIGNING_KEY holds a public key.", "Set it to the secret one, which begins with 'ed25519-secret:'."
+                "EPBUILD_SIGNING_KEY contains a public key.", "Set it to the secret key, which begins with 'ed25519-secret:'."
             )
         if not text.startswith(_SECRET) or not _KEY.fullmatch(text.removeprefix(_SECRET)):
-            raise BadKey("EPBUILD_SIGNING_KEY holds no signing key.", form)
+            raise BadKey("EPBUILD_SIGNING_KEY contains no signing key.", form)
         return cls._of(base64.b64decode(text.removeprefix(_SECRET)))
 
     @classmethod
@@ -89,6 +89,6 @@ def _nacl() -> Any:
     try:
         from nacl import signing
     except ImportError as error:
-        message = "a remote cache needs the package pynacl, which is not installed beside epbuild"
+        message = "remote caches need the package pynacl, which is not installed in epbuild's environment"
         raise StoreError(Problem("EPB512", message, hint="Install it: pip install 'epbuild[remote]'.")) from error
     return signing

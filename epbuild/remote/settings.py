@@ -61,8 +61,10 @@ def remote_settings(
         raise RecipeError(Problem("EPB275", message, where, "Use https://, or allow it with --insecure."))
     trust = frozenset(cache.trust) if cache is not None else frozenset[str]()
     if not trust and not address.is_directory:
-        message = f"the remote cache {address} is not used without a trusted key: what others write to it could change builds"
-        hint = "List the public keys of those whose results are used under `cache.trust` in the recipe."
+        message = (
+            f"the remote cache {address} cannot be used without a trusted key: anyone who can write to it could change builds"
+        )
+        hint = "List the public keys of the machines whose results you trust under `cache.trust` in the recipe."
         raise RecipeError(Problem("EPB276", message, where, hint))
     signer = _require_signer(environment, trust, where) if mode == "write" else None
     is_web = address.scheme in ("http", "https") and not anonymous
@@ -107,7 +109,7 @@ def _require_signer(environment: Mapping[str, str], trust: frozenset[str], where
     signer = signing_key(environment)
     if signer is None:
         message = "results cannot be written to the remote cache without a signing key"
-        hint = f"Set {SIGNING_KEY}, which `epbuild cache key` creates; or read only, without --remote-cache write."
+        hint = f"Set {SIGNING_KEY}, which `epbuild cache key` creates, or read only, without --remote-cache write."
         raise RecipeError(Problem("EPB277", message, hint=hint))
     if trust and signer.public not in trust:
         message = f"the public key of {SIGNING_KEY} is not trusted: {signer.public}"

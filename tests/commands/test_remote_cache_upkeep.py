@@ -163,8 +163,8 @@ def damaged(place: Place) -> None:
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
-        (damaged, "a file of it is damaged in the remote cache: "),
-        (cut, "it is damaged, or no record of epbuild's"),
+        (damaged, "one of its files is damaged in the remote cache: "),
+        (cut, "it is damaged or not an epbuild record"),
         (signed_by_another, f"it is signed by a key that the recipe does not trust: {THEIRS.public}"),
     ],
 )
@@ -195,7 +195,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path, machines: Machines, monkey
         for name in place.names("cas"):
             place.write("cas", name, None)
         found = check(machines("reader"))
-    assert {why.partition(":")[0] for _, why in checked(found).values()} == {"a file of it is gone from the remote cache"}
+    assert {why.partition(":")[0] for _, why in checked(found).values()} == {"one of its files is missing from the remote cache"}
 
 
 def test_of_a_server_that_is_not_there_nothing_is_known(server: CacheServer, machines: Machines) -> None:

@@ -277,7 +277,7 @@ def test_a_blob_that_is_lost_after_the_look_up_is_never_used_and_its_maker_mends
     hit = found(remote, key)
     blob = next(blob for blob in hit.blobs if blob.size == len(which))
     place.write("cas", blob.digest, BAD_BLOBS[bad](which))
-    with pytest.raises(NotFetched, match="gone" if bad == "evicted" else "damaged"):
+    with pytest.raises(NotFetched, match="missing" if bad == "evicted" else "damaged"):
         remote.fetch(blob, user.store)
     assert user.store.find(blob.digest) is None
     assert list((user.store.root / "cas" / "tmp").glob("*")) == []
@@ -340,7 +340,7 @@ def test_a_blob_is_checked_where_it_is(place: Place, published: tuple[str, dict[
     with pytest.raises(NotFetched, match="damaged"):
         remote.check(blob)
     place.write("cas", blob.digest, None)
-    with pytest.raises(NotFetched, match="gone"):
+    with pytest.raises(NotFetched, match="missing"):
         remote.check(blob)
 
 

@@ -92,7 +92,7 @@ def test_the_log_of_anothers_compile_is_fetched_when_it_is_asked_for(place: Plac
     assert len(reader.blobs()) == count + 1
     reader.lose_blobs()
     evicted(place)
-    with pytest.raises(BuildError, match="gone from the remote cache"):
+    with pytest.raises(BuildError, match="missing from the remote cache"):
         log()
 
 

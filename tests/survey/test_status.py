@@ -434,9 +434,7 @@ def test_an_impossible_output_is_reported_before_it_is_emitted_and_fails_alone(b
     )
     assert built.build().exit_code == 1
     assert built.failures == ["EPB422"]
-    assert built.reasons(EMIT_CLASSIFIER) == (
-        "with the models as they were before compiling, two different files would be written to 'weights.bin'",
-    )
+    assert built.reasons(EMIT_CLASSIFIER) == ("with 'include_source', two different files would be written to 'weights.bin'",)
 
 
 def test_a_build_tells_the_end_of_every_step_once(workshop: Workshop) -> None:
@@ -456,7 +454,7 @@ def test_a_changed_file_that_is_no_longer_emitted_stays_and_is_reported(built: W
     assert not any("will be kept" in reason for reason in built.reasons(EMIT_CLASSIFIER))
     assert built.build().exit_code == 0
     [told] = warnings(built)
-    assert told.endswith("dist/decoder/decode_ctx.onnx was changed after epbuild wrote it: it is kept")
+    assert told.endswith("dist/decoder/decode_ctx.onnx was changed after epbuild wrote it and is kept")
     names = {"decode_ctx.onnx", "decode_npu.onnx", "prefill_npu.onnx", "prefill_qnn.bin", "manifest.json"}
     assert built.contents().keys() == names
     assert built.contents()["decode_ctx.onnx"] == b"mine"
