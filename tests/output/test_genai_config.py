@@ -155,7 +155,7 @@ def test_a_base_is_an_object_with_a_model() -> None:
 
 UNFED = "the stage 'decode' has the input 'past_seq_len', which neither an earlier stage computes nor model.decoder.inputs names"
 UNCACHED = (
-    "the stage 'decode' takes 'past_key_1' from the cache but has no output 'present_key_1' to update it; set its name in "
+    "the stage 'decode' takes 'past_key_1' from the cache but has no output 'present_key_1' that updates it; name the output in "
     "model.decoder.outputs.present_key_names"
 )
 
